@@ -130,8 +130,7 @@ def _transfer_json(found: Transfer) -> dict[str, Any]:
 def _foreseen(file: Path, seed: int) -> dict[str, Any]:
     """Foresee each event of a UR3 log from signals, beside the clock and the last row alone."""
     from benchmarks.recorded import stops
-    from gaploop.collect.imports.csv_log import read_log
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_log
 
     mapping = load_mapping(MAPPING)
     seen = {k: v for k, v in mapping.channels.items() if v[0].endswith(SEEN)}

@@ -65,8 +65,8 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
     from dataclasses import replace
 
     from benchmarks.detection_rollouts import NOMINAL
-    from gaploop.failure_analysis.live.replay import SHIPPED
     from gaploop.failure_analysis.live.score import fit_score, learn_weights
+    from gaploop.failure_analysis.live.watch import SHIPPED
     from gaploop.finetune.lerobot_policy import policy_id
 
     groups = [(_usual(v), [r.track for r in v]) for v in done.values()]

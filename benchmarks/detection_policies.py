@@ -31,8 +31,8 @@ def diffusion_policy(
     from benchmarks import lerobot_diffusion as diffusion
     from gaploop.datasets.mixing.mixture import MixtureStage
     from gaploop.finetune.batches import MixedBatches
-    from gaploop.finetune.train_spec import TrainSpec
     from gaploop.finetune.training import train
+    from gaploop.finetune.tuning.presets import TrainSpec
 
     told = progress or (lambda _what, _done, _of: None)
     path = folder / "diffusion.pt"

@@ -14,7 +14,7 @@ from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import Estimate, TrialCounts, over_groups, weighted_sum
-from gaploop.failure_analysis.across.trials import Trials
+from gaploop.failure_analysis.cohort.trials import Trials
 
 TASK: Final = "task"
 TRAINING: Final = "training_condition"

@@ -129,8 +129,7 @@ class _Runs:
 
     def all(self) -> dict[str, Any]:
         """Return the figures of the cell."""
-        from gaploop.finetune.tuning.ratio import CANDIDATES
-        from gaploop.finetune.tuning.recipes import chosen_share
+        from gaploop.finetune.tuning.recipes import CANDIDATES, chosen_share
 
         before = self._rate(self.start.base, "base", on_target=True)
         nominal = self._rate(self.start.base, "nominal_base", on_target=False)
@@ -208,7 +207,7 @@ def _json(result: Evaluation) -> dict[str, Any]:
 
 def _points(before: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Return the paired difference of two policies on the same scenes [percentage points]."""
-    from gaploop.finetune.verdict import paired_difference
+    from gaploop.finetune.evaluation import paired_difference
 
     change = paired_difference(before.outcomes, after.outcomes)
     low, high = change.interval

@@ -122,8 +122,9 @@ def _turn(kind: str, root: Path, out: Path) -> dict[str, float]:
 def _gaploop(way: str, root: Path, out: Path) -> list[float]:
     from dataclasses import replace
 
-    from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.train_spec import TRACKED_SPECS
+    from gaploop.finetune.adapt import adapt
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS
+    from gaploop.finetune.tuning.work import AdaptOptions
 
     ends: list[float] = []
     spec = replace(TRACKED_SPECS[way], steps=STEPS, batch_size=BATCH, checkpoint_every=10 * STEPS)

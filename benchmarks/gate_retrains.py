@@ -131,8 +131,9 @@ def _demonstrations(folder: Path) -> Path:
 
 
 def _train(job: _Retrain) -> None:
-    from gaploop.finetune.adapt import AdaptOptions, adapt
-    from gaploop.finetune.train_spec import TRACKED_SPECS
+    from gaploop.finetune.adapt import adapt
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS
+    from gaploop.finetune.tuning.work import AdaptOptions
 
     run = _run_of(job)
     if (run / "run.json").exists():

@@ -37,13 +37,34 @@ def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> Comp
     """The gate's comparison of one task."""
     import numpy as np
 
-    from gaploop.finetune.gate.design import stops
-
     x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
     better, futile = stops(x, rules, margin)
     return ComparisonsEnded(
         (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
     )
+
+
+def stops(x: Numbers, rules: Rules, margin: float) -> tuple[Numbers, Numbers]:
+    """Return the round, from 1, at which each comparison promotes, and at which it gives up.
+
+    Infinite where it never does; the smaller of the two is what happens.
+
+    Args:
+        x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
+        rules: error rates and margins.
+        margin: of `GateDesign`.
+    """
+    import numpy as np
+
+    from gaploop.finetune.gate.judge import Boundaries, comparison
+
+    def first(reached: Flags) -> Numbers:
+        at: Numbers = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
+        return at
+
+    better, futile = comparison(x, rules, margin)
+    bounds = Boundaries.of(rules)
+    return first(better >= bounds.better), first(futile >= bounds.futile)
 
 
 def fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> ComparisonsEnded:

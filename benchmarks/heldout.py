@@ -16,10 +16,9 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import bootstrap_mean
-from gaploop.finetune.batches import check_signature
-from gaploop.finetune.data import load_source
-from gaploop.finetune.lerobot_learner import episode_errors
+from gaploop.finetune.batches import check_signature, load_source
 from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.tuning.tracked import episode_errors
 
 SCHEMA: Final = "gaploop.action_error.v1"
 

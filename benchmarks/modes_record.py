@@ -18,7 +18,7 @@ from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.sim.expert import ScriptedLeader
-from gaploop.teleop.turn import OnFrame
+from gaploop.teleop.loop import OnFrame
 
 MAX_S: Final = 8.0
 """Longest take [simulated s]; nominal ones last 2 to 4.3."""

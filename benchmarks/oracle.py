@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from benchmarks.oracle_facts import Record
 from benchmarks.oracle_verdict import Happened, verdict
 from gaploop.core.types import FloatArray, SafetyReason, Tick
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import HELD_FORCE_N, Cell
 from gaploop.sim.kinematics import TCP_SITE
-from gaploop.sim.watch import HELD_FORCE_N
 
 ARM_ROOT: Final = "base"
 

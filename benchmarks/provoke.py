@@ -17,7 +17,7 @@ from gaploop.core.errors import unknown_choice
 from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample
 from gaploop.sim.cell import Cell
-from gaploop.sim.gaps.scene_effects import DISTRACTOR_PREFIX
+from gaploop.sim.gaps.mechanism import DISTRACTOR_PREFIX
 from gaploop.sim.kinematics import TCP_SITE, from_polar, polar
 
 SHUT_RAD: Final = 0.30

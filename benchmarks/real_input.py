@@ -57,8 +57,7 @@ def _uci(file: Path) -> tuple[list[Any], list[str]]:
 
 
 def _csv(file: Path) -> tuple[list[Any], list[str]]:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
 
     return read_csv_takes(file, load_mapping(MAPPING))
 
@@ -86,9 +85,10 @@ def _adapted(teleop: Path, folder: Path, seed: int) -> dict[str, Any]:
     from gaploop.core.vocabulary import Outcome, TakeKind
     from gaploop.datasets.check.dataset import check
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset
-    from gaploop.finetune.adapt import AdaptOptions, adapt
+    from gaploop.finetune.adapt import adapt
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.train_spec import TRACKED_SPECS
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS
+    from gaploop.finetune.tuning.work import AdaptOptions
 
     findings = [f"{f.severity} {f.code}: {f.message}" for f in check(teleop)]
     root = folder / "teleop_joints"

@@ -20,10 +20,14 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record nominal takes and write `reference_so101_cell_<task>.json` to `folder`."""
     from gaploop.core.errors import GaploopError
     from gaploop.failure_analysis.reference import SHIPPED
-    from gaploop.finetune.closed_loop import TargetCell
-    from gaploop.finetune.nominal_reference import SCENES, TAKES, record_reference
+    from gaploop.finetune.closed_loop import (
+        REFERENCE_SCENES,
+        REFERENCE_TAKES,
+        TargetCell,
+        record_reference,
+    )
 
-    count, first = config.n or TAKES, SCENES + config.seed * 1000
+    count, first = config.n or REFERENCE_TAKES, REFERENCE_SCENES + config.seed * 1000
     task = config.tasks[0] if config.tasks else "pick_place"
     nominal, path = TargetCell({}, 0, task), folder / SHIPPED.format(task=task)
     with options.progress("Recording", total=2 * count) as advance:

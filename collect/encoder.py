@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 
 from gaploop.collect import encoder_choice
-from gaploop.collect.ring import LEAST_SLOTS, CameraSpecs, Ring
+from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError

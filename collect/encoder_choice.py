@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import av
 import numpy as np
@@ -83,11 +83,18 @@ def choose(
         return SOFTWARE
     memory = memory or _memory()
     key = f"{platform.node()}, PyAV {av.__version__}, {width}x{height}: {', '.join(candidates)}"
-    known = _read(memory)
+    try:
+        known = dict(read_json(memory)) if memory.exists() else {}
+    except (UnusableInputError, OSError):  # a memory that can't be read is made anew
+        known = {}
     if key not in known:
         found = [(trial or measure)(name, width, height) for name in (SOFTWARE, *candidates)]
         known[key] = {"encoder": best(found), "measured": [asdict(one) for one in found]}
-        _write(memory, known)
+        try:
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_json(memory, known)
+        except OSError as error:
+            log.info("What encoders cost can't be remembered (%s).", error)
         log.info("Videos are encoded by %s. %s", known[key]["encoder"], _words(found))
     return str(known[key]["encoder"])
 
@@ -127,46 +134,37 @@ def measure(encoder: str, width: int, height: int) -> EncoderTrial:
 def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     """Encode some pictures, here, and look at what comes of them."""
     shown = [_picture(number, width, height) for number in range(PICTURES)]
+    times_ms, count, worst_db = list[float](), 0, math.inf
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "try.mkv"
         try:
-            times_ms, cpu_ms, is_prompt = _encoded(path, encoder, shown)
-            count, worst_db = _compared(path, shown)
+            stream = VideoStream(path, width, height, FPS, encoder)
+            stream.encode(shown[0])  # what is set up once isn't a picture's cost
+            is_prompt, cpu_s = stream.packets == 1, time.process_time()
+            for number, picture in enumerate(shown[1:], start=2):
+                start_s = time.perf_counter()
+                stream.encode(picture)
+                times_ms.append(1e3 * (time.perf_counter() - start_s))
+                is_prompt = is_prompt and stream.packets == number
+            cpu_ms = 1e3 * (time.process_time() - cpu_s) / max(len(times_ms), 1)
+            stream.close()
+            for picture in _decoded(path):
+                if count < len(shown):
+                    worst_db = min(worst_db, _psnr_db(shown[count], picture))
+                count += 1
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
             return EncoderTrial(encoder, why_not=" ".join(str(error).split()))
-    why = "" if is_prompt else "it keeps pictures back"
-    why = why or ("" if count == PICTURES else f"it lost {PICTURES - count} pictures")
-    why = why or ("" if worst_db >= LEAST_PSNR_DB else f"it spoils pictures ({worst_db:.0f} dB)")
+    why = ""
+    if not is_prompt:
+        why = "it keeps pictures back"
+    elif count != PICTURES:
+        why = f"it lost {PICTURES - count} pictures"
+    elif worst_db < LEAST_PSNR_DB:
+        why = f"it spoils pictures ({worst_db:.0f} dB)"
     return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
 
 
-def _encoded(path: Path, encoder: str, shown: list[Image]) -> tuple[list[float], float, bool]:
-    height, width = shown[0].shape[:2]
-    stream = VideoStream(path, width, height, FPS, encoder)
-    stream.encode(shown[0])  # what is set up once isn't a picture's cost
-    is_prompt, times_ms = stream.packets == 1, []
-    cpu_s = time.process_time()
-    for number, picture in enumerate(shown[1:], start=2):
-        start_s = time.perf_counter()
-        stream.encode(picture)
-        times_ms.append(1e3 * (time.perf_counter() - start_s))
-        is_prompt = is_prompt and stream.packets == number
-    cpu_s = time.process_time() - cpu_s
-    stream.close()
-    return times_ms, 1e3 * cpu_s / max(len(times_ms), 1), is_prompt
-
-
-def _compared(path: Path, shown: list[Image]) -> tuple[int, float]:
-    """Return how many pictures come back, and how well the worst of them does [dB]."""
-    count, worst_db = 0, math.inf
-    for picture in _decoded(path):
-        if count < len(shown):
-            worst_db = min(worst_db, _psnr_db(shown[count], picture))
-        count += 1
-    return count, worst_db
-
-
-def _decoded(path: Path) -> Any:
+def _decoded(path: Path) -> Iterator[Image]:
     with av.open(str(path)) as container:
         for frame in container.decode(video=0):
             yield frame.to_ndarray(format="rgb24")
@@ -190,21 +188,6 @@ def _psnr_db(one: Image, two: Image) -> float:
 def _memory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "gaploop" / "encoders.json"
-
-
-def _read(memory: Path) -> dict[str, Any]:
-    try:
-        return dict(read_json(memory)) if memory.exists() else {}
-    except (UnusableInputError, OSError):  # a memory that can't be read is made anew
-        return {}
-
-
-def _write(memory: Path, known: Mapping[str, Any]) -> None:
-    try:
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memory, known)
-    except OSError as error:
-        log.info("What encoders cost can't be remembered (%s).", error)
 
 
 def _words(found: list[EncoderTrial]) -> str:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import mmap
 import os
 import queue
 import sys
@@ -25,11 +27,86 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.ring import CameraSpecs, Ring
+import numpy as np
+
 from gaploop.collect.video_stream import SOFTWARE, VideoStream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
+from gaploop.core.types import Image
 from gaploop.teleop.stopping import CleanupStep, one_line
+
+# -- pictures in memory that recorder and encoder share ------------------------------------------
+#
+# Who owns a slot is said by messages, not in the memory itself: the writer fills a free slot and
+# names it; the reader names it again once it has no more use for it.
+
+SLACK_S: Final = 10.0
+"""How long the reader may fall behind before pictures are dropped [s], if memory allows."""
+MOST_BYTES: Final = 1_000_000_000
+"""All slots together: 10 s of two 640×480 cameras at 50 Hz take 922 MB. What was never needed is
+never taken."""
+MEMORY_SHARE: Final = 1 / 8
+"""… nor more than this share of the machine's memory."""
+LEAST_SLOTS: Final = 8
+BEHIND_S: Final = 0.5
+"""With pictures of so long waiting the reader is behind [s] …"""
+BEHIND_SHARE: Final = 0.25
+"""… or with this share of the slots, where they are few."""
+
+type CameraSpecs = Mapping[str, Mapping[str, Any]]
+"""Camera to {"width", "height", "fps"}."""
+
+
+class Ring:
+    """Slots for the pictures of some cameras.
+
+    Args:
+        cameras: their sizes and rates.
+        handle: the file that holds the memory; a new, nameless one unless given.
+        counts: camera to how many slots it has there.
+    """
+
+    def __init__(
+        self,
+        cameras: CameraSpecs,
+        handle: int | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
+        counts = _counts(cameras) if counts is None else counts
+        size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
+        self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
+        if handle is None:
+            os.ftruncate(self.handle, max(size, 1))
+        memory = np.frombuffer(mmap.mmap(self.handle, max(size, 1)), dtype=np.uint8)
+        self.slots: dict[str, Image] = {}
+        """Camera to its slots, shape (slots, height, width, 3)."""
+        self.behind: dict[str, int] = {}
+        """Camera to how many of them wait where the reader is behind."""
+        start = 0
+        for camera, shape in shapes.items():
+            length = counts[camera] * math.prod(shape)
+            self.slots[camera] = memory[start : start + length].reshape(counts[camera], *shape)
+            start += length
+            few = BEHIND_SHARE * counts[camera], BEHIND_S * cameras[camera]["fps"]
+            self.behind[camera] = max(2, round(min(few)))
+
+    def close(self) -> None:
+        """Close the file; the memory lives as long as somebody maps it."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+
+def _counts(cameras: CameraSpecs) -> dict[str, int]:
+    """Return how many slots each camera gets."""
+    rate_bytes_s = sum(3 * s["height"] * s["width"] * s["fps"] for s in cameras.values())
+    most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
+    slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
+    return {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
+
+
+# -- the process ---------------------------------------------------------------------------------
 
 SYNC_EVERY_S: Final = 0.25
 """What was written waits at most this long for the disk, and as long as the disk takes [s]."""
@@ -93,25 +170,23 @@ class _Server:
 
     def obey(self, order: Mapping[str, Any]) -> None:
         if "open" in order:
-            self._open(order["open"], Path(order["folder"]))
+            uid, folder = order["open"], Path(order["folder"])
             if not order["coarse"]:
-                self._unhurried.add(order["open"])
+                self._unhurried.add(uid)
+            streams = self._takes[uid] = {}
+            try:
+                for camera, spec in self._specs.items():
+                    path = folder / f"{camera}.mkv"
+                    encoder = spec.get("encoder", SOFTWARE)
+                    size = spec["width"], spec["height"]
+                    streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
+            except DeviceError as error:
+                self._fault(uid, str(error))
             return
         uid = order.get("show") or order["close"]
         slots = order.get("slots") or [None] * len(self._orders)
         for orders, slot in zip(self._orders.values(), slots, strict=True):
             orders.put((uid, slot))
-
-    def _open(self, uid: str, folder: Path) -> None:
-        streams = self._takes[uid] = {}
-        try:
-            for camera, spec in self._specs.items():
-                path = folder / f"{camera}.mkv"
-                encoder = spec.get("encoder", SOFTWARE)
-                size = spec["width"], spec["height"]
-                streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
-        except DeviceError as error:
-            self._fault(uid, str(error))
 
     def _work(self, camera: str) -> None:
         """Encode one camera's pictures in their order until nothing more comes."""
@@ -188,24 +263,18 @@ class _Server:
                     stream.close()
 
 
-def _be_prompt() -> int:
-    """Come before other programs, behind the control loop; return how many may encode at once.
-
-    At real-time priority an encoder that has more to do than it can would keep everybody else out,
-    the cameras too: half of the cores stay theirs.
-    """
-    cores = os.cpu_count() or 1
-    if cores > 1 and platform_calls.realtime(PRIORITY):
-        return cores // 2
-    platform_calls.ordinary_priority()  # a recorder with real-time rights hands them down
-    platform_calls.nice(NICE)
-    return MANY
-
-
 def main() -> None:
     """Serve until the orders end."""
     job = json.loads(sys.argv[1])
-    at_once = _be_prompt()
+    # Come before other programs, behind the control loop. At real-time priority an encoder that has
+    # more to do than it can would keep everybody else out, the cameras too: half of the cores stay
+    # theirs.
+    cores, at_once = os.cpu_count() or 1, MANY
+    if cores > 1 and platform_calls.realtime(PRIORITY):
+        at_once = cores // 2
+    else:
+        platform_calls.ordinary_priority()  # a recorder with real-time rights hands them down
+        platform_calls.nice(NICE)
     server = _Server(Ring(job["cameras"], job["ring"], job["slots"]), job["cameras"], at_once)
     over = threading.Event()
 

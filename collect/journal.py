@@ -1,42 +1,40 @@
 """Writes takes into the journal so that a kill at any instant loses at most half a second.
 
 The format is `gaploop.core.journal_format`. Rows are batched and each batch is one write(2) of
-a whole Arrow message (see `streams`, `flusher`); pictures are encoded as they come, one per
-frame row (see `encoder`). What a kill leaves is put right by `recovery`.
+a whole Arrow message (see `streams`); pictures are encoded as they come, one per frame row (see
+`encoder`). What a kill leaves is put right by `recovery`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gaploop.collect.encoder import Closed, Encoder, LocalTake, TakeEncoding
-from gaploop.collect.flusher import AFTER_S, Flusher
-from gaploop.collect.frame_row import FrameRow
-from gaploop.collect.streams import ArrowStream, EventStream
-from gaploop.collect.take_folder import make_folder, synced_sha256, unusable
+from gaploop.collect.encoder import Encoder, LocalTake, TakeEncoding
+from gaploop.collect.streams import AFTER_S, ArrowStream, EventStream, Flusher
 from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, platform_calls, telemetry
 from gaploop.core.clock import utc_ns
-from gaploop.core.errors import DeviceError, GaploopError
+from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.files import sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import plain_name
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
 
@@ -179,20 +177,18 @@ class JournalWriter:
         """
         row.check(self.header.cameras)
         dropped = self._encoding.show(row.pictures)
-        self._watch_encoder(row.t_s)
+        behind_s = self.behind_s()
+        self.most_behind_s = max(self.most_behind_s, behind_s)
+        if bool(behind_s) != self._is_behind:
+            self._is_behind = not self._is_behind
+            words = {"on": self._is_behind, "behind_s": round(behind_s, 3)}
+            self.event(row.t_s, journal_format.BEHIND, **words)
         ages = [self._age_s(camera, row, camera in dropped) for camera in self.header.cameras]
         for camera in sorted(dropped):
             self.dropped[camera] += 1
             self.event(row.t_s, journal_format.DROPPED, camera=camera, frame=self._frames.rows)
         with self._writable():
             self._frames.append(row.values(ages), row.t_s)
-
-    def _watch_encoder(self, t_s: float) -> None:
-        behind_s = self.behind_s()
-        self.most_behind_s = max(self.most_behind_s, behind_s)
-        if bool(behind_s) != self._is_behind:
-            self._is_behind = not self._is_behind
-            self.event(t_s, journal_format.BEHIND, on=self._is_behind, behind_s=round(behind_s, 3))
 
     def behind_s(self) -> float:
         """Return the time whose pictures wait now [s], 0 where that isn't unusual; any thread."""
@@ -291,27 +287,21 @@ class JournalWriter:
                 self._telemetry.finish()
                 self._events.flush()
                 videos = self._encoding.wait()
-                self._count_pictures(videos.pictures)
-                self._write_end(outcome, reason, videos)
+                rows = self._frames.rows, self._telemetry.rows
+                for camera, count in videos.pictures.items():
+                    if count != rows[0]:
+                        raise DeviceError(
+                            f"Camera '{camera}' has {count} pictures for {rows[0]} frames in "
+                            f"{self.folder}. The take stays unsealed; record it again."
+                        )
+                self._sync_header()
+                sums = {p.name: synced_sha256(p) for p in sorted(self.folder.iterdir())}
+                end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
+                write_json(self.folder / journal_format.END, asdict(end))
             self.sealed = True
         finally:
             self._close()
         return self.folder
-
-    def _write_end(self, outcome: Outcome, reason: str, videos: Closed) -> None:
-        self._sync_header()
-        sums = {p.name: synced_sha256(p) for p in sorted(self.folder.iterdir())}
-        rows = self._frames.rows, self._telemetry.rows
-        end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
-        write_json(self.folder / journal_format.END, asdict(end))
-
-    def _count_pictures(self, pictures: Mapping[str, int]) -> None:
-        for camera, count in pictures.items():
-            if count != self._frames.rows:
-                raise DeviceError(
-                    f"Camera '{camera}' has {count} pictures for {self._frames.rows} "
-                    f"frames in {self.folder}. The take stays unsealed; record it again."
-                )
 
     def _close(self) -> None:
         """Write what still waits, as far as the disk takes it, and let go of the files."""
@@ -338,3 +328,105 @@ class JournalWriter:
         with contextlib.suppress(DeviceError):  # what the videos hold stays readable
             self._encoding.wait()
         self._close()
+
+
+ROOM_BYTES: Final = 64_000_000
+"""Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
+
+
+def make_folder(journal: Path, folder: Path) -> None:
+    """Make a take's folder in a journal that has room for it.
+
+    Raises:
+        UnusableInputError: it exists, there is too little room, or it can't be made.
+    """
+    if folder.exists():
+        raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        if full := no_room(journal):
+            raise UnusableInputError(full)
+        folder.mkdir()
+    except OSError as error:
+        raise unusable(journal, error) from None
+
+
+def no_room(journal: Path) -> str:
+    """Return why no take can be begun in a journal, "" where its disk has room."""
+    left = shutil.disk_usage(journal).free if journal.exists() else ROOM_BYTES
+    if left >= ROOM_BYTES:
+        return ""
+    return (
+        f"Journal {journal} has {left / 1e6:.0f} MB of room left; a take is begun with "
+        f"{ROOM_BYTES / 1e6:.0f} MB or more. Make room or name another with --journal."
+    )
+
+
+def unusable(journal: Path, error: OSError) -> UnusableInputError:
+    """Return what to say where a journal can't be written."""
+    return UnusableInputError(
+        f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
+    )
+
+
+def synced_sha256(path: Path) -> str:
+    """Return a file's SHA-256, once it is on the disk."""
+    sync_file(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class FrameRow:
+    """One row of `frames.arrows`; joints in the robot's LeRobot units.
+
+    Attributes:
+        t_s: time since the take began [s].
+        state: `observation.state`, shape (n_joints,).
+        action: what was requested, shape (n_joints,).
+        sent: what was sent after the safety filter, shape (n_joints,).
+        environment_state: tracked scene, shape (m,).
+        intervention: a person had taken over.
+        safety: `SafetyReason` bits.
+        camera_age_s: camera to age of its picture [s].
+        pictures: camera to its picture, one for every camera of the header.
+    """
+
+    t_s: float
+    state: FloatArray
+    action: FloatArray
+    sent: FloatArray
+    environment_state: FloatArray = field(default_factory=lambda: np.empty(0))
+    intervention: bool = False
+    safety: int = 0
+    camera_age_s: Mapping[str, float] = field(default_factory=dict)
+    pictures: Mapping[str, Image] = field(default_factory=dict)
+
+    def check(self, cameras: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise DeviceError unless every camera's picture is there and of the size it should be.
+
+        Args:
+            cameras: camera to {"width", "height"}.
+        """
+        for camera, spec in cameras.items():
+            if camera not in self.pictures:
+                raise DeviceError(f"No picture of camera '{camera}' at {self.t_s:.3f} s. Check it.")
+            picture, shape = self.pictures[camera], (spec["height"], spec["width"], 3)
+            if picture.shape != shape or picture.dtype != np.uint8:
+                raise DeviceError(
+                    f"Camera '{camera}' gave {picture.dtype} {picture.shape}, not uint8 {shape}. "
+                    "Set its size and restart."
+                )
+
+    def values(self, ages_s: Sequence[float]) -> FloatArray:
+        """Return the row's numbers as in `frames.arrows`, given the ages of its pictures [s]."""
+        return np.concatenate(
+            (
+                [self.t_s],
+                self.state,
+                self.action,
+                self.sent,
+                self.environment_state,
+                [float(self.intervention), float(self.safety), *ages_s],
+            )
+        )

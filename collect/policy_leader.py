@@ -1,18 +1,71 @@
-"""A policy as a command source: observations in at the policy rate, joint targets out."""
+"""A policy as a command source: observations in at the policy rate, joint targets out.
+
+`PolicyLeader` asks the policy in the loop's own thread, as simulated time can wait; `PatientLeader`
+asks it in a thread of its own: however long it takes, the control loop goes on.
+"""
 
 from __future__ import annotations
 
 import math
+import queue
+import threading
 import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from gaploop.collect.smoothing import lag_share, lagged
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.types import FloatArray, LeaderSample, Observation
+from gaploop.teleop.stopping import CleanupStep
+
+
+def lag_share(time_constant_s: float | None, fps: float) -> float:
+    """Return by which share of the way a first-order lag comes nearer in a frame; 1 without lag.
+
+    A constant target is approached to 63 % within `time_constant_s`; a moving one is followed that
+    much later.
+
+    Args:
+        time_constant_s: above 0 [s], or None.
+        fps: frames per second [Hz].
+
+    Raises:
+        UnusableInputError: a time constant that isn't above 0.
+    """
+    if time_constant_s is None:
+        return 1.0
+    if not 0 < time_constant_s < math.inf:
+        raise UnusableInputError(
+            f"--smoothing.exponential_s must be above 0 s, got {time_constant_s:g}. Leave it out "
+            "for no smoothing."
+        )
+    return -math.expm1(-1.0 / (fps * time_constant_s))
+
+
+def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
+    """Return what lies by `share` on the way from what was asked for `before` to a target."""
+    if share == 1.0 or not np.isfinite(before).all():
+        return target
+    return before + share * (target - before)
+
+
+def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
+    """Return `new`, come to gradually from `old` over the steps that both have.
+
+    Args:
+        old: targets that were planned before, each of shape (n_joints,).
+        new: targets that are planned now, from the same step on.
+    """
+    both = min(len(old), len(new))
+    shares = [(step + 1) / (both + 1) for step in range(both)]
+    faded = [o + share * (n - o) for o, n, share in zip(old, new, shares, strict=False)]
+    return [*faded, *new[both:]]
+
 
 ROUNDING: Final = 1e-9
 
@@ -152,3 +205,219 @@ class PolicyLeader:
     def done(self) -> bool:
         """Return False: a policy doesn't say when it is done."""
         return False
+
+
+REMEMBERED: Final = 3
+"""The next plan is expected to take as long as the longest of so many: the first one takes longer
+than all others, and isn't to be expected again."""
+
+
+@runtime_checkable
+class Planner(Policy, Protocol):
+    """A policy that plans several steps at once."""
+
+    execute: int
+    """Steps of a plan that it is meant to execute before the next one."""
+
+    def plan(self, observation: Observation) -> FloatArray:
+        """Return the next joint targets, shape (n_steps, n_joints), in the robot's LeRobot units.
+
+        There may be more than `execute`: they bridge the time in which the next plan is made.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What the thread is to work out; without an observation, that a new take begins.
+
+    Attributes:
+        about: what the policy sees.
+        number: of the take.
+        first: the step that the plan's first target is for.
+    """
+
+    about: Observation | None
+    number: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came of it: a plan, shape (n_steps, n_joints), or an error."""
+
+    question: _Question
+    plan: FloatArray
+    error: Exception | None
+    took_s: float
+
+
+class PatientLeader(PolicyLeader):
+    """Drives a follower by a policy that may take longer than a turn of the loop, or than a frame.
+
+    An observation goes to the policy's thread as long before the plan ends as a plan takes to be
+    made, if the policy plans that far ahead. What the new plan says of steps that were made
+    meanwhile is left out, and the arm goes over to it gradually over the steps that both have. The
+    arm moves along the targets that are there, each over one frame's time, and holds at the last
+    one until the next is worked out: a policy that is too slow even so moves the arm more slowly,
+    and the loop keeps its rate. `pace` says how long the policy took and the arm had to wait.
+
+    LeRobot's own asynchronous inference works likewise, in a server and on queues of its robots;
+    its real-time chunking also conditions the new plan on the old one, which ACT can't.
+
+    Args:
+        policy: asked in its own thread only; a `Planner` or one that gives a step at a time.
+        follower: converts units.
+        fps: policy frames per second of the loop [Hz].
+        control_hz: turns of the loop per second [Hz].
+        lag_s: as of `PolicyLeader`.
+
+    Raises:
+        UnusableInputError: as of `PolicyLeader`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        follower: Follower,
+        fps: float,
+        control_hz: float,
+        lag_s: float | None = None,
+    ) -> None:
+        self._number = 0
+        self._is_asked = False
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._answers: deque[_Answer] = deque()
+        self._error: Exception | None = None
+        self._execute = policy.execute if isinstance(policy, Planner) else 1
+        self._spare = 0
+        """Steps that the last plan had beyond those that are meant to be executed."""
+        self._took_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._step = 0
+        """The step that the arm is on: it moves from `_path[0]` to `_path[1]`."""
+        threading.Thread(
+            target=_think, args=(policy, self._questions, self._answers), name="policy", daemon=True
+        ).start()
+        self._end = weakref.finalize(self, self._questions.put, None)
+        super().__init__(policy, follower, fps, control_hz, lag_s)
+        self._period_s, self._fps = 1.0 / control_hz, fps
+
+    def reset(self) -> None:
+        """Get ready for a new take; an answer that still comes is thrown away."""
+        self._number += 1
+        self._is_asked = False
+        self._error = None
+        self._questions.put(_Question(None, self._number))
+        self._path = []
+        self._at = 0.0
+        self._step = 0
+
+    def close(self) -> None:
+        """End the thread, after what it is working out; safe to call twice."""
+        self._end()
+
+    def observe(self, observation: Observation) -> None:
+        """Hand an observation to the policy, if the next plan is due and it is idle.
+
+        Raises:
+            Exception: whatever the policy raised since.
+        """
+        self._hear()
+        if self._error is not None:
+            raise self._error
+        if not self._path or not np.isfinite(self._path[-1]).all():
+            self._path, self._at = [self._follower.from_units(observation.state)], 0.0
+        if not self._is_asked and self._left < self._speed_scale + self._ahead - ROUNDING:
+            self._is_asked = True
+            first = self._step + round(self._at)
+            self._questions.put(_Question(observation, self._number, first))
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return the joint target for loop time `t_s` [s].
+
+        Raises:
+            UnusableInputError: nothing has been observed yet.
+        """
+        self._hear()
+        if not self._path:
+            return super().read(t_s)
+        step = self._speed_scale / self._turns
+        if self._is_asked and self._left < step - ROUNDING:
+            self.pace.waited_s += self._period_s
+        self._at += min(step, self._left)
+        while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
+            self._path.pop(0)
+            self._at, self._step = max(self._at - 1.0, 0.0), self._step + 1
+            self._aim()
+        if len(self._path) == 1:
+            return LeaderSample(t_s, self._path[0])
+        start, target = self._path[0], self._path[1]
+        return LeaderSample(t_s, start + self._at * (target - start))
+
+    @property
+    def _left(self) -> float:
+        """How much of the way is left, in policy steps."""
+        return len(self._path) - 1 - self._at
+
+    @property
+    def _ahead(self) -> int:
+        """How many steps before the plan's end the next one is to be asked for."""
+        needed = math.ceil(max(self._took_s, default=0.0) * self._fps * self._speed_scale)
+        return min(needed, self._spare)
+
+    def _aim(self) -> None:
+        """Let the step that begins lead towards its target as far as the lag allows."""
+        if len(self._path) > 1:
+            self._path[1] = lagged(self._path[0], self._path[1], self._share)
+
+    def _hear(self) -> None:
+        """Take in what the thread has worked out."""
+        while self._answers:
+            answer = self._answers.popleft()
+            if answer.question.number != self._number:
+                continue
+            self._is_asked = False
+            self.pace.took(answer.took_s)
+            self._took_s.append(answer.took_s)
+            if answer.error is not None:
+                self._error = answer.error
+            elif self._path:
+                self._follow(answer)
+
+    def _follow(self, answer: _Answer) -> None:
+        """Go over to a plan from the step after the one that the arm is on."""
+        plan = [self._follower.from_units(target) for target in answer.plan]
+        # At least half of a plan is for executing: one that is all for it may be cut short, too.
+        self._spare = max(len(plan) - self._execute, len(plan) // 2)
+        is_on_its_way = len(self._path) > 1
+        kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
+        gone = min(self._step + is_on_its_way - answer.question.first, len(plan) - 1)
+        end = max(gone + 1, self._execute + self._ahead)
+        self._path = [*kept, *cross_faded(self._path[len(kept) :], plan[max(gone, 0) : end])]
+        if not is_on_its_way:
+            self._aim()
+
+
+def _think(
+    policy: Policy, questions: queue.SimpleQueue[_Question | None], answers: deque[_Answer]
+) -> None:
+    """Answer questions until there is None; the thread's work."""
+    plan = _planning(policy)
+    while (question := questions.get()) is not None:
+        start_s = time.perf_counter()
+        made: FloatArray = np.empty((0, 0))
+        with CleanupStep() as attempt:
+            if question.about is None:
+                policy.reset()
+            else:
+                made = np.asarray(plan(question.about), dtype=np.float64)
+        took_s = time.perf_counter() - start_s
+        if question.about is not None or attempt.error is not None:
+            answers.append(_Answer(question, made, attempt.error, took_s))
+
+
+def _planning(policy: Policy) -> Callable[[Observation], FloatArray]:
+    """Return what plans at least one step."""
+    if isinstance(policy, Planner):
+        return policy.plan
+    return lambda observation: np.asarray(policy.act(observation), dtype=np.float64)[None]

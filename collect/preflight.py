@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.speed_ramp import SUCCESSES, SpeedRamp
+from gaploop.collect.rollout import SUCCESSES, SpeedRamp
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, GaploopError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.preflight.item import By, Item, Result
+from gaploop.teleop.checks.result import CheckResult, Level
 
 FILE: Final = "preflight.json"
 """In the journal's folder: the newest preflight of the cell."""
@@ -36,21 +35,21 @@ class Checked:
     robot: str
 
 
-def check_speed(ramp: SpeedRamp, domain: Domain) -> Item:
+def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
     """Return whether a policy that is new to the arm begins slowly."""
     scale, successes = ramp.scale, ramp.successes
     data = {"speed_scale": scale, "successes": successes}
     if domain is Domain.SIM:
-        return Item("speed", Result.OK, By.MACHINE, "a simulated arm; full speed", data=data)
+        return CheckResult("speed", Level.OK, "a simulated arm; full speed", data=data)
     if successes is None and scale == 1.0:
         found = "--speed_scale=1: the policy drives at full speed from its first attempt"
-        mend = f"Leave --speed_scale out: it then begins slowly, and is fast after {SUCCESSES} "
-        mend += "successes."
-        return Item("speed", Result.FAIL, By.MACHINE, found, mend, data)
+        fix = f"Leave --speed_scale out: it then begins slowly, and is fast after {SUCCESSES} "
+        fix += "successes."
+        return CheckResult("speed", Level.FAIL, found, fix, data)
     found = f"begins at {scale:.0%} of its speed"
     if successes is not None:
         found += f", {successes} of {SUCCESSES} successes until full speed"
-    return Item("speed", Result.OK, By.MACHINE, found, data=data)
+    return CheckResult("speed", Level.OK, found, data=data)
 
 
 def write_record(journal: Path, checked: Checked, ok: bool, content: Mapping[str, Any]) -> Path:
@@ -61,26 +60,23 @@ def write_record(journal: Path, checked: Checked, ok: bool, content: Mapping[str
     """
     file = writable_folder(journal, "Journal", "--journal") / FILE
     at = datetime.fromtimestamp(utc_ns() * 1e-9, UTC).isoformat(timespec="seconds")
-    said = {"policy": checked.policy, "robot": checked.robot, "ok": ok}
-    write_json(file, {"schema": SCHEMA, "at": at, **said, **content})
+    write_json(file, {"schema": SCHEMA, "at": at, **asdict(checked), "ok": ok, **content})
     return file
 
 
 def missing(journal: Path, checked: Checked) -> str:
     """Return why a rollout can't rely on a preflight, in one line; "" where it can."""
-    try:
-        said = read_json(journal / FILE) if (journal / FILE).exists() else {}
-        age_h = _age_h(str(said["at"])) if said else math.inf
-    except (GaploopError, *DAMAGE):
-        return f"{journal / FILE} can't be read"
-    if not said:
+    file = journal / FILE
+    if not file.exists():
         return "this arm and policy were never checked together"
-    if said.get("policy") != checked.policy or said.get("robot") != checked.robot:
+    try:
+        kept = read_json(file)
+        at = datetime.fromisoformat(str(kept["at"]))
+        age_h = (utc_ns() * 1e-9 - at.timestamp()) / 3600.0
+    except (GaploopError, *DAMAGE):
+        return f"{file} can't be read"
+    if kept.get("policy") != checked.policy or kept.get("robot") != checked.robot:
         return "the last preflight was for another policy or another arm"
-    if not said.get("ok"):
-        return "the last preflight found something that has to be mended"
+    if not kept.get("ok"):
+        return "the last preflight found something that has to be fixed"
     return f"the last preflight is {age_h:.0f} hours old" if age_h > OLD_H else ""
-
-
-def _age_h(at: str) -> float:
-    return (utc_ns() * 1e-9 - datetime.fromisoformat(at).timestamp()) / 3600.0

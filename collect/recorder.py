@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from gaploop.collect.frame_row import FrameRow
+from gaploop.collect.journal import FrameRow
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
@@ -109,7 +109,13 @@ class Recorder:
                 disk doesn't take the take. `fault` says so too, and the take should end.
         """
         try:
-            self._events(tick)
+            reasons, intervention = tick.command.reasons & ~_CLAMPS, tick.leader.intervention
+            if reasons != self._reasons:
+                self._reasons = reasons
+                self._writer.event(tick.t_s, "safety", reasons=reasons.name or "NONE")
+            if intervention != self._intervention:
+                self._intervention = intervention
+                self._writer.event(tick.t_s, "intervention", on=intervention)
             self._writer.telemetry(round(tick.t_s * 1e9), self._telemetry(tick))
             if tick.policy_frame:
                 self._writer.frame(self._frame(tick))
@@ -150,15 +156,6 @@ class Recorder:
             camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in tick.frames.items()},
             pictures={c: f.image for c, f in tick.frames.items()},
         )
-
-    def _events(self, tick: Tick) -> None:
-        reasons = tick.command.reasons & ~_CLAMPS
-        if reasons != self._reasons:
-            self._reasons = reasons
-            self._writer.event(tick.t_s, "safety", reasons=reasons.name or "NONE")
-        if tick.leader.intervention != self._intervention:
-            self._intervention = tick.leader.intervention
-            self._writer.event(tick.t_s, "intervention", on=self._intervention)
 
 
 class _Sensor:

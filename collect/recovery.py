@@ -112,13 +112,20 @@ def recover(journal: Path) -> RecoveryReport:
                 _set_torn_header_aside(folder)
                 recovered.append(_recover_take(folder))
                 if "outcome" not in said.get(folder.name, {}):
-                    _mark(journal, folder.name)
+                    interrupted = Outcome.INTERRUPTED.value
+                    mark = labels.LabelEvent(
+                        folder.name, "outcome", interrupted, "gaploop", "auto", note="not sealed"
+                    )
+                    labels.append(journal / journal_format.LABELS, mark)
         except (GaploopError, OSError, av.FFmpegError, pa.ArrowInvalid) as error:
             failed.append((folder.name, str(error)))
             log.warning("Take %s can't be recovered: %s", folder.name, error)
-    return RecoveryReport(
-        tuple(recovered), tuple(still_open), tuple(failed), tuple(_headless(journal))
+    headless = tuple(
+        path.parent.name
+        for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
+        if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path)
     )
+    return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), headless)
 
 
 def _set_torn_header_aside(folder: Path) -> None:
@@ -133,18 +140,6 @@ def _set_torn_header_aside(folder: Path) -> None:
     except UnusableInputError as error:
         os.replace(header, header.with_name(f"{header.name}.torn"))
         raise UnusableInputError(f"{error} It is kept as {header.name}.torn.") from None
-
-
-def _mark(journal: Path, uid: str) -> None:
-    outcome = Outcome.INTERRUPTED.value
-    event = labels.LabelEvent(uid, "outcome", outcome, "gaploop", "auto", note="not sealed")
-    labels.append(journal / journal_format.LABELS, event)
-
-
-def _headless(journal: Path) -> Iterator[str]:
-    for path in sorted(journal.glob(f"*/{journal_format.FRAMES}")):
-        if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path):
-            yield path.parent.name
 
 
 @contextlib.contextmanager
@@ -188,7 +183,11 @@ def _recover_take(folder: Path) -> Recovered:
     videos = {camera: _packets(camera_path(folder, camera)) for camera in header.cameras}
     rows = min((frames.num_rows, *videos.values()))
     held_s = max(_last_s(frames, record), 0.0)
-    frames, record = frames.slice(0, rows), _telemetry_until(record, frames, rows, header)
+    frames = frames.slice(0, rows)
+    if record.num_rows and rows:  # up to one frame after the last row; without frames, all of it
+        end_s = float(frames["t_s"][-1].as_py()) + 1 / header.info.fps
+        t_ns = np.asarray(record["t_ns"], dtype=np.int64)
+        record = record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
     for name, table in ((journal_format.FRAMES, frames), (journal_format.TELEMETRY, record)):
         if table.num_columns:
             _rewrite_stream(folder / name, table)
@@ -204,15 +203,6 @@ def _last_s(frames: pa.Table, record: pa.Table) -> float:
     ends = [float(frames["t_s"][-1].as_py())] if frames.num_rows else []
     ends += [float(record["t_ns"][-1].as_py()) * 1e-9] if record.num_rows else []
     return max(ends, default=0.0)
-
-
-def _telemetry_until(record: pa.Table, frames: pa.Table, rows: int, header: TakeHeader) -> pa.Table:
-    """Cut the record one frame after the last row kept; a take without frames keeps it all."""
-    if not record.num_rows or not rows:
-        return record
-    end_s = float(frames["t_s"][rows - 1].as_py()) + 1 / header.info.fps
-    t_ns = np.asarray(record["t_ns"], dtype=np.int64)
-    return record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
 
 
 def _rewrite_stream(path: Path, table: pa.Table) -> None:

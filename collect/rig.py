@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gaploop.collect.recorder import channels
 from gaploop.collect.video_stream import CODEC
+from gaploop.core.arm import CellArm
 from gaploop.core.clock import Clock, ManualClock, utc_ns
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
@@ -16,7 +17,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
@@ -122,14 +123,12 @@ class Rig:
         )
         names = self.tracker.names if self.tracker is not None else ()
         columns = channels(self.follower, self.sensors, leader)
-        return TakeHeader(info, tuple(names), self._camera_specs(), columns)
-
-    def _camera_specs(self) -> dict[str, dict[str, Any]]:
-        specs: dict[str, dict[str, Any]] = {}
+        cameras: dict[str, dict[str, Any]] = {}
         for camera in self.cameras:
             height, width = camera.frame().image.shape[:2]
-            specs[camera.name] = {"width": width, "height": height, "fps": self.fps, "codec": CODEC}
-        return specs
+            size = {"width": width, "height": height}
+            cameras[camera.name] = {**size, "fps": self.fps, "codec": CODEC}
+        return TakeHeader(info, tuple(names), cameras, columns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,38 @@
-"""Rollouts of a policy that a person can take over from: attempts, and what came of them."""
+"""Rollouts of a policy that a person can take over from: attempts, and what came of them.
+
+A policy that an arm is new to drives slowly, and faster with every success that it has by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.intervention import SharedLeader
+from gaploop.collect.intervention import Driver, SharedLeader, TakeOver
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.policy_leader import Pace
+from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
-from gaploop.collect.speed_ramp import SpeedRamp
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
-from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import Leader, TakeSink
-from gaploop.core.types import Tick
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.protocols import (
+    CameraSource,
+    Follower,
+    Leader,
+    Policy,
+    SceneTracker,
+    TakeSink,
+)
+from gaploop.core.station import Station
+from gaploop.core.types import FloatArray, Tick
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.stopping import one_line
+
+log = logging.getLogger(__name__)
 
 FAULTS_IN_A_ROW: Final = 3
 """A session that nobody watches ends after this many takes in a row in which the policy failed."""
@@ -136,7 +153,7 @@ class Attempts:
                 on_frame=(shared.observe,),
                 sinks=(watch, *watchers, *given.pop("sinks", ())),
                 until_success=True,
-                ended=lambda: _failed(shared) or str(over()),
+                ended=lambda: f"the policy failed: {shared.fault}" if shared.fault else str(over()),
                 **given,
             )
         finally:
@@ -169,10 +186,6 @@ class Attempts:
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
                 f"{self._faults[-1]}"
             )
-
-
-def _failed(leader: SharedLeader) -> str:
-    return f"the policy failed: {leader.fault}" if leader.fault else ""
 
 
 class Rollouts(Attendant):
@@ -209,12 +222,195 @@ class Rollouts(Attendant):
         return result
 
 
-def spans(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the stretches of frames in which the person drove, as [first, last + 1)."""
-    found: list[tuple[int, int]] = []
-    for place, on in enumerate(flags):
-        if on and (not place or not flags[place - 1]):
-            found.append((place, place + 1))
-        elif on:
-            found[-1] = (found[-1][0], place + 1)
-    return found
+FIRST: Final = 0.1
+"""Share of its speed at which a policy begins."""
+SUCCESSES: Final = 20
+"""Successes after which it drives at full speed."""
+FILE: Final = "speeds.json"
+"""In the journal's folder: policy id to successes that it has had by itself."""
+_SCHEMA: Final = "gaploop.speeds.v1"
+
+
+class SpeedRamp:
+    """Speeds a policy up with every success that it has by itself; kept with the journal.
+
+    Args:
+        journal: the folder of takes; it need not exist.
+        policy: the policy's id: another one, or one trained on, begins anew.
+        fixed: the speed that the operator asks for; nothing is counted then.
+
+    Raises:
+        UnusableInputError: a speed that isn't above 0 and up to 1, or a damaged file.
+    """
+
+    def __init__(self, journal: Path, policy: str, fixed: float | None = None) -> None:
+        if fixed is not None and not 0 < fixed <= 1:
+            raise UnusableInputError(f"--speed_scale must be above 0 and up to 1, got {fixed:g}.")
+        self._file, self._policy, self._fixed = journal / FILE, policy, fixed
+        self._counts = _read(self._file)
+        self._before = self._counts.get(policy, 0)
+        self._takes: frozenset[str] = frozenset()
+
+    @property
+    def scale(self) -> float:
+        """Share of its speed at which the policy may drive now, above 0 and up to 1."""
+        if self._fixed is not None:
+            return self._fixed
+        return FIRST + (1.0 - FIRST) * min(self._done / SUCCESSES, 1.0)
+
+    @property
+    def successes(self) -> int | None:
+        """Successes without help so far, up to `SUCCESSES`; None where the speed is fixed."""
+        return None if self._fixed is not None else min(self._done, SUCCESSES)
+
+    @property
+    def _done(self) -> int:
+        return self._before + len(self._takes)
+
+    def succeeded(self, takes: Collection[str]) -> None:
+        """Count the takes of this session that succeeded without help, all of them each time."""
+        if self._fixed is not None or self._takes == frozenset(takes):
+            return
+        self._takes = frozenset(takes)
+        self._counts[self._policy] = self._done
+        try:
+            write_json(self._file, {"schema": _SCHEMA, "successes": self._counts})
+        except OSError as error:  # such as a full disk: it counts on, and is written with the next
+            log.warning("The policy's successes can't be written (%s).", one_line(error))
+
+
+def _read(file: Path) -> dict[str, int]:
+    if not file.exists():
+        return {}
+    said = read_json(file)
+    counts = said.get("successes") if isinstance(said, dict) else None
+    if not isinstance(counts, dict) or not all(isinstance(n, int) for n in counts.values()):
+        raise UnusableInputError(
+            f"{file} doesn't say how often each policy succeeded. Delete it: every policy then "
+            f"begins at {FIRST:.0%} of its speed."
+        )
+    return dict(counts)
+
+
+@dataclass(frozen=True)
+class Driven:
+    """Who drives in a rollout, and how fast the policy may.
+
+    Attributes:
+        driver: who drives now.
+        can_switch: a person can take over, or drives and can hand back.
+        speed_scale: share of its speed at which the policy drives.
+        successes: its successes without help so far, of those that make it as fast as it is; None
+            where the speed is fixed.
+        interventions: how often the person took over in the attempt.
+        person_s: how long the person drove in it [s].
+    """
+
+    driver: Driver = Driver.NOBODY
+    can_switch: bool = False
+    speed_scale: float = 1.0
+    successes: int | None = None
+    interventions: int = 0
+    person_s: float = 0.0
+
+
+class RolloutDriver:
+    """Drives a session's arm by a policy, over all its connections; a person can take over.
+
+    Args:
+        policy: drives.
+        make_policy_leader: makes it a leader, from the follower, its frame and control rate [Hz].
+        attempts: runs attempts.
+        wishes: when the person takes over and hands back unasked, for a follower and a rate [Hz].
+        has_person: somebody can take over.
+        drives_between: the arm is driven between attempts, too.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        make_policy_leader: Callable[[Policy, Follower, float, float], PolicyLeader],
+        attempts: Attempts,
+        wishes: Callable[[Follower, float], TakeOver],
+        *,
+        has_person: bool,
+        drives_between: bool,
+    ) -> None:
+        self.policy, self.attempts, self.has_person = policy, attempts, has_person
+        self._make, self._wishes, self._drives_between = make_policy_leader, wishes, drives_between
+        self._leader: SharedLeader | None = None
+
+    def leader(
+        self,
+        follower: Follower,
+        rates: Rates,
+        sent_rad: Callable[[], FloatArray],
+        person: Leader | None,
+    ) -> SharedLeader:
+        """Return who drives an arm: the policy, and the person who can take over.
+
+        Args:
+            follower: the arm.
+            rates: of the loop.
+            sent_rad: says where the arm was sent last [rad], shape (n_joints,).
+            person: who leads it by hand; left out where nobody can take over.
+
+        Raises:
+            UnusableInputError: the policy was trained at another rate.
+        """
+        policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
+        wishes = self._wishes(follower, rates.fps)
+        self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, wishes)
+        return self._leader
+
+    def switch(self) -> None:
+        """Take over, or hand back, where that is possible now."""
+        if self._leader is not None and self._can_switch:
+            self._leader.toggle()
+
+    @property
+    def _can_switch(self) -> bool:
+        return self.has_person and (self.attempts.running or self._drives_between)
+
+    def driven(self) -> Driven:
+        """Return what the operator sees of it."""
+        leader, attempts = self._leader, self.attempts
+        is_on = leader is not None and (attempts.running or self._drives_between)
+        return Driven(
+            leader.driver if leader is not None and is_on else Driver.NOBODY,
+            self._can_switch,
+            attempts.speed.scale,
+            attempts.speed.successes,
+            leader.interventions if leader is not None else 0,
+            attempts.person_s,
+        )
+
+    def tracker(self, cameras: Sequence[CameraSource], station: Station) -> SceneTracker | None:
+        """Return what reads the scene for a policy that needs it, from the first camera.
+
+        Raises:
+            UnusableInputError: nothing can.
+        """
+        if not getattr(self.policy, "needs_scene", False):
+            return None
+        from gaploop.sim.arms import arm_of
+        from gaploop.sim.tracker import Tracker
+
+        if station.domain is Domain.REAL:
+            raise UnusableInputError(
+                "The policy needs the tracked scene, and the tracker knows the embedded cell's "
+                "camera only. Train one on what the arm records, or use the embedded or an "
+                "emulated cell."
+            )
+        if not cameras:
+            raise UnusableInputError(
+                "The policy needs the tracked scene, and there is no camera. Give the robot the "
+                "cell's overhead camera: gaploop emulate --cameras, then --robot.cameras."
+            )
+        height, width = cameras[0].frame().image.shape[:2]
+        if height != width:
+            raise UnusableInputError(
+                f"The tracker needs the cell's square pictures; camera {cameras[0].name} gives "
+                f"{width} x {height}."
+            )
+        return Tracker.nominal(width, arm=arm_of(getattr(self.policy, "robot_type", "")))

@@ -1,30 +1,41 @@
-"""Takes one after another, each sealed before the next, until the quotas are filled."""
+"""A session: takes one after another, each sealed before the next, until the quotas are filled.
+
+`record_takes` fills the journal with the devices as they are connected; `drive_on` keeps that, or
+driving without a record, going over lost and found devices. A take goes from here through `take`
+(runs, judges, seals it), `recorder` (a turn to a row), `journal` and `streams` (rows to the disk)
+and `encoder` (pictures to videos).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from gaploop.collect import campaign_log
-from gaploop.collect.campaign import Quota, plan_quotas
-from gaploop.collect.journal import JournalWriter, warm_up
+from gaploop.collect.campaign import Quota, counts, held, plan_quotas, still_missing
+from gaploop.collect.encoder import Encoder
+from gaploop.collect.journal import JournalWriter, no_room, warm_up
 from gaploop.collect.recovery import recover
 from gaploop.collect.rig import Rig
-from gaploop.collect.sealing import Sealer
 from gaploop.collect.take import Attendant, TakeResult, run_take
-from gaploop.collect.take_folder import no_room
 from gaploop.core import journal_format
 from gaploop.core.consent import Place, Use, refused
 from gaploop.core.consent_store import refusal_at
-from gaploop.core.errors import DeviceError, LostError
+from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.files import uuid7
 from gaploop.core.protocols import Leader
-from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
+
+if TYPE_CHECKING:
+    from gaploop.collect.devices import SessionDevices
+
+log = logging.getLogger(__name__)
 
 __all__ = [
     "Attendant",
@@ -105,6 +116,68 @@ type SetUp = Callable[[Quota, Quota | None], bool]
 """Gets the next quota and the one set up before it; False ends the session."""
 
 
+FAULTS_IN_A_ROW: Final = 3
+"""A session ends when this many takes in a row couldn't be recorded."""
+
+
+class Sealer:
+    """What a session's takes go through once they are over."""
+
+    def __init__(self) -> None:
+        self.encoder = Encoder()
+        self.pool = ThreadPoolExecutor(1, "seal")
+        self._pending: deque[TakeResult] = deque()
+        self._faults = 0
+
+    @property
+    def pending(self) -> tuple[TakeResult, ...]:
+        """Takes that are over and whose seal isn't known yet, oldest first."""
+        return tuple(self._pending)
+
+    def add(self, result: TakeResult) -> None:
+        """Take note of a take whose seal has been handed over."""
+        self._pending.append(result)
+
+    def sealed(self, keep: int) -> Iterator[TakeResult]:
+        """Yield takes that are sealed by now, oldest first; wait until at most `keep` pend.
+
+        Raises:
+            DeviceError: `FAULTS_IN_A_ROW` takes couldn't be recorded.
+        """
+        while self._pending:
+            result = self._pending[0]
+            if len(self._pending) <= keep and result.sealing and not result.sealing.done():
+                return
+            self._pending.popleft()
+            try:
+                if result.sealing is not None:
+                    result.sealing.result()
+            except DeviceError as error:
+                self.failed(result, str(error))
+                continue
+            self._faults = 0
+            yield replace(result, sealing=None)
+
+    def failed(self, result: TakeResult, why: str) -> None:
+        """Take note of a take that couldn't be recorded.
+
+        Raises:
+            DeviceError: it was one too many in a row.
+        """
+        log.warning("Take %s is interrupted: %s", result.uid, why)
+        self._faults += 1
+        if self._faults >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"{self._faults} takes in a row could not be recorded; the last one: {why}"
+            )
+
+    def close(self) -> None:
+        """Finish what is being sealed and end the encoder's process; safe to call twice."""
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self.encoder.close)
+            self.pool.shutdown()
+
+
 class _Session:
     """The state of `record_takes`."""
 
@@ -137,15 +210,23 @@ class _Session:
             How many takes were recorded that count.
         """
         leader = self.make_leader(rig, self._next_seed)
-        self._warm_up(rig)
+        # Have the encoder chosen and running before somebody waits for the first take.
+        if cameras := rig.header(self.spec.task).cameras:
+            self.sealer.encoder.start(self.sealer.encoder.named(cameras))
         first = len(self.results)
+
+        def hurdle() -> str:
+            return rig.hurdle() or no_room(self.spec.journal)
+
         while not self.stop():
             self._settle(len(self.sealer.pending))
             if self._sealed(first) + self._expected() >= missing or self.spent(quota) >= most:
                 self._settle(0)  # a seal that failed means one take more
             if self._sealed(first) >= missing or self.spent(quota) >= most:
                 break
-            if not self.attendant.begin(functools.partial(self._hurdle, rig), self.stop):
+            if not self.attendant.begin(
+                lambda: rig.hurdle() or no_room(self.spec.journal), self.stop
+            ):
                 break
             if self._sealed(first) + self._expected() >= missing:
                 continue  # a take was labelled anew while the next one was waited for
@@ -153,26 +234,24 @@ class _Session:
             result = self._take(rig, leader, quota)
             if result.outcome is not Outcome.INTERRUPTED:
                 self.sealer.add(result)
-            self._settle(0 if self._is_publication_due() else 1)
+            is_due = self._unpublished + len(self.sealer.pending) >= self.spec.publish_every
+            self._settle(0 if is_due else 1)
         self._settle(0)
         return self._sealed(first)
-
-    def _warm_up(self, rig: Rig) -> None:
-        """Have the encoder chosen and running before somebody waits for the first take."""
-        encoder, cameras = self.sealer.encoder, rig.header(self.spec.task).cameras
-        if cameras:
-            encoder.start(encoder.named(cameras))
 
     def _settle(self, keep: int) -> None:
         """Report takes that are sealed by now; wait until at most `keep` aren't."""
         for result in self.sealer.sealed(keep):
             self.results.append(result)
             self.on_take(result, self._counts(result))
-            self._publish_if_due()
+            self._unpublished += 1
+            if self._unpublished >= self.spec.publish_every:
+                self.publish()
+                self._unpublished = 0
 
     def _counts(self, result: TakeResult) -> bool:
         outcome, taken_back = self.attendant.outcome(result), self.attendant.taken_back(result)
-        return campaign_log.counts(self.spec.kind, outcome, taken_back)
+        return counts(self.spec.kind, outcome, taken_back)
 
     def _sealed(self, first: int) -> int:
         """Return how many sealed takes count, from the result at `first` on."""
@@ -181,9 +260,6 @@ class _Session:
     def _expected(self) -> int:
         """Return how many takes whose seal isn't known yet will count."""
         return sum(map(self._counts, self.sealer.pending))
-
-    def _is_publication_due(self) -> bool:
-        return self._unpublished + len(self.sealer.pending) >= self.spec.publish_every
 
     def spent(self, quota: Quota) -> int:
         """Return how many attempts a set-up has had in this session."""
@@ -213,7 +289,10 @@ class _Session:
         cameras = self.sealer.encoder.named(header.cameras)
         info = replace(header.info, consent=self.spec.consent)
         header = replace(header, info=info, cameras=cameras)
-        self._require_consent(header.info)
+        # Asked for each take: people may have withdrawn their consent meanwhile.
+        place = Place("journal", str(self.spec.journal.absolute()))
+        if reason := refusal_at(self.spec.consents, info, Use.RECORD, place):
+            raise refused(reason, Use.RECORD, "This take")
         encoder, waits = self.sealer.encoder, not rig.is_real_time
         try:
             with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
@@ -233,23 +312,6 @@ class _Session:
         if result.outcome is Outcome.INTERRUPTED and not self.stop():
             self.sealer.failed(result, result.reason)
         return result
-
-    def _hurdle(self, rig: Rig) -> str:
-        """Return why no take can begin now; "" where one can."""
-        return rig.hurdle() or no_room(self.spec.journal)
-
-    def _require_consent(self, info: TakeInfo) -> None:
-        """Refuse a take with people who don't agree: asked for each, they may have withdrawn."""
-        place = Place("journal", str(self.spec.journal.absolute()))
-        reason = refusal_at(self.spec.consents, info, Use.RECORD, place)
-        if reason:
-            raise refused(reason, Use.RECORD, "This take")
-
-    def _publish_if_due(self) -> None:
-        self._unpublished += 1
-        if self._unpublished >= self.spec.publish_every:
-            self.publish()
-            self._unpublished = 0
 
 
 def record_takes(
@@ -292,41 +354,104 @@ def record_takes(
     """
     warm_up()
     recovered = len(recover(spec.journal).recovered) if spec.journal.exists() else 0
-    have = campaign_log.held(spec.journal, spec.kind, quotas, resume=spec.resume)
+    have = held(spec.journal, spec.kind, quotas, resume=spec.resume)
     attendant = attendant or Attendant()
     session = _Session(spec, make_leader, stop, on_take, publish, attendant)
-    missing = campaign_log.missing(quotas, have)
+    missing = still_missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(recover, spec.journal)
         cleanup.callback(session.sealer.close)
-        recorded = _fill_all(session, quotas, missing, make_rig, set_up)
+        # Attempts are counted per set-up: a plan comes back to each of them several times.
+        most, done, before = Counter[str](), Counter[str](), None
+        for quota, lacking in zip(quotas, missing, strict=True):
+            most[quota.key] += attendant.attempts_per_take * lacking
+        for quota, lacking in zip(quotas, missing, strict=True):
+            if not lacking or stop() or session.spent(quota) >= most[quota.key]:
+                continue
+            if not set_up(quota, before):
+                break
+            before = quota
+            with contextlib.closing(make_rig(quota.conditions)) as rig:
+                done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
+            if session.spent(quota) == most[quota.key]:
+                wanted = most[quota.key] // attendant.attempts_per_take
+                session.give_up(quota, done[quota.key], wanted)
     wanted = sum(quota.takes for quota in quotas)
-    counted = wanted - sum(missing) + recorded
+    counted = wanted - sum(missing) + done.total()
     takes = tuple(replace(take, outcome=attendant.outcome(take)) for take in session.results)
     return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(session.gave_up))
 
 
-def _fill_all(
-    session: _Session,
-    quotas: Sequence[Quota],
-    missing: Sequence[int],
-    make_rig: MakeRig,
-    set_up: SetUp,
-) -> int:
-    """Go through the quotas and return how many takes were recorded that count."""
-    most = Counter[str]()
-    for quota, lacking in zip(quotas, missing, strict=True):
-        most[quota.key] += session.attendant.attempts_per_take * lacking
-    done, before = Counter[str](), None
-    for quota, lacking in zip(quotas, missing, strict=True):
-        if not lacking or session.stop() or session.spent(quota) >= most[quota.key]:
-            continue
-        if not set_up(quota, before):
-            break
-        before = quota
-        with contextlib.closing(make_rig(quota.conditions)) as rig:
-            done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
-        if session.spent(quota) == most[quota.key]:
-            wanted = most[quota.key] // session.attendant.attempts_per_take
-            session.give_up(quota, done[quota.key], wanted)
-    return done.total()
+# -- with devices that may be lost --------------------------------------------------------------
+
+
+class LossCounter:
+    """Counts losses between which nothing was finished: a servo that browns out ends a session.
+
+    For sessions that nobody watches: there the arm takes torque again without being asked.
+    """
+
+    def __init__(self) -> None:
+        self._finished = self._in_a_row = 0
+
+    def lost(self, why: str, finished: int) -> None:
+        """Take note of a loss.
+
+        Args:
+            why: what was lost, in words.
+            finished: takes that the session has finished by now.
+
+        Raises:
+            DeviceError: it was one too many in a row.
+        """
+        self._in_a_row = self._in_a_row + 1 if finished == self._finished else 1
+        self._finished = finished
+        if self._in_a_row >= FAULTS_IN_A_ROW:
+            raise DeviceError(
+                f"A device was lost {self._in_a_row} times and no take finished in between; the "
+                f"last time: {why}"
+            )
+
+
+def drive_on(
+    devices: SessionDevices,
+    drive: Callable[[], bool],
+    stop: Callable[[], bool],
+    *,
+    lost: str = "",
+    pause: Callable[[float], object] = time.sleep,
+    finished: Callable[[], int] | None = None,
+) -> tuple[int, str]:
+    """Drive until it is over: what is lost meanwhile is connected anew, and it goes on.
+
+    Args:
+        devices: started already, unless something is `lost`.
+        drive: drives with the devices as they are connected now, such as by recording takes; True
+            where there is more to do. It raises LostError where a device is gone.
+        stop: whether the session is to end.
+        lost: what is lost already, in words.
+        pause: waits so long [s] while something is lost, and heeds keys where nobody else does.
+        finished: how many takes are finished by now, where nobody watches.
+
+    Returns:
+        How often devices were connected anew, and the safety trip that ended it, where nobody was
+        there to clear it.
+
+    Raises:
+        DeviceError: nobody watches, and a device doesn't answer in time or is lost again and again.
+    """
+    reconnected, losses = 0, LossCounter()
+    while True:
+        try:
+            if lost:
+                if not devices.reconnect(lost, stop, pause):
+                    return reconnected, ""
+                reconnected, lost = reconnected + 1, ""
+            if not drive():
+                return reconnected, ""
+        except LostError as error:
+            lost = str(error)
+            if finished is not None:
+                losses.lost(lost, finished())
+        except TrippedError as error:  # it ends, but not without its summary
+            return reconnected, str(error)

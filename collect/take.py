@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from gaploop.core.protocols import Leader, TakeSink
 from gaploop.core.types import Observation, SafetyReason, Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, run_loop
+from gaploop.teleop.loop import EndReason, OnFrame, run_loop
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ def run_take(
         leader.reset()
     is_policy = isinstance(leader, PolicyLeader)
     watch = _Watch(rig, is_policy if until_success is None else until_success)
-    recorders = _recorder(rig, leader, writer)
+    recorders = () if writer is None else (Recorder(writer, rig.follower, rig.sensors, leader),)
     subscribers: tuple[TakeSink, ...] = (*recorders, watch, *sinks)
     callbacks = (*((_asking(leader),) if isinstance(leader, PolicyLeader) else ()), *on_frame)
     end = rig.loop(
@@ -174,13 +174,32 @@ def run_take(
     )
     lost = [recorder.fault for recorder in recorders if recorder.fault]
     lost += [fault for fault in end.faults if fault.startswith(Recorder.__name__)]
-    over = watch.over or ended()
-    outcome, reason = _cut_off(end, over, lost, watch.stale) or _verdict(rig, end, over, judged)
+    over, gone = watch.over or ended(), end.tripped & GONE
+    outcome = Outcome.INTERRUPTED
+    if lost:
+        reason = f"recording failed: {lost[0]}"
+    elif watch.stale:
+        reason = watch.stale
+    elif gone:
+        reason = f"{say_reasons(gone)}: {say_to_do(gone)}."
+    elif end.reason is EndReason.STOPPED and not over:
+        reason = "stopped by the user"
+    elif end.tripped:
+        outcome, reason = Outcome.FAILURE, f"safety trip: {end.tripped.name}"
+    else:
+        outcome = (rig.judge() if judged else None) or Outcome.UNLABELLED
+        ends = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
+        reason = over or ends.get(end.reason, end.reason.value)
     sealing = None
     if writer is not None and outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
     elif writer is not None:
-        sealing = _seal(rig, writer, outcome, reason, sealer)
+        if (truth := rig.truth()) is not None:
+            journal_format.append_truth(writer.folder.parent, writer.header.info.uid, truth)
+        if sealer is None:
+            writer.seal(outcome, reason)
+        else:
+            sealing = writer.seal_behind(sealer, outcome, reason)
     uid = writer.header.info.uid if writer is not None else ""
     dropped = sum(writer.dropped.values()) if writer is not None else 0
     behind_s = writer.most_behind_s if writer is not None else 0.0
@@ -202,51 +221,6 @@ def _asking(leader: PolicyLeader) -> OnFrame:
             ) from attempt.error
 
     return observe
-
-
-def _recorder(rig: Rig, leader: Leader, writer: JournalWriter | None) -> tuple[Recorder, ...]:
-    if writer is None:
-        return ()
-    return (Recorder(writer, rig.follower, rig.sensors, leader),)
-
-
-def _cut_off(
-    end: LoopEnd, over: str, lost: Sequence[str], stale: str
-) -> tuple[Outcome, str] | None:
-    """Return why the take isn't whole; None where it is. `lost` is what the recorder says."""
-    if lost:
-        return Outcome.INTERRUPTED, f"recording failed: {lost[0]}"
-    if stale:
-        return Outcome.INTERRUPTED, stale
-    if end.tripped & GONE:
-        to_do = say_to_do(end.tripped & GONE)
-        return Outcome.INTERRUPTED, f"{say_reasons(end.tripped & GONE)}: {to_do}."
-    if end.reason is EndReason.STOPPED and not over:
-        return Outcome.INTERRUPTED, "stopped by the user"
-    return None
-
-
-def _verdict(rig: Rig, end: LoopEnd, over: str, judged: bool) -> tuple[Outcome, str]:
-    """Return how the take ended and why; `over` is the early end's reason, if any."""
-    if end.tripped:
-        return Outcome.FAILURE, f"safety trip: {end.tripped.name}"
-    outcome = rig.judge() if judged else None
-    reasons = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
-    reason = over or reasons.get(end.reason, end.reason.value)
-    return (Outcome.UNLABELLED if outcome is None else outcome), reason
-
-
-def _seal(
-    rig: Rig, writer: JournalWriter, outcome: Outcome, reason: str, sealer: Executor | None
-) -> Future[Path] | None:
-    truth = rig.truth()
-    if truth is not None:
-        folder, uid = writer.folder.parent, writer.header.info.uid
-        journal_format.append_truth(folder, uid, truth)
-    if sealer is not None:
-        return writer.seal_behind(sealer, outcome, reason)
-    writer.seal(outcome, reason)
-    return None
 
 
 def overcome(

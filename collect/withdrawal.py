@@ -11,14 +11,14 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect import copies
+from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
 from gaploop.collect.recovery import held_take
-from gaploop.collect.runs_of_takes import RunOfTakes, clear_pages, runs_of
 from gaploop.core import consent_store, journal_format
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
@@ -26,7 +26,7 @@ from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
-from gaploop.datasets.edit.delete import delete_takes, is_about
+from gaploop.datasets.edit.actions import delete_takes, is_about
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
@@ -113,7 +113,13 @@ def withdraw(
         UnusableInputError: no such consent, or a named place is neither journal nor dataset.
     """
     known: Consent = consent_store.get(consent_store.load_register(register), id_)
-    _check_named(places)
+    for place in places:
+        folder = Path(place.where)
+        fits = layout.is_dataset if place.what == "dataset" else journal_format.is_journal
+        if not fits(folder):
+            raise UnusableInputError(
+                f"{folder} is no {place.what}. Name {place.what}s with --{place.what}s='[DIR, …]'."
+            )
     if remove:
         known = consent_store.withdraw(register, id_)
         consent_store.set_name(register, id_, None)
@@ -139,7 +145,9 @@ def withdraw(
             unreached += left if remove else _obstacles(place)
         except (GaploopError, OSError) as error:
             unreached.append(Unreached(place.where, str(error)))
-    made = tuple(_runs(where, uids, runs))
+    roots = [Path(p.where) for p in where if p.what in ("dataset", "journal")]
+    noted_runs = [Path(p.where) for p in where if p.what == "run"]
+    made = tuple(runs_of(uids, roots, runs, noted_runs))
     cleared, kept = _clear_copies(where, id_, uids, [run for run in made if not run.is_training],
                                   remove=remove)  # fmt: skip
     unreached += kept
@@ -157,13 +165,6 @@ def withdraw(
         known_now = {"uids": sorted(uids), "finished": not unreached, **now}
         _note(register, id_, {**known_now, **asdict(report)})
     return report
-
-
-def _runs(
-    where: Iterable[Place], uids: Collection[str], runs: Sequence[Path]
-) -> Iterator[RunOfTakes]:
-    roots = [Path(p.where) for p in where if p.what in ("dataset", "journal")]
-    return runs_of(uids, roots, runs, [Path(p.where) for p in where if p.what == "run"])
 
 
 def _clear_copies(
@@ -245,25 +246,13 @@ def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
 
-def _check_named(places: Iterable[Place]) -> None:
-    for place in places:
-        folder = Path(place.where)
-        fits = layout.is_dataset if place.what == "dataset" else journal_format.is_journal
-        if not fits(folder):
-            raise UnusableInputError(
-                f"{folder} is no {place.what}. Name {place.what}s with --{place.what}s='[DIR, …]'."
-            )
-
-
 def _is_theirs(info: TakeInfo, id_: str, uids: Collection[str]) -> bool:
-    return info.uid in uids or id_ in _ids(info)
-
-
-def _ids(info: TakeInfo) -> tuple[str, ...]:
+    if info.uid in uids:
+        return True
     try:
-        return consent_ids(info.consent)
+        return id_ in consent_ids(info.consent)
     except UnusableInputError:
-        return ()  # somebody else's way of naming consents
+        return False  # somebody else's way of naming consents
 
 
 def _uids(place: Place, id_: str, uids: Collection[str] = ()) -> list[str]:

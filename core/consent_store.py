@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -60,14 +60,19 @@ def load_register(path: Path | None = None) -> ConsentRegister:
     path = path or default_register()
     consents: dict[str, Consent] = {}
     places: dict[str, list[Place]] = {}
-    for event in _events(path):
+    for event in json_lines(path, "a consent event", _checked):
         id_ = event["id"]
+        known = consents.get(id_)
         if event["event"] == "place":
             place = Place(event["what"], event["where"])
             if place not in places.setdefault(id_, []):
                 places[id_].append(place)
-            continue
-        _apply(consents, event)
+        elif known is not None and known.withdrawn:
+            continue  # that is final
+        elif event["event"] == "add":
+            consents[id_] = Consent(id_, event["expires"], event["scope"], event["at"])
+        elif known is not None:
+            consents[id_] = Consent(id_, known.expires, known.scope, known.at, event["at"])
     return ConsentRegister(consents, {k: tuple(v) for k, v in places.items()}, str(path))
 
 
@@ -212,19 +217,6 @@ def _make_folder(folder: Path) -> None:
         raise UnusableInputError(
             f"{folder} can't be made ({error.strerror}). Name another register with --consents."
         ) from None
-
-
-def _apply(consents: dict[str, Consent], event: dict[str, Any]) -> None:
-    id_, known = event["id"], consents.get(event["id"])
-    if event["event"] == "add":
-        if known is None or not known.withdrawn:
-            consents[id_] = Consent(id_, event["expires"], event["scope"], event["at"])
-    elif known is not None and not known.withdrawn:
-        consents[id_] = Consent(id_, known.expires, known.scope, known.at, event["at"])
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    yield from json_lines(path, "a consent event", _checked)
 
 
 def _checked(event: dict[str, Any], where: str) -> dict[str, Any]:

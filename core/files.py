@@ -202,18 +202,12 @@ def _mend_tail(stream: BinaryIO) -> int:
     stream.seek(0)
     content = stream.read()
     begun = content.rfind(b"\n") + 1
-    if _is_object(content[begun:]):  # written by hand, or by a tool that joins lines
-        stream.write(b"\n")
-        return length + 1
+    with contextlib.suppress(ValueError):
+        if isinstance(parse_json(content[begun:]), dict):  # by hand, or a tool that joins lines
+            stream.write(b"\n")
+            return length + 1
     stream.truncate(begun)
     return begun
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(parse_json(line), dict)
-    except ValueError:
-        return False
 
 
 def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Iterator[T]:

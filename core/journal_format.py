@@ -259,18 +259,22 @@ def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = Non
     sealed = end.outcome if end else Outcome.INTERRUPTED
     info = header.info
     if "dimensions" in said:
-        info = TakeInfo(**{**_shallow(info), "dimensions": said["dimensions"]})
+        info = replace(info, dimensions=said["dimensions"])
     try:
         frames = _frames(read_stream(folder / FRAMES), header)
     except (pa.ArrowException, *DAMAGE) as error:
         raise UnusableInputError(
             f"{folder / FRAMES} doesn't hold what {HEADER} says ({error}). Restore it from a copy."
         ) from None
+    table = read_stream(folder / TELEMETRY)
+    telemetry = Telemetry(np.empty(0), {})
+    if table.num_columns:
+        telemetry = Telemetry.from_table(table, str(folder / TELEMETRY))
     return Take(
         info=info,
         outcome=Outcome(said.get("outcome", sealed)),
         frames=frames,
-        telemetry=_telemetry(folder),
+        telemetry=telemetry,
         failure_mode=said.get("failure_mode", ""),
         phase=said.get("phase", ""),
         cameras={c: _video(camera_path(folder, c)) for c in header.cameras},
@@ -288,17 +292,6 @@ def append_truth(folder: Path, uid: str, truth: Mapping[str, Any]) -> None:
     """Append what was injected into a take to `truth.jsonl` in `folder`."""
     with (folder / TRUTH).open("a") as stream:
         stream.write(json.dumps({"uid": uid, **truth}) + "\n")
-
-
-def _shallow(info: TakeInfo) -> dict[str, Any]:
-    return {f.name: getattr(info, f.name) for f in fields(info)}
-
-
-def _telemetry(folder: Path) -> Telemetry:
-    table = read_stream(folder / TELEMETRY)
-    if not table.num_columns:
-        return Telemetry(np.empty(0), {})
-    return Telemetry.from_table(table, str(folder / TELEMETRY))
 
 
 def _frames(table: pa.Table, header: TakeHeader) -> Frames:

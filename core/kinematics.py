@@ -9,144 +9,20 @@ Importing this module loads nothing heavy; `ArmModel.load` imports MuJoCo.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import util
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.arm import Box, GuardedPoint
+from gaploop.core.arms import ARM_MODELS, model_of
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.types import FloatArray
 
+__all__ = ["ARM_MODELS", "TOOL_SITES", "ArmModel", "Box", "kinematic_model", "model_of"]
+
 TOOL_SITES: Final = ("gripperframe", "tcp")
 """Names of the site that stands at the tool centre, best first."""
-
-type Box = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
-"""Lower and upper bound of x, y and z [m]."""
-
-
-@dataclass(frozen=True)
-class GuardedPoint:
-    """A point of the arm that a workspace box guards.
-
-    Attributes:
-        name: what it is, such as "elbow".
-        body: body of the model that carries it.
-        offset_m: where in that body's frame [m].
-    """
-
-    name: str
-    body: str
-    offset_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class ArmSpec:
-    """An arm that gaploop knows.
-
-    Attributes:
-        says: what it is, for messages.
-        package: package that ships its model.
-        file: path of the MJCF inside that package.
-        points: what a workspace box guards beside the tool centre.
-        workspace_m: default box in the base frame [m]: above the table, within reach.
-        gripper_percent_rad: gripper angle at 0 and at 100 of LeRobot's gripper units [rad].
-            Calibrated arms span closed to open; LeRobot leaves the OMX at a whole turn.
-    """
-
-    says: str
-    package: str
-    file: str
-    points: tuple[GuardedPoint, ...]
-    workspace_m: Box
-    gripper_percent_rad: tuple[float, float]
-
-    @property
-    def mjcf(self) -> Path:
-        """Path of the model.
-
-        Raises:
-            UnusableInputError: its package isn't installed.
-        """
-        # Of the top package only: finding a sub-package would import its parent.
-        top, _, below = self.package.partition(".")
-        found = util.find_spec(top)
-        if found is None or not found.submodule_search_locations:
-            raise UnusableInputError(
-                f"The model of the {self.says} is part of {top}, which isn't installed. "
-                f"Run: pip install {top.replace('_', '-')}"
-            )
-        return Path(found.submodule_search_locations[0], *below.split("."), *self.file.split("/"))
-
-
-ARM_MODELS: Final[Mapping[str, ArmSpec]] = {
-    "so101": ArmSpec(
-        says="SO-101",
-        package="so101_nexus",
-        file="assets/SO101_menagerie/so101.xml",
-        points=(
-            GuardedPoint("fixed finger tip", "gripper", (-0.0081, 0.0, -0.103)),
-            GuardedPoint("moving finger tip", "moving_jaw_so101_v1", (-0.012, -0.078, 0.0192)),
-            GuardedPoint("wrist", "wrist"),
-            GuardedPoint("elbow", "lower_arm"),
-        ),
-        workspace_m=((-0.15, 0.45), (-0.40, 0.40), (-0.005, 0.50)),
-        gripper_percent_rad=(-0.174533, 1.7453292),
-    ),
-    "koch": ArmSpec(
-        says="Koch v1.1",
-        package="gaploop.core",
-        file="arms/koch.xml",
-        points=(
-            GuardedPoint("fixed finger tip", "gripper", (-0.0693, 0.0105, 0.0)),
-            GuardedPoint("moving finger tip", "moving_finger", (-0.056, 0.0113, -0.014)),
-            GuardedPoint("wrist", "wrist", (0.0, 0.0131, 0.0)),
-            GuardedPoint("elbow", "lower_arm", (0.0, 0.0144, 0.0)),
-        ),
-        workspace_m=((-0.15, 0.32), (-0.28, 0.28), (-0.005, 0.36)),
-        gripper_percent_rad=(-0.032, 1.6),
-    ),
-    "openmanipulator": ArmSpec(
-        says="OpenMANIPULATOR OMX-F",
-        package="gaploop.core",
-        file="arms/openmanipulator.xml",
-        points=(
-            GuardedPoint("moving finger tip", "moving_finger", (0.0724, -0.0091, 0.0)),
-            GuardedPoint("geared finger tip", "geared_finger", (0.0724, 0.0092, 0.0)),
-            GuardedPoint("wrist", "wrist"),
-            GuardedPoint("elbow", "lower_arm"),
-        ),
-        workspace_m=((-0.20, 0.40), (-0.35, 0.35), (-0.005, 0.45)),
-        gripper_percent_rad=(-np.pi, np.pi),
-    ),
-}
-"""Arms by name."""
-
-_MODEL_OF: Final[Mapping[str, str]] = {
-    "so100_follower": "so101",
-    "so101_follower": "so101",
-    "so_follower": "so101",
-    "bi_so_follower": "so101",
-    "so100_leader": "so101",
-    "so101_leader": "so101",
-    "so_leader": "so101",
-    "bi_so_leader": "so101",
-    "so101_sim": "so101",
-    "koch_follower": "koch",
-    "koch_leader": "koch",
-    "omx_follower": "openmanipulator",
-    "omx_leader": "openmanipulator",
-}
-
-
-def model_of(robot_type: str) -> str | None:
-    """Return the name in `ARM_MODELS` of a LeRobot robot type, or None where none is known.
-
-    The SO-100 counts as an SO-101: same joints, link lengths within millimetres.
-    """
-    return _MODEL_OF.get(robot_type, robot_type if robot_type in ARM_MODELS else None)
 
 
 class ArmModel:

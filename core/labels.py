@@ -291,17 +291,15 @@ def merge(*files: Iterable[LabelEvent]) -> list[LabelEvent]:
     and as long as no two events of different files have one time, it doesn't matter which file
     is first.
     """
-    timed = [pair for events in files for pair in _timed(events)]
+    timed: list[tuple[datetime, LabelEvent]] = []
+    for events in files:
+        latest: dict[str, datetime] = {}
+        for event in events:
+            time = instant(event.at)
+            latest[event.uid] = max(latest.get(event.uid, time), time)
+            timed.append((latest[event.uid], event))
     timed.sort(key=lambda pair: pair[0])
     return list({event.to_line(): event for _, event in timed}.values())
-
-
-def _timed(events: Iterable[LabelEvent]) -> Iterator[tuple[datetime, LabelEvent]]:
-    latest: dict[str, datetime] = {}
-    for event in events:
-        time = instant(event.at)
-        latest[event.uid] = max(latest.get(event.uid, time), time)
-        yield latest[event.uid], event
 
 
 def last_act(events: Sequence[LabelEvent], author: str) -> list[LabelEvent]:

@@ -116,15 +116,13 @@ class Plan:
 
 def save_plan(plan: Plan, path: Path) -> None:
     """Write `plan.yaml`, atomically; what is empty is left out."""
-    items = [_item_yaml(item) for item in plan.items]
+    items = []
+    for item in plan.items:
+        entry = asdict(item) | {"dimension": item.dimension.value}
+        entry["vary"] = {name: list(values) for name, values in entry["vary"].items()}
+        items.append(_filled(entry))
     value = {"schema": SCHEMA, **_filled(asdict(plan)), "items": items}
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
-
-
-def _item_yaml(item: PlanItem) -> dict[str, Any]:
-    value = asdict(item) | {"dimension": item.dimension.value}
-    value["vary"] = {name: list(values) for name, values in value["vary"].items()}
-    return _filled(value)
 
 
 _KEPT: Final = (

@@ -1,4 +1,4 @@
-"""`station.yaml`: what a cell is called, what can be set up in it, and the arm's limits.
+"""`station.yaml`: a cell's name, what can be set up in it, the arm's limits, what recording costs.
 
 A limit is always a finite number within a range: "no limit" can't be said.
 """
@@ -13,21 +13,189 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.costs import Costs, parse_costs
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.limits import (
-    Interval,
-    SafetyLimits,
-    Workspace,
-    parse_joint_limits,
-    parse_safety,
-    parse_workspace,
-)
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import CONDITIONS, Domain
+from gaploop.core.vocabulary import Domain
 
-__all__ = ["SIM_STATION", "SafetyLimits", "Station", "Workspace", "load_station"]
+
+@dataclass(frozen=True)
+class SafetyLimits:
+    """Limits of the safety filter. There is no way to say "no limit".
+
+    Attributes:
+        velocity_rad_s: fastest change of any joint's command [rad/s].
+        align_velocity_rad_s: the same until the arm has caught up with its leader once, after
+            a start, a cleared trip or a change of who drives [rad/s].
+        acceleration_rad_s2: fastest growth of that velocity [rad/s²].
+        stale_leader_s: a leader older than this trips [s].
+        temperature_c: a motor hotter than this trips [°C]; 70 is the STS3215's own cut-off.
+        stall_current_a: current above this, held for `stall_s`, trips [A]; an STS3215 stalls at
+            2.4 A (7.4 V) or 2.7 A (12 V), and motors that stall at less trip below that.
+        stall_load_pct: load above this, held for `stall_s`, trips a motor that doesn't report
+            its current, such as the XL430 [% of stall].
+        stall_s: how long [s].
+        torque_off_s: after a trip the arm holds this long, then torque goes off [s].
+        lost_servo_s: a servo that is silent for longer than this trips [s].
+        following_rad: a joint further than this from where it was sent should be under way: one
+            that makes no way and draws no current for `following_s` trips [rad]. A joint's
+            ordinary lag in fast motion is more than this, but then it moves.
+        following_s: how long [s].
+    """
+
+    velocity_rad_s: float = 3.0
+    align_velocity_rad_s: float = 0.6
+    acceleration_rad_s2: float = 60.0
+    stale_leader_s: float = 0.2
+    temperature_c: float = 65.0
+    stall_current_a: float = 2.0
+    stall_load_pct: float = 80.0
+    stall_s: float = 0.5
+    torque_off_s: float = 0.1
+    lost_servo_s: float = 0.1
+    following_rad: float = 0.15
+    following_s: float = 0.3
+
+
+_LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "velocity_rad_s": (0.01, 20.0),
+    "align_velocity_rad_s": (0.01, 20.0),
+    "acceleration_rad_s2": (0.1, 1000.0),
+    "stale_leader_s": (0.005, 5.0),
+    "temperature_c": (20.0, 90.0),
+    "stall_current_a": (0.05, 20.0),
+    "stall_load_pct": (5.0, 95.0),
+    "stall_s": (0.02, 10.0),
+    "torque_off_s": (0.0, 60.0),
+    "lost_servo_s": (0.01, 2.0),
+    "following_rad": (0.05, 1.0),
+    "following_s": (0.1, 10.0),
+}
+
+
+type Interval = tuple[float, float]
+
+WORKSPACE_REACH_M: Final = 2.0
+"""No face of a workspace box may lie farther than this from the arm's base [m]."""
+WORKSPACE_MIN_M: Final = 0.05
+"""A workspace box is at least this long on every axis [m]; a smaller one is a slip of the pen."""
+_JOINT_RANGE_RAD: Final = 2.0 * math.pi
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The box that an arm's guarded points stay in: lower and upper bound per axis [m].
+
+    In the arm's base frame: x forward, y left, z up from the surface that the arm stands on.
+    """
+
+    x: Interval
+    y: Interval
+    z: Interval
+
+    def bounds_m(self) -> FloatArray:
+        """Return lower and upper corner [m], shape (2, 3)."""
+        return np.array([self.x, self.y, self.z]).T
+
+
+def parse_safety(value: object, where: str) -> SafetyLimits:
+    """Check the section `safety` of a station file; what it leaves out keeps its default."""
+    value = mapping(value, f"{where}: safety", "limit: number")
+    check_keys(value, _LIMIT_RANGES, f"{where}: safety")
+    checked = {k: number(v, f"{where}: safety: {k}", *_LIMIT_RANGES[k]) for k, v in value.items()}
+    if "velocity_rad_s" in checked:  # an arm doesn't align faster than it may move
+        default_rad_s = SafetyLimits.align_velocity_rad_s
+        checked.setdefault("align_velocity_rad_s", min(default_rad_s, checked["velocity_rad_s"]))
+    limits = SafetyLimits(**checked)
+    if limits.align_velocity_rad_s > limits.velocity_rad_s:
+        raise UnusableInputError(
+            f"{where}: safety: align_velocity_rad_s ({limits.align_velocity_rad_s:g}) must not be "
+            f"above velocity_rad_s ({limits.velocity_rad_s:g})."
+        )
+    return limits
+
+
+def parse_workspace(value: object, where: str) -> Workspace:
+    """Check the section `workspace` of a station file."""
+    place = f"{where}: workspace"
+    value = mapping(value, place, "axis: [lower, upper] in m")
+    check_keys(value, ("x", "y", "z"), place, ("x", "y", "z"))
+    reach = WORKSPACE_REACH_M
+    box = {axis: _interval(value[axis], f"{place}: {axis}", reach, "m") for axis in "xyz"}
+    for axis, (low, high) in box.items():
+        if high - low < WORKSPACE_MIN_M:
+            raise UnusableInputError(
+                f"{place}: {axis}: [{low:g}, {high:g}] must be at least {WORKSPACE_MIN_M:g} m long."
+            )
+    return Workspace(box["x"], box["y"], box["z"])
+
+
+def parse_joint_limits(value: object, where: str) -> dict[str, Interval]:
+    """Check the section `joint_limits_rad` of a station file, without knowing the robot."""
+    place = f"{where}: joint_limits_rad"
+    value = mapping(value, place, "joint: [lower, upper] in rad")
+    return {
+        str(joint): _interval(pair, f"{place}: {joint}", _JOINT_RANGE_RAD, "rad")
+        for joint, pair in value.items()
+    }
+
+
+def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
+    if not isinstance(value, list) or len(value) != 2:
+        raise UnusableInputError(f"{place} must be [lower, upper] in {unit}, got {value!r}.")
+    low, high = (number(entry, place, -limit, limit) for entry in value)
+    if low >= high:
+        raise UnusableInputError(f"{place}: the lower bound {low:g} must be below {high:g} {unit}.")
+    return low, high
+
+
+_COST_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "take_s": (0.1, 36_000.0),
+    "reset_s": (0.0, 36_000.0),
+    "setup_s": (0.0, 36_000.0),
+    "rate_per_hour": (0.0, 1e6),
+}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times and rates of a station; what is None is measured from takes, or assumed.
+
+    Attributes:
+        take_s: length of a take [s].
+        reset_s: from the end of a take to the start of the next of the same set-up [s].
+        setup_s: what a change of set-up adds to that [s].
+        rate_per_hour: operator and station [`currency` per hour].
+        currency: such as EUR.
+    """
+
+    take_s: float | None = None
+    reset_s: float | None = None
+    setup_s: float | None = None
+    rate_per_hour: float | None = None
+    currency: str = "EUR"
+
+
+def parse_costs(value: object, where: str) -> Costs:
+    """Read and check a mapping of costs.
+
+    Raises:
+        UnusableInputError: a key or value that isn't valid.
+    """
+    given = dict(mapping(value, f"{where}: costs", "cost: number"))
+    check_keys(given, (*_COST_RANGES, "currency"), f"{where}: costs")
+    currency = given.pop("currency", Costs.currency)
+    if not isinstance(currency, str) or not currency.strip():
+        raise UnusableInputError(
+            f"{where}: costs: currency must be a name such as EUR, got {currency!r}."
+        )
+    checked = {
+        name: number(entry, f"{where}: costs: {name}", *_COST_RANGES[name])
+        for name, entry in given.items()
+        if entry is not None
+    }
+    return Costs(**checked, currency=currency)
+
 
 NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
 """Conditions whose values are names that the station file defines."""
@@ -99,8 +267,28 @@ class Station:
                     raise unknown_choice(
                         f"{name} condition", value, known or ("(none defined)",), where
                     )
-            elif name in CONDITIONS:
-                _check_condition(name, value, self.grid, place)
+            elif name == "distractors":
+                if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 20:
+                    raise UnusableInputError(
+                        f"{place} must be a whole number from 0 to 20, got {value!r}."
+                    )
+            elif name == "table_height":
+                number(value, place, -0.2, 0.2)
+            elif name == "camera_pose":
+                if not isinstance(value, list | tuple) or len(value) != 6:
+                    raise UnusableInputError(
+                        f"{place} must be [dx, dy, dz, droll, dpitch, dyaw], got {value!r}."
+                    )
+                for entry in value:
+                    number(entry, place, -math.pi, math.pi)
+            elif name == "grid_cell":
+                is_pair = isinstance(value, list | tuple) and len(value) == 2
+                if not is_pair or not all(
+                    isinstance(v, int) and 0 <= v < n for v, n in zip(value, self.grid, strict=True)
+                ):
+                    raise UnusableInputError(
+                        f"{place} must be [row, column] within {self.grid}, got {value!r}."
+                    )
             elif not isinstance(value, str | int | float):
                 raise UnusableInputError(f"{place} must be text or a number, got {value!r}.")
 
@@ -165,61 +353,28 @@ def load_station(path: Path) -> Station:
             f"{where}: robot_model must be the name of an arm model or the path of an MJCF file, "
             f"got {model!r}."
         )
+    beside = path.parent / model
+    conditions = mapping(value.get("conditions"), f"{where}: conditions", "condition: [name, …]")
+    check_keys(conditions, NAMED_CONDITIONS, f"{where}: conditions")
+    for name, names in conditions.items():
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
+    grid = value.get("grid", [3, 3])
+    if (
+        not isinstance(grid, list)
+        or len(grid) != 2
+        or not all(isinstance(n, int) and n > 0 for n in grid)
+    ):
+        raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
     return Station(
         str(value["name"]),
         Domain(domain),
-        _conditions(value.get("conditions"), where),
-        _grid(value.get("grid", [3, 3]), where),
+        {name: tuple(names) for name, names in conditions.items()},
+        (grid[0], grid[1]),
         parse_safety(value.get("safety"), where),
-        _beside(path, model),
+        str(beside) if model and beside.is_file() else model,
         parse_workspace(value["workspace"], where) if "workspace" in value else None,
         parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
         where,
         parse_costs(value.get("costs"), where),
     )
-
-
-def _beside(path: Path, model: str) -> str:
-    """Return `model`, as a path beside the station file where such a file exists."""
-    beside = path.parent / model
-    return str(beside) if model and beside.is_file() else model
-
-
-def _conditions(value: object, where: str) -> dict[str, tuple[str, ...]]:
-    value = mapping(value, f"{where}: conditions", "condition: [name, …]")
-    check_keys(value, NAMED_CONDITIONS, f"{where}: conditions")
-    for name, names in value.items():
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
-    return {k: tuple(v) for k, v in value.items()}
-
-
-def _grid(value: Any, where: str) -> tuple[int, int]:
-    if (
-        not isinstance(value, list)
-        or len(value) != 2
-        or not all(isinstance(n, int) and n > 0 for n in value)
-    ):
-        raise UnusableInputError(f"{where}: grid must be [rows, columns], got {value!r}.")
-    return value[0], value[1]
-
-
-def _check_condition(name: str, value: Any, grid: tuple[int, int], place: str) -> None:
-    if name == "distractors":
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 20:
-            raise UnusableInputError(f"{place} must be a whole number from 0 to 20, got {value!r}.")
-    elif name == "table_height":
-        number(value, place, -0.2, 0.2)
-    elif name == "camera_pose":
-        if not isinstance(value, list | tuple) or len(value) != 6:
-            raise UnusableInputError(
-                f"{place} must be [dx, dy, dz, droll, dpitch, dyaw], got {value!r}."
-            )
-        for entry in value:
-            number(entry, place, -math.pi, math.pi)
-    elif name == "grid_cell":
-        ok = isinstance(value, list | tuple) and len(value) == 2
-        if not ok or not all(
-            isinstance(v, int) and 0 <= v < n for v, n in zip(value, grid, strict=True)
-        ):
-            raise UnusableInputError(f"{place} must be [row, column] within {grid}, got {value!r}.")

@@ -5,7 +5,7 @@ The file names tasks; everything else has a default. `docs/gate.md` says what th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -185,9 +185,18 @@ def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
         raise UnusableInputError(f"{where}: tasks must be a list of at least one task.")
     entries = enumerate(value["tasks"], 1)
     tasks = tuple(_task(entry, f"{where}: task {n}", station) for n, entry in entries)
-    _check_distinct(tasks, where)
+    names = [task.name for task in tasks]
+    for name in names:
+        if names.count(name) > 1:
+            raise UnusableInputError(
+                f"{where}: task '{name}' stands there twice. Change its conditions, or remove one."
+            )
     rules = Rules(**_numbers(value.get("rules"), _RULES, f"{where}: rules"))
-    _check_reachable(rules, where)
+    if rules.baseline_rate + rules.gain > 1:
+        raise UnusableInputError(
+            f"{where}: rules: a gain of {rules.gain:g} over baseline_rate {rules.baseline_rate:g} "
+            f"is more than certain success. Lower gain to {1 - rules.baseline_rate:.2g} or less."
+        )
     return Suite(
         str(value["name"]),
         tasks,
@@ -208,36 +217,6 @@ def _task(value: Any, where: str, station: Station) -> SuiteTask:
     conditions = mapping(value.get("conditions"), f"{where}: conditions", "condition: value")
     station.check_conditions(conditions, where)
     gaps = mapping(value.get("gaps"), f"{where}: gaps", "dimension: severity")
-    # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
-    check_dimensions({_of(name): severity for name, severity in gaps.items()}, f"{where}: gaps")
-    return SuiteTask(
-        task=_text(value, "task", where),
-        instruction=_text(value, "instruction", where),
-        conditions=conditions,
-        gaps=gaps,
-        gap_seed=int(number(value.get("gap_seed", 0), f"{where}: gap_seed", 0, 2**31)),
-        dimension=_dimension(value, gaps, where),
-        reset=_text(value, "reset", where),
-        success_check=check,
-        check=_function(value, check, where),
-        threshold=number(value.get("threshold", 0.5), f"{where}: threshold", -1e9, 1e9),
-        timeout_s=number(value.get("timeout_s", 60.0), f"{where}: timeout_s", 0.1, 3600),
-        min_pass_rate=number(value.get("min_pass_rate", 0.85), f"{where}: min_pass_rate", 0, 1),
-    )
-
-
-def _dimension(value: Mapping[str, Any], gaps: Mapping[str, float], where: str) -> str:
-    if "dimension" in value:
-        return dimension(value["dimension"], where).value
-    named = {_of(name) for name in gaps}
-    return named.pop() if len(named) == 1 else ""
-
-
-def _of(gap: object) -> str:
-    return str(gap).partition(".")[0]
-
-
-def _function(value: Mapping[str, Any], check: str, where: str) -> str:
     function = _text(value, "check", where)
     if function and check == "operator":
         raise UnusableInputError(
@@ -248,7 +227,26 @@ def _function(value: Mapping[str, Any], check: str, where: str) -> str:
         raise UnusableInputError(f"{where}: reward_model needs check: {FUNCTION_FORM}.")
     if function and (function.count(":") != 1 or not all(function.split(":"))):
         raise UnusableInputError(f"{where}: check must be {FUNCTION_FORM}, got {function!r}.")
-    return function
+    # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
+    severities = {str(gap).partition(".")[0]: severity for gap, severity in gaps.items()}
+    check_dimensions(severities, f"{where}: gaps")
+    stands_for = next(iter(severities)) if len(severities) == 1 else ""
+    if "dimension" in value:
+        stands_for = dimension(value["dimension"], where).value
+    return SuiteTask(
+        task=_text(value, "task", where),
+        instruction=_text(value, "instruction", where),
+        conditions=conditions,
+        gaps=gaps,
+        gap_seed=int(number(value.get("gap_seed", 0), f"{where}: gap_seed", 0, 2**31)),
+        dimension=stands_for,
+        reset=_text(value, "reset", where),
+        success_check=check,
+        check=function,
+        threshold=number(value.get("threshold", 0.5), f"{where}: threshold", -1e9, 1e9),
+        timeout_s=number(value.get("timeout_s", 60.0), f"{where}: timeout_s", 0.1, 3600),
+        min_pass_rate=number(value.get("min_pass_rate", 0.85), f"{where}: min_pass_rate", 0, 1),
+    )
 
 
 def _text(value: Mapping[str, Any], key: str, where: str) -> str:
@@ -256,23 +254,6 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(text, str):
         raise UnusableInputError(f"{where}: {key} must be text, got {text!r}.")
     return text
-
-
-def _check_distinct(tasks: tuple[SuiteTask, ...], where: str) -> None:
-    names = [task.name for task in tasks]
-    for name in names:
-        if names.count(name) > 1:
-            raise UnusableInputError(
-                f"{where}: task '{name}' stands there twice. Change its conditions, or remove one."
-            )
-
-
-def _check_reachable(rules: Rules, where: str) -> None:
-    if rules.baseline_rate + rules.gain > 1:
-        raise UnusableInputError(
-            f"{where}: rules: a gain of {rules.gain:g} over baseline_rate {rules.baseline_rate:g} "
-            f"is more than certain success. Lower gain to {1 - rules.baseline_rate:.2g} or less."
-        )
 
 
 def _canary(value: Any, where: str) -> CanaryRules:
@@ -299,19 +280,14 @@ def _numbers(
 ) -> dict[str, Any]:
     found = mapping(value, where, "rule: number")
     check_keys(found, (*ranges, *further), where)
-    return dict(_checked(found, ranges, where))
-
-
-def _checked(
-    found: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]], where: str
-) -> Iterator[tuple[str, float]]:
+    checked: dict[str, Any] = {}
     for key, entry in found.items():
-        low, high = ranges[key]
-        parsed = number(entry, f"{where}: {key}", low, high)
+        parsed = number(entry, f"{where}: {key}", *ranges[key])
         counts = key.endswith(("pairs", "episodes"))
         if counts and parsed != int(parsed):
             raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
-        yield key, int(parsed) if counts else parsed
+        checked[key] = int(parsed) if counts else parsed
+    return checked
 
 
 def _names(value: Any, where: str, what: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.files import parse_json
 from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
 STATE: Final = "observation.state"
@@ -145,13 +146,10 @@ def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
         SAFETY: frames.safety.astype(np.int64),
     }
     for camera in take.cameras:
-        columns[f"{CAMERA_AGE}{camera}"] = _ages(frames, camera)
+        ages = frames.camera_age_s.get(camera, np.full(len(frames), np.nan))
+        known = np.where(np.isfinite(ages), ages, AGE_UNKNOWN_S)
+        columns[f"{CAMERA_AGE}{camera}"] = known.astype(np.float32)
     return columns
-
-
-def _ages(frames: Frames, camera: str) -> NDArray[Any]:
-    ages = frames.camera_age_s.get(camera, np.full(len(frames), np.nan))
-    return np.where(np.isfinite(ages), ages, AGE_UNKNOWN_S).astype(np.float32)
 
 
 def episode_row(take: Take) -> dict[str, Any]:
@@ -196,10 +194,4 @@ def info_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_row(info: TakeInfo, outcome: Outcome) -> dict[str, Any]:
     """Return episode columns for an episode of which only `info` and its outcome are known."""
-    return episode_row(Take(info, outcome, Frames.empty(), telemetry=_no_telemetry()))
-
-
-def _no_telemetry() -> Any:
-    from gaploop.core.telemetry import Telemetry  # here: rows carry no telemetry
-
-    return Telemetry(np.empty(0), {})
+    return episode_row(Take(info, outcome, Frames.empty(), Telemetry(np.empty(0), {})))

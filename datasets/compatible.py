@@ -53,33 +53,24 @@ def _features(
     }
 
 
-def require_same(a: Shape, b: Shape, mend: str) -> None:
+def require_same(a: Shape, b: Shape, fix: str) -> None:
     """Check that `b` can be appended to `a`.
 
     Raises:
         UnusableInputError: says the first difference: fps, joints or features.
     """
-    require_joints(a, b, mend)
+    if a.fps != b.fps:
+        raise UnusableInputError(f"{b.where} has {b.fps:g} fps, {a.where} has {a.fps:g}. {fix}")
+    if a.joints != b.joints:
+        raise UnusableInputError(
+            f"{b.where} has {len(b.joints)} joints ({', '.join(b.joints)}), {a.where} has "
+            f"{len(a.joints)} ({', '.join(a.joints)}). {fix}"
+        )
     if dict(a.features) == dict(b.features):
         return
     for name in [*a.features, *b.features]:
         if a.features.get(name) != b.features.get(name):
             have, got = a.features.get(name, "absent"), b.features.get(name, "absent")
             raise UnusableInputError(
-                f"{b.where} doesn't fit {a.where}: feature {name} is {got}, not {have}. {mend}"
+                f"{b.where} doesn't fit {a.where}: feature {name} is {got}, not {have}. {fix}"
             )
-
-
-def require_joints(a: Shape, b: Shape, mend: str) -> None:
-    """Check that two origins share fps and joints, as training on both needs.
-
-    Raises:
-        UnusableInputError: says both values.
-    """
-    if a.fps != b.fps:
-        raise UnusableInputError(f"{b.where} has {b.fps:g} fps, {a.where} has {a.fps:g}. {mend}")
-    if a.joints != b.joints:
-        raise UnusableInputError(
-            f"{b.where} has {len(b.joints)} joints ({', '.join(b.joints)}), {a.where} has "
-            f"{len(a.joints)} ({', '.join(a.joints)}). {mend}"
-        )

@@ -41,11 +41,18 @@ def materialise(
         if only is not None and _uids(path).isdisjoint(only):
             continue
         table = read_parquet(path)
-        rows = _rows(table, new_rows)
+        names = [n for n in EPISODE_COLUMNS if n in table.column_names]
+        old = table.select(names).to_pylist() if names else [{}] * table.num_rows
+        indices = table["episode_index"].to_pylist()
+        rows = [{**row, **new_rows.get(i, {})} for i, row in zip(indices, old, strict=True)]
         changed = [apply_labels(row, said.get(row["gap_uid"], {})) for row in rows]
         updated = with_gap_columns(table, changed)
         if not updated.equals(table):
-            _replace(path, updated)
+            part = path.with_suffix(".part")
+            pq.write_table(updated, part, compression="snappy")
+            sync_file(part)
+            part.replace(path)
+            sync_folder(path.parent)
 
 
 def said_about(events: Sequence[LabelEvent]) -> dict[str, dict[str, Any]]:
@@ -69,13 +76,6 @@ def _uids(path: Path) -> set[str]:
     if "gap_uid" not in pq.read_schema(path).names:
         return set()
     return set(read_parquet(path, ["gap_uid"])["gap_uid"].to_pylist())
-
-
-def _rows(table: pa.Table, new_rows: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    names = [n for n in EPISODE_COLUMNS if n in table.column_names]
-    old = table.select(names).to_pylist() if names else [{}] * table.num_rows
-    indices = table["episode_index"].to_pylist()
-    return [{**row, **new_rows.get(i, {})} for i, row in zip(indices, old, strict=True)]
 
 
 def apply_labels(row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,11 +153,3 @@ def base_events(row: Mapping[str, Any], fields: Iterable[str]) -> list[LabelEven
         for name in fields
         if before.get(name, labels.NOTHING_SAID[name]) != labels.NOTHING_SAID[name]
     ]
-
-
-def _replace(path: Path, table: pa.Table) -> None:
-    part = path.with_suffix(".part")
-    pq.write_table(table, part, compression="snappy")
-    sync_file(part)
-    part.replace(path)
-    sync_folder(path.parent)

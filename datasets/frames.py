@@ -95,9 +95,12 @@ def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
 def _frames(
     info: DatasetInfo, files: Sequence[Path], wanted: Sequence[str], chosen: tuple[EpisodeRow, ...]
 ) -> FrameTable:
-    names = [*wanted, "episode_index", "frame_index"]
+    names = list(dict.fromkeys([*wanted, "episode_index", "frame_index"]))
+    keep = pc.field("episode_index").isin(pa.array([e.index for e in chosen], pa.int64()))
+    order = [("episode_index", "ascending"), ("frame_index", "ascending")]
     try:
-        table = _table(files, names, [e.index for e in chosen])
+        parts = [read_parquet(path, names, keep).select(names) for path in files]
+        table = pa.concat_tables(parts).sort_by(order)
         return FrameTable(
             info,
             {name: to_numpy(table[name]) for name in wanted},
@@ -111,14 +114,6 @@ def _frames(
             f"{info.root}: the frames aren't as {INFO} describes them ({reason}). Find out more "
             "with: gaploop check"
         ) from None
-
-
-def _table(files: Sequence[Path], names: list[str], episodes: list[int]) -> pa.Table:
-    names = list(dict.fromkeys(names))
-    keep = pc.field("episode_index").isin(pa.array(episodes, pa.int64()))
-    parts = [read_parquet(path, names, keep).select(names) for path in files]
-    order = [("episode_index", "ascending"), ("frame_index", "ascending")]
-    return pa.concat_tables(parts).sort_by(order)
 
 
 def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:

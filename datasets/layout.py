@@ -81,7 +81,10 @@ class DatasetInfo:
             if not isinstance(name, str) or not isinstance(spec, Mapping):
                 raise ValueError(f"feature {name} is no table")
             shape = spec.get("shape")
-            if shape is not None and not _is_shape(shape):
+            if shape is None:
+                continue
+            is_list = isinstance(shape, list | tuple) and len(shape) <= MOST_AXES
+            if not is_list or any(type(n) is not int or not 0 <= n <= LONGEST_AXIS for n in shape):
                 raise ValueError(f"feature {name} has shape {str(shape)[:80]}")
 
     @property
@@ -120,14 +123,6 @@ class DatasetInfo:
         """Return the length of a vector feature, 0 where it doesn't exist."""
         shape = self.features.get(feature, {}).get("shape") or (0,)
         return int(shape[0])
-
-
-def _is_shape(value: Any) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) <= MOST_AXES
-        and all(type(n) is int and 0 <= n <= LONGEST_AXIS for n in value)
-    )
 
 
 @dataclass(frozen=True)
@@ -311,7 +306,11 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for path in episode_files(root):
-        schema = _schema(path)
+        try:
+            schema = pq.read_schema(regular_file(path))
+        except (pa.ArrowException, *DAMAGE) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
     for row in rows:
@@ -329,14 +328,6 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
 def fix_uids(root: Path) -> str:
     """Return what to do about a take's uid that can't name a file."""
     return f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
-
-
-def _schema(path: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(regular_file(path))
-    except (pa.ArrowException, *DAMAGE) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
 
 
 def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[EpisodeRow]:

@@ -22,9 +22,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import compose
-from gaploop.datasets.edit.compose_videos import VideoRules
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, compose
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -77,12 +75,17 @@ def import_dataset(
     with staging.new_folder(target, source):
         note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
         stage = staging.beside(target, "staging")
-        if _rewrites(info, options):
+        if options.drop_videos or not _pictures(info):
             _rewrite(info, episodes, stage, target.name, options, on_episode)
         else:
             _copy(info, episodes, stage, options)
-        rows = [_gap_row(episode, options) for episode in episodes]
-        episodes_table.materialise(stage, dict(enumerate(rows)))
+        rows = {}
+        for k, episode in enumerate(episodes):
+            kind, domain = options.kind or episode.info.kind, options.domain or episode.info.domain
+            known = replace(episode.info, kind=kind, domain=domain)
+            row = columns.default_row(known, options.outcome or episode.outcome)
+            rows[k] = {**row, "gap_failure_mode": episode.failure_mode, "gap_phase": episode.phase}
+        episodes_table.materialise(stage, rows)
         staging.commit(stage, target)
     return len(episodes)
 
@@ -96,10 +99,6 @@ def _check_source(source: Path, options: ImportOptions) -> None:
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
         raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.mend}")
-
-
-def _rewrites(info: DatasetInfo, options: ImportOptions) -> bool:
-    return options.drop_videos or not _pictures(info)
 
 
 def _pictures(info: DatasetInfo) -> list[str]:
@@ -177,13 +176,6 @@ def _copy(
         return
     chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
     compose([chosen], stage, VideoRules(reencode=True))
-
-
-def _gap_row(episode: EpisodeRow, options: ImportOptions) -> dict[str, Any]:
-    info = episode.info
-    info = replace(info, kind=options.kind or info.kind, domain=options.domain or info.domain)
-    row = columns.default_row(info, options.outcome or episode.outcome)
-    return {**row, "gap_failure_mode": episode.failure_mode, "gap_phase": episode.phase}
 
 
 def parse_episodes(text: str, total: int) -> list[int]:

@@ -23,7 +23,7 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.compatible import Shape, require_same
-from gaploop.datasets.labels import publish_labels
+from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
 
@@ -108,7 +108,7 @@ def publish_takes(
         found = _with_consent(_candidates(journal, known, events), root, consents)
         _check_compatible(root, found)
         uids = known | {h.info.uid for _, h in found.folders}
-        new_events = publish_labels.new_events(journal, root, uids)
+        new_events = transfer.new_events(journal, root, uids)
         if not found.folders and not new_events:
             return PublishReport((), found.present, found.skipped, withheld=found.withheld)
         job = _Job(journal, root, repo_id, on_take, hook)
@@ -126,16 +126,13 @@ def _check_folders(journal: Path, root: Path) -> None:
         raise UnusableInputError(
             f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
         )
-    if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not _dataset(root))):
+    foreign = root.is_dir() and any(root.iterdir()) and not layout.is_dataset(root)
+    if root.exists() and (foreign or not root.is_dir()):
         raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
 
 
-def _dataset(root: Path) -> bool:
-    return layout.is_dataset(root)
-
-
 def _known_uids(root: Path) -> set[str]:
-    if not _dataset(root):
+    if not layout.is_dataset(root):
         return set()
     return {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
 
@@ -177,7 +174,7 @@ def _with_consent(found: _Candidates, root: Path, consents: Path | None) -> _Can
 
 def _check_compatible(root: Path, found: _Candidates) -> None:
     shapes = [Shape.of_take(header) for _, header in found.folders]
-    if _dataset(root):
+    if layout.is_dataset(root):
         shapes.insert(0, Shape.of_dataset(layout.read_info(root)))
     for shape in shapes:
         if shape.fps != int(shape.fps):
@@ -219,7 +216,7 @@ class _Job:
     ) -> PublishReport:
         stage = staging.beside(self.root, "staging")
         first = 0
-        if _dataset(self.root):
+        if layout.is_dataset(self.root):
             staging.clone(self.root, stage)
             first = layout.read_info(self.root).total_episodes
         self.hook("cloned")
@@ -232,9 +229,11 @@ class _Job:
             len(new_events),
             found.withheld,
         )
-        if rows or _dataset(self.root):
-            publish_labels.add_labels(self.journal, stage, new_events, found.folders)
-            self._complete(stage, dict(enumerate(rows, first)))
+        if rows or layout.is_dataset(self.root):
+            transfer.publish_events(self.journal, stage, new_events, found.folders)
+            episodes_table.materialise(stage, dict(enumerate(rows, first)))
+            self.hook("columns written")
+            _copy_truth(self.journal, stage)
             staging.commit(stage, self.root, self.hook)
         return report
 
@@ -251,7 +250,13 @@ class _Job:
                 refused[header.info.uid] = take
                 continue
             if writer is None:
-                writer = _open_writer(stage, self.repo_id, header)
+                from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
+                info = header.info
+                features = columns.frame_features(
+                    info.joint_names, header.environment_state_names, header.cameras
+                )
+                writer = open_writer(stage, self.repo_id, info.fps, info.robot_type, features)
             videos = {
                 camera: journal_format.camera_path(folder, camera) for camera in header.cameras
             }
@@ -266,22 +271,6 @@ class _Job:
             writer.finalize()
         self.hook("finalized")
         return rows, refused
-
-    def _complete(self, stage: Path, rows: Mapping[int, Mapping[str, Any]]) -> None:
-        """Add episode columns and the truth of what is now in the dataset."""
-        episodes_table.materialise(stage, rows)
-        self.hook("columns written")
-        _copy_truth(self.journal, stage)
-
-
-def _open_writer(stage: Path, repo_id: str, header: TakeHeader) -> Any:
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
-    info = header.info
-    features = columns.frame_features(
-        info.joint_names, header.environment_state_names, header.cameras
-    )
-    return open_writer(stage, repo_id, info.fps, info.robot_type, features)
 
 
 def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:

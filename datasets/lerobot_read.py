@@ -1,4 +1,7 @@
-"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand."""
+"""LeRobot v3 dataset to takes: frames from Parquet, telemetry from Zarr, pictures on demand.
+
+LeRobot itself is asked only whether it reads the dataset, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
@@ -66,6 +70,12 @@ def _columns(info: DatasetInfo) -> list[str]:
 def _take(table: FrameTable, episode: EpisodeRow) -> Take:
     info, rows = table.info, table.rows_of(episode.index)
     path = telemetry_path(info.root, episode.info.uid)
+    cameras: dict[str, Images] = {}
+    for key in info.video_keys:
+        video, start_s = video_of(info, episode.row, key)
+        if video is not None and video.exists():
+            camera = key.removeprefix(columns.IMAGES)
+            cameras[camera] = VideoRange(video, start_s, episode.length, info.fps)
     with sound(info.root):
         frames = _frames(table, rows)
     return Take(
@@ -76,7 +86,7 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
         failure_mode=episode.failure_mode,
         phase=episode.phase,
         episode=episode.index,
-        cameras=_cameras(info, episode),
+        cameras=cameras,
     )
 
 
@@ -103,26 +113,13 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
         intervention=get(columns.INTERVENTION, np.zeros(n)).astype(bool),
         safety=get(columns.SAFETY, np.zeros(n)).astype(np.int64),
         camera_age_s={
-            name.removeprefix(columns.CAMERA_AGE): _ages(values[rows])
+            name.removeprefix(columns.CAMERA_AGE): np.where(
+                values[rows] == columns.AGE_UNKNOWN_S, np.nan, values[rows].astype(np.float64)
+            )
             for name, values in table.columns.items()
             if name.startswith(columns.CAMERA_AGE)
         },
     )
-
-
-def _ages(values: NDArray[Any]) -> FloatArray:
-    ages = values.astype(np.float64)
-    return np.where(ages == columns.AGE_UNKNOWN_S, np.nan, ages)
-
-
-def _cameras(info: DatasetInfo, episode: EpisodeRow) -> Mapping[str, Images]:
-    found: dict[str, Images] = {}
-    for key in info.video_keys:
-        path, start_s = video_of(info, episode.row, key)
-        if path is not None and path.exists():
-            camera = key.removeprefix(columns.IMAGES)
-            found[camera] = VideoRange(path, start_s, episode.length, info.fps)
-    return found
 
 
 def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
@@ -132,3 +129,25 @@ def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path 
         return None, 0.0
     name = info.video_name(key, chunk, file)
     return info.root / name, float(row.get(f"videos/{key}/from_timestamp") or 0.0)
+
+
+def require_loads(root: Path) -> None:
+    """Refuse a dataset whose metadata LeRobot can't read.
+
+    Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
+    `gaploop check` compares frames and videos with it.
+
+    Raises:
+        UnusableInputError: LeRobot's reason, and how to find out more.
+    """
+    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # here: torch
+
+    try:
+        metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)
+        if metadata.episodes is None or not len(metadata.episodes):
+            raise ValueError("it has no episodes")
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnusableInputError(
+            f"LeRobot can't load {root} ({reason}). Find out more with: gaploop check {root}"
+        ) from None

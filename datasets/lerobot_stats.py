@@ -10,7 +10,7 @@ import numpy as np
 from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
 from numpy.typing import NDArray
 
-from gaploop.datasets.video import VideoRange
+from gaploop.datasets.video import VideoRange, sample_pictures
 
 PICTURES: Final = 10
 """Pictures of an episode that enter its image statistics."""
@@ -37,6 +37,14 @@ def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:
         name: np.asarray(value) if name == "count" else np.squeeze(value / 255.0, axis=0)
         for name, value in stats.items()
     }
+
+
+def of_key_frames(path: Path) -> Stats:
+    """Return statistics of a video's key frames, 0 to 255, each of shape (3,)."""
+    pictures = sample_pictures(path, PICTURES)
+    step = max(1, max(pictures.shape[2:]) // PIXELS)
+    stats = get_feature_stats(pictures[:, :, ::step, ::step], axis=(0, 2, 3), keepdims=False)
+    return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
 
 
 def aggregated(parts: Sequence[Mapping[str, Stats]]) -> dict[str, dict[str, Any]]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import av
 import av.logging
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from lerobot.datasets.compute_stats import get_feature_stats
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.datasets.dataset_writer import DatasetWriter
 from lerobot.datasets.feature_utils import get_hf_features_from_features
@@ -26,12 +25,8 @@ from lerobot.datasets.utils import update_chunk_file_indices
 from numpy.typing import NDArray
 
 from gaploop.datasets.columns import IMAGES
-from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter, sample_pictures
-
-PICTURES_PER_TAKE: Final = 10
-"""Key frames of a take that enter the image statistics."""
-STATS_PIXELS: Final = 96
-"""They are thinned to about this many pixels on the longer side; LeRobot thins to 150."""
+from gaploop.datasets.lerobot_stats import of_key_frames
+from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter
 
 
 class TakeVideos:
@@ -42,7 +37,7 @@ class TakeVideos:
 
     def finish_episode(self) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Return each video with statistics of its key frames, channel by channel, 0 to 255."""
-        return {key: (path, picture_stats(path)) for key, path in self.sources.items()}
+        return {key: (path, of_key_frames(path)) for key, path in self.sources.items()}
 
     def cancel_episode(self) -> None:
         """Forget the videos of the open episode."""
@@ -50,25 +45,6 @@ class TakeVideos:
 
     def close(self) -> None:
         """Nothing is held open between episodes."""
-
-
-def _doubles(values: Any) -> Any:
-    """Return floats as doubles of the same value, anything else as it is.
-
-    LeRobot's statistics take mean squares in the precision of what they are given: of floats, the
-    spread of a column that hardly varies comes out as 0, and training divides by it.
-    """
-    is_float = isinstance(values, np.ndarray) and values.dtype == np.float32
-    return values.astype(np.float64) if is_float else values
-
-
-def picture_stats(path: Path) -> dict[str, Any]:
-    """Return LeRobot's per-channel statistics of a video's key frames, each of shape (3,)."""
-    pictures = sample_pictures(path, PICTURES_PER_TAKE)
-    step = max(1, max(pictures.shape[2:]) // STATS_PIXELS)
-    pictures = pictures[:, :, ::step, ::step]
-    stats = get_feature_stats(pictures, axis=(0, 2, 3), keepdims=False)
-    return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
 
 
 def _remember_tasks(meta: LeRobotDatasetMetadata) -> None:
@@ -127,7 +103,11 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
             "frame_index": np.arange(n),
             "timestamp": (np.arange(n) / meta.fps).astype(np.float32),
         }
-        buffer = {key: _doubles(values) for key, values in buffer.items()}
+        # LeRobot's statistics take mean squares in the precision of what they are given: of floats,
+        # the spread of a column that hardly varies comes out as 0, and training divides by it.
+        for key, values in buffer.items():
+            if isinstance(values, np.ndarray) and values.dtype == np.float32:
+                buffer[key] = values.astype(np.float64)
         self.save_episode(episode_data=buffer)
 
     def _save_episode_data(self, episode_buffer: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +117,8 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         """
         table = self._table(episode_buffer)
         first = self._meta.total_frames
-        if self._pq_writer is not None and self._data_file.stat().st_size >= self._data_limit:
+        limit = int(self._meta.data_files_size_in_mb * 1024 * 1024)
+        if self._pq_writer is not None and self._data_file.stat().st_size >= limit:
             self.close_writer()
         if self._pq_writer is None:
             self._data_at = chunk, file = self._next_data_file()
@@ -166,10 +147,6 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
             else:
                 arrays.append(pa.array(values.reshape(-1), type=spec.type))
         return pa.Table.from_arrays(arrays, schema=schema)
-
-    @property
-    def _data_limit(self) -> int:
-        return int(self._meta.data_files_size_in_mb * 1024 * 1024)
 
     def _next_data_file(self) -> tuple[int, int]:
         last = self._data_at

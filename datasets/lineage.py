@@ -14,7 +14,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
 from gaploop.core.run_record import RUN, write_record
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece
 
 SCHEMA: Final = "gaploop.edit.v1"
 

@@ -20,7 +20,7 @@ import filelock
 from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import sync_file, sync_folder, writable_folder
-from gaploop.datasets.labels.late_labels import carried_over
+from gaploop.datasets.labels.transfer import carried_over
 
 LINKED: Final = ("data", "videos", "telemetry")
 """Folders whose files are never changed once written, so that hard links are safe."""

@@ -2,7 +2,8 @@
 
 A Matroska file stores whole milliseconds, so a plain remux at 30 fps puts frames at times that
 LeRobot refuses. Here every packet gets the exact time k / fps. That needs streams without
-reordered frames, which is how takes are recorded.
+reordered frames, which is how takes are recorded. What can't be cut packet by packet is decoded
+and encoded by itself. What a file holds is read without decoding it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 import av
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import regular_file
@@ -28,6 +30,13 @@ TICKS_PER_FRAME: Final = 512
 """Time base of the videos is 1 / (fps * 512): what FFmpeg's own mp4 writer picks at 30 fps."""
 MAX_FILE_BYTES: Final = 200 * 1024 * 1024
 """A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
+
+ENCODERS: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}),
+    "hevc": ("libx265", {"crf": "18", "g": "2", "bf": "0", "x265-params": "log-level=error"}),
+    "av1": ("libsvtav1", {"crf": "20", "g": "2", "preset": "8"}),
+}
+"""Codec to encoder and options: key frames as close as in LeRobot, finer than it by default."""
 
 
 class DamagedVideoError(UnusableInputError):
@@ -282,18 +291,23 @@ class VideoRange:
 
     def __call__(self) -> Iterator[Image]:
         """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
-        half_s = 0.5 / self.fps
-        left = self.frames
-        with open_video(self.path) as container, reading(self.path):
-            stream = container.streams.video[0]
-            container.seek(max(0, int(self.start_s / stream.time_base)), stream=stream)
-            for frame in container.decode(stream):
-                if frame.time is None or frame.time < self.start_s - half_s:
-                    continue
-                if left == 0:
-                    return
-                left -= 1
+        with open_video(self.path) as container:
+            for frame in _shown(self.path, container, self.start_s, self.frames, self.fps):
                 yield frame.to_ndarray(format="rgb24")
+
+
+def _shown(path: Path, container: Any, start_s: float, frames: int, fps: float) -> Iterator[Any]:
+    """Yield at most `frames` decoded frames of an open video, from `start_s` [s] on."""
+    stream, left = container.streams.video[0], frames
+    with reading(path):
+        container.seek(max(0, int(start_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if frame.time is None or frame.time < start_s - 0.5 / fps:
+                continue
+            if left == 0:
+                return
+            left -= 1
+            yield frame
 
 
 def count_frames(path: Path) -> int:
@@ -304,3 +318,111 @@ def count_frames(path: Path) -> int:
     with open_video(path) as container, reading(path):
         packets = container.demux(video=0)
         return sum(1 for packet in packets if packet.size and not packet.is_corrupt)
+
+
+def encode_part(source: Path, start_s: float, frames: int, fps: float, target: Path) -> None:
+    """Write `frames` pictures of `source` from `start_s` [s] on to an mp4 of their own.
+
+    Raises:
+        UnusableInputError: there are fewer, the file is damaged, or can't be encoded here.
+    """
+    with open_video(source) as container:
+        context = container.streams.video[0].codec_context
+        codec = context.codec.canonical_name
+        if codec not in ENCODERS:
+            raise UnusableInputError(
+                f"{source} can't be encoded again: its codec is {codec}, which must be one of "
+                f"{', '.join(ENCODERS)}. Convert it first."
+            )
+        shown = _shown(source, container, start_s, frames, fps)
+        count = encode(shown, target, fps, codec, context.pix_fmt)
+    if count != frames:
+        raise UnusableInputError(
+            f"{source} holds {count} pictures from {start_s:g} s on, not {frames}. Restore it."
+        )
+
+
+def encode(
+    frames: Iterator[Any], target: Path, fps: float, codec: str = "h264", pixels: str = "yuv420p"
+) -> int:
+    """Write PyAV's frames to an mp4 of their own, at the exact times k / fps; return how many.
+
+    Args:
+        codec: one of `ENCODERS`.
+        pixels: FFmpeg's pixel format.
+    """
+    rate = Fraction(fps).limit_denominator(1001)
+    encoder, options = ENCODERS[codec]
+    count, out = 0, None
+    with av.open(str(target), "w", format="mp4") as written:
+        for frame in frames:
+            if out is None:
+                out = written.add_stream(encoder, rate=rate, options=options)
+                out.width, out.height, out.pix_fmt = frame.width, frame.height, pixels
+                out.codec_context.time_base = 1 / (rate * TICKS_PER_FRAME)
+            frame.pts, frame.time_base = count * TICKS_PER_FRAME, out.codec_context.time_base
+            frame.pict_type = 0  # the source's key frames are not the encoder's
+            written.mux(out.encode(frame))
+            count += 1
+        if out is not None:
+            written.mux(out.encode(None))
+    return count
+
+
+@dataclass(frozen=True)
+class VideoIndex:
+    """What a video file holds, without decoding it.
+
+    Attributes:
+        times_s: when each picture is shown, in order [s]; None where the file wasn't read.
+        frames: number of pictures.
+        size: width and height [pixels].
+        rate_hz: average rate, as decoders compute it [Hz].
+    """
+
+    times_s: NDArray[np.float64] | None
+    frames: int
+    size: tuple[int, int]
+    rate_hz: float
+
+    @property
+    def spacing_hz(self) -> float:
+        """Rate at which pictures follow each other [Hz]; 0 where that isn't known."""
+        if self.times_s is None or len(self.times_s) < 2:
+            return 0.0
+        step_s = float(np.median(np.diff(self.times_s)))
+        return 1 / step_s if step_s > 0 else 0.0
+
+
+def video_index(path: Path, whole: bool = True) -> VideoIndex:
+    """Read what a video file holds.
+
+    Args:
+        path: the file.
+        whole: read every packet; otherwise the header and the last packets only.
+
+    Raises:
+        UnusableInputError: it can't be opened or read.
+    """
+    try:
+        with open_video(path) as container:
+            stream = container.streams.video[0]
+            size = (int(stream.width), int(stream.height))
+            rate = float(stream.average_rate or 0)
+            if whole or not stream.frames:
+                times = _times(container, stream)
+                return VideoIndex(times, len(times), size, rate)
+            frames = int(stream.frames)
+            last = (frames - 1) / rate if rate else 0.0
+            container.seek(round(last / stream.time_base), stream=stream)
+            if not len(_times(container, stream)):
+                raise UnusableInputError(f"{path}: its last pictures are missing.")
+            return VideoIndex(None, frames, size, rate)
+    except (av.FFmpegError, OSError, ValueError) as error:
+        raise UnusableInputError(f"{path} can't be read ({error}).") from None
+
+
+def _times(container: Any, stream: Any) -> NDArray[np.float64]:
+    packets = (p for p in container.demux(stream) if p.size and not p.is_corrupt)
+    ticks = [p.pts for p in packets if p.pts is not None]
+    return np.sort(np.asarray(ticks, dtype=np.float64)) * float(stream.time_base)

@@ -1,4 +1,8 @@
-"""A diagnosis: what went wrong in each take, when, and why, with the evidence."""
+"""A diagnosis: what went wrong in each take, when, and why, with the evidence.
+
+A failed take becomes a view (`views`), the view signals (`signals`), the signals a failure mode
+(`modes`) and evidence, the evidence a posterior over causes (`attribution`), and that a diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -25,22 +29,25 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.fit import LEAST_LABELS, recalibrated
-from gaploop.failure_analysis.attribution.labelled import weighted_targets
 from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
-from gaploop.failure_analysis.evidence import Evidence as Evidence
+from gaploop.failure_analysis.attribution.station_labels import (
+    LEAST_LABELS,
+    recalibrated,
+    weighted_targets,
+)
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
-from gaploop.failure_analysis.signals.registry import TakeSignals, measure
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
+
+if TYPE_CHECKING:
+    from gaploop.failure_analysis.cohort.cohort import CohortStatistics
 
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
-
-
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -83,6 +90,58 @@ class TakeDiagnosis:
         """The dimension with the largest share, or "" when abstaining."""
         return "" if self.abstained else max(self.dimensions, key=lambda d: self.dimensions[d])
 
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in `diagnosis.json`."""
+        return {
+            "uid": self.uid,
+            "episode": self.episode,
+            "mode": self.mode,
+            "phase": self.phase,
+            "dimensions": {k: round(v, 6) for k, v in self.dimensions.items()},
+            "none": round(self.none, 6),
+            "abstained": self.abstained,
+            "evidence": [
+                {
+                    "signal": e.signal,
+                    "value": None if math.isnan(e.value) else e.value,
+                    "unit": e.unit,
+                    "says": e.message,
+                }
+                for e in self.evidence
+            ],
+            "unseen": list(self.unseen),
+            "named": list(self.named),
+            "candidates": list(self.candidates),
+            "by": self.by,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> TakeDiagnosis:
+        """Read what `to_json` returned; `where` names the place in errors."""
+        shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
+        return cls(
+            uid=str(value["uid"]),
+            episode=value["episode"],
+            mode=value["mode"] if value["mode"] == NO_MODE else FailureMode(value["mode"]).value,
+            phase=Phase(value["phase"]).value if value["phase"] else "",
+            dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
+            none=float(value.get("none", 0.0)),
+            abstained=bool(value["abstained"]),
+            evidence=tuple(
+                Evidence(
+                    e["signal"],
+                    math.nan if e["value"] is None else float(e["value"]),
+                    e["unit"],
+                    e["says"],
+                )
+                for e in value["evidence"]
+            ),
+            unseen=tuple(value.get("unseen", ())),
+            named=tuple(value.get("named", ())),
+            candidates=tuple(value.get("candidates", ())),
+            by=str(value.get("by", "")),
+        )
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -93,12 +152,15 @@ class Diagnosis:
         source: what was diagnosed, in words.
         takes: one entry for each take that failed.
         summary: counts and mean shares; see `summarise`.
+        cohort: what all takes say together, where `diagnose` was asked for it; its figures are
+            `summary["across"]`.
     """
 
     id: str
     source: str
     takes: tuple[TakeDiagnosis, ...]
     summary: Mapping[str, Any] = field(default_factory=dict)
+    cohort: CohortStatistics | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""
@@ -106,7 +168,7 @@ class Diagnosis:
             "schema": SCHEMA,
             "id": self.id,
             "source": self.source,
-            "takes": [_take_json(take) for take in self.takes],
+            "takes": [take.to_json() for take in self.takes],
             "summary": dict(self.summary),
         }
 
@@ -119,16 +181,33 @@ def needs_diagnosis(take: Take) -> bool:
     return open_end and take.info.kind == TakeKind.IMPORT
 
 
+@dataclass(frozen=True)
+class _MeasuredFailure:
+    take: Take
+    measured: TakeSignals
+    call: ModeCall
+
+    @classmethod
+    def of(cls, view: TakeView, reference: Reference) -> _MeasuredFailure:
+        measured = measure(view)
+        return cls(view.take, measured, failure_mode(view, measured, reference))
+
+    @property
+    def failed(self) -> bool:
+        return self.call.mode is not None or self.take.outcome == Outcome.FAILURE
+
+
 def diagnose(
     takes: Iterable[Take],
     reference: Reference | None = None,
     *,
     source: str = "",
     images: bool = True,
-    on_take: Callable[[Take, TakeView], None] | None = None,
+    on_take: Callable[[Take], None] | None = None,
     ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
+    cohort: bool = False,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -137,67 +216,52 @@ def diagnose(
         reference: what is usual; chosen by `choose_reference` if None.
         source: what is diagnosed, for lineage.
         images: look at pictures too (one decode per take).
-        on_take: called with each diagnosed take and its view, for progress and reports.
+        on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
-            `engineers_say`); from `LEAST_LABELS` failures on, the model learns from them.
+            `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
+        cohort: also compare the takes with each other: what each condition costs, changes over
+            time, groups among the failures that nothing explains.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
     usual = choose_reference(every, reference)
-    looked, unseen = [], Counter[str]()
+    failures = []
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
             view.policy = ask_policy(take) if ask_policy is not None else None
-            looked.append(_look(view, usual))
+            failures.append(_MeasuredFailure.of(view, usual))
             if on_take is not None:
-                on_take(take, view)
-    judge, labels = _for_station(model or shipped_model(), looked, usual, causes or {})
-    diagnosed = [_conclude(found, usual, judge) for found in looked]
-    for found in diagnosed:
-        unseen.update(found.unseen)
-    summary = summarise(diagnosed, every, usual)
-    summary["unseen"], summary["labels_learned_from"] = dict(unseen), labels
-    return Diagnosis(uuid7(), source, tuple(diagnosed), summary)
+                on_take(take)
+    judge, labels = _station_model(model or shipped_model(), failures, usual, causes or {})
+    found = tuple(_conclude(failure, usual, judge) for failure in failures)
+    summary = summarise(found, every, usual)
+    summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
+    summary["labels_learned_from"] = labels
+    if ask_policy is not None:
+        signals = {f.take.info.uid: f.measured for f in failures}
+        summary["policy"] = {
+            name: {uid: m[name] for uid, m in signals.items() if not math.isnan(m[name])}
+            for name, spec in registry().items()
+            if spec.source == "policy"
+        }
+    statistics = None
+    if cohort:
+        from gaploop.failure_analysis.cohort.cohort import cohort_of_takes  # here: scipy.stats
+        from gaploop.failure_analysis.cohort.unexplained import Unexplained
 
-
-@dataclass(frozen=True)
-class _Looked:
-    """A failed take, measured, with its mode."""
-
-    take: Take
-    measured: TakeSignals
-    call: ModeCall
-
-    @property
-    def failed(self) -> bool:
-        return self.call.mode is not None or self.take.outcome == Outcome.FAILURE
-
-
-def _look(view: TakeView, reference: Reference) -> _Looked:
-    measured = measure(view)
-    return _Looked(view.take, measured, failure_mode(view, measured, reference))
-
-
-def _for_station(
-    model: EvidenceModel | None,
-    looked: Sequence[_Looked],
-    reference: Reference,
-    causes: Mapping[str, Mapping[str, float]],
-) -> tuple[EvidenceModel | None, int]:
-    """Return the model corrected by what engineers say of these takes, and how many they are."""
-    if model is None or not reference.takes:
-        return model, 0
-    said = [(look, causes[look.take.info.uid]) for look in looked
-            if look.failed and look.take.info.uid in causes]  # fmt: skip
-    if len(said) < LEAST_LABELS:
-        return model, 0
-    rows = [features(look.measured, reference, look.call.mode).values for look, _ in said]
-    return recalibrated(model, np.array(rows), weighted_targets([c for _, c in said])), len(said)
+        unclear = [
+            Unexplained(take.uid, take.mode, failure.measured)
+            for take, failure in zip(found, failures, strict=True)
+            if take.abstained
+        ]
+        statistics = cohort_of_takes(every, unclear, usual.signals)
+        summary["across"] = statistics.to_json()
+    return Diagnosis(uuid7(), source, found, summary, statistics)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
@@ -210,12 +274,30 @@ def diagnose_take(
     view: TakeView, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
-    return _conclude(_look(view, reference), reference, model or shipped_model())
+    return _conclude(_MeasuredFailure.of(view, reference), reference, model or shipped_model())
 
 
-def _conclude(look: _Looked, reference: Reference, model: EvidenceModel | None) -> TakeDiagnosis:
-    take, measured, call = look.take, look.measured, look.call
-    why = attribute(measured, reference, call.mode, model) if look.failed else None
+def _station_model(
+    model: EvidenceModel | None,
+    failures: Sequence[_MeasuredFailure],
+    reference: Reference,
+    causes: Mapping[str, Mapping[str, float]],
+) -> tuple[EvidenceModel | None, int]:
+    """Return the model corrected by what engineers say of these takes, and how many they are."""
+    labelled = [(f, causes[f.take.info.uid]) for f in failures
+                if f.failed and f.take.info.uid in causes]  # fmt: skip
+    if model is None or not reference.takes or len(labelled) < LEAST_LABELS:
+        return model, 0
+    rows = [features(f.measured, reference, f.call.mode).values for f, _ in labelled]
+    targets = weighted_targets([cause for _, cause in labelled])
+    return recalibrated(model, np.array(rows), targets), len(labelled)
+
+
+def _conclude(
+    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None
+) -> TakeDiagnosis:
+    take, measured, call = failure.take, failure.measured, failure.call
+    why = attribute(measured, reference, call.mode, model) if failure.failed else None
     shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
     return TakeDiagnosis(
         uid=take.info.uid,
@@ -225,16 +307,12 @@ def _conclude(look: _Looked, reference: Reference, model: EvidenceModel | None) 
         dimensions={d.value: share for d, share in shares.items()},
         none=why.none if why else 1.0,
         abstained=why.abstained if why else True,
-        evidence=(*call.seen, *(why.seen if why else ())),
-        unseen=_unseen(measured),
+        evidence=(*call.evidence, *(why.evidence if why else ())),
+        unseen=tuple(sorted(measured.unseen.values())),
         named=tuple(d.value for d in why.named) if why else (),
         candidates=why.candidates if why else (),
         by=why.by if why else "",
     )
-
-
-def _unseen(measured: TakeSignals) -> tuple[str, ...]:
-    return tuple(sorted(measured.unseen.values()))
 
 
 def summarise(
@@ -264,36 +342,6 @@ def summarise(
     }
 
 
-def _take_json(take: TakeDiagnosis) -> dict[str, Any]:
-    return {
-        "uid": take.uid,
-        "episode": take.episode,
-        "mode": take.mode,
-        "phase": take.phase,
-        "dimensions": {k: round(v, 6) for k, v in take.dimensions.items()},
-        "none": round(take.none, 6),
-        "abstained": take.abstained,
-        "evidence": [
-            {
-                "signal": e.signal,
-                "value": None if math.isnan(e.value) else e.value,
-                "unit": e.unit,
-                "says": e.says,
-            }
-            for e in take.evidence
-        ],
-        "unseen": list(take.unseen),
-        "named": list(take.named),
-        "candidates": list(take.candidates),
-        "by": take.by,
-    }
-
-
-def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
-    """Write `diagnosis.json`, atomically."""
-    write_json(path, diagnosis.to_json())
-
-
 def suggested_labels(take: TakeDiagnosis, author: str = "gaploop") -> tuple[LabelEvent, ...]:
     """Return what a diagnosis suggests as labels, of the lowest source: a person's word wins.
 
@@ -314,6 +362,11 @@ def suggested_labels(take: TakeDiagnosis, author: str = "gaploop") -> tuple[Labe
     return tuple(events)
 
 
+def save_diagnosis(diagnosis: Diagnosis, path: Path) -> None:
+    """Write `diagnosis.json`, atomically."""
+    write_json(path, diagnosis.to_json())
+
+
 def load_diagnosis(path: Path) -> Diagnosis:
     """Read a `diagnosis.json`.
 
@@ -327,37 +380,11 @@ def load_diagnosis(path: Path) -> Diagnosis:
         )
     try:
         takes = tuple(
-            _take_from_json(take, f"{path}: take {n}") for n, take in enumerate(value["takes"], 1)
+            TakeDiagnosis.from_json(take, f"{path}: take {n}")
+            for n, take in enumerate(value["takes"], 1)
         )
         return Diagnosis(str(value["id"]), str(value["source"]), takes, dict(value["summary"]))
     except DAMAGE as error:
         raise UnusableInputError(
             f"{path} is damaged ({error}). Make it again with gaploop diagnose DIR."
         ) from None
-
-
-def _take_from_json(value: Mapping[str, Any], where: str) -> TakeDiagnosis:
-    shares = {dimension(k, where).value: float(v) for k, v in value["dimensions"].items()}
-    mode = value["mode"] if value["mode"] == NO_MODE else FailureMode(value["mode"]).value
-    return TakeDiagnosis(
-        uid=str(value["uid"]),
-        episode=value["episode"],
-        mode=mode,
-        phase=Phase(value["phase"]).value if value["phase"] else "",
-        dimensions={d.value: shares.get(d.value, 0.0) for d in GapDimension},
-        none=float(value.get("none", 0.0)),
-        abstained=bool(value["abstained"]),
-        evidence=tuple(
-            Evidence(
-                e["signal"],
-                math.nan if e["value"] is None else float(e["value"]),
-                e["unit"],
-                e["says"],
-            )
-            for e in value["evidence"]
-        ),
-        unseen=tuple(value.get("unseen", ())),
-        named=tuple(value.get("named", ())),
-        candidates=tuple(value.get("candidates", ())),
-        by=str(value.get("by", "")),
-    )

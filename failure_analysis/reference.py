@@ -20,7 +20,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.modes.foreign_sets import (
+from gaploop.failure_analysis.modes.foreign import (
     LEAST_TAKES,
     CurrentSet,
     ForceSet,
@@ -127,7 +127,10 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
         return None
     views = [TakeView(take) for take in good]
     background = background_of([v.pictures.first for v in views if v.pictures is not None])
-    start = _start_pose(views)
+    starts = [np.median(v.motion.position_rad[:3], axis=0) for v in views if v.motion is not None]
+    start: FloatArray | None = None
+    if len(starts) >= LEAST_TAKES and len({len(s) for s in starts}) == 1:
+        start = np.median(np.stack(starts), axis=0)
     rows = [measure(TakeView(take, background, start_pose_rad=start)) for take in good]
     return Reference(name, len(good), nominals(rows), background, start)
 
@@ -145,13 +148,6 @@ def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
     return result
 
 
-def _start_pose(views: Sequence[TakeView]) -> FloatArray | None:
-    starts = [np.median(v.motion.position_rad[:3], axis=0) for v in views if v.motion is not None]
-    if len(starts) < LEAST_TAKES or len({len(s) for s in starts}) != 1:
-        return None
-    return np.asarray(np.median(np.stack(starts), axis=0))
-
-
 def save_reference(reference: Reference, path: Path) -> None:
     """Write a reference file, atomically."""
     write_json(path, reference.to_json())
@@ -163,25 +159,10 @@ def load_reference(path: Path) -> Reference:
     Raises:
         UnusableInputError: it is missing or isn't one.
     """
-    return _from_json(read_json(path), str(path))
-
-
-def shipped_reference(task: str = "pick_place") -> Reference:
-    """Return the embedded cell's reference for one of its tasks."""
-    name = SHIPPED.format(task=task)
-    return load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
-
-
-def _cell_task(take: Take) -> str:
-    """Return the embedded cell's task; takes told in other words are taken for pick_place."""
-    known = {words: task for task, words in INSTRUCTIONS.items()}
-    return known.get(take.info.task, "pick_place")
-
-
-def _from_json(value: Any, where: str) -> Reference:
+    value = read_json(path)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise UnusableInputError(
-            f"{where} is not a reference file (schema {SCHEMA}). Build one with "
+            f"{path} is not a reference file (schema {SCHEMA}). Build one with "
             "gaploop diagnose DIR --save_reference=FILE."
         )
     try:
@@ -198,20 +179,28 @@ def _from_json(value: Any, where: str) -> Reference:
             np.asarray(start, dtype=np.float64) if start else None,
         )
     except DAMAGE as error:
-        raise UnusableInputError(f"{where} is damaged ({error}). Build it again.") from None
+        raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
+
+
+def shipped_reference(task: str = "pick_place") -> Reference:
+    """Return the embedded cell's reference for one of its tasks."""
+    name = SHIPPED.format(task=task)
+    return load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
 
 
 def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> Reference:
     """Return the best reference for `takes`: given, shipped, their own successes, or limits.
 
     One task's reference would make everything about another's takes look odd, so takes of several
-    of the embedded cell's tasks have no shipped one.
+    of the embedded cell's tasks have no shipped one; takes told in other words are taken for
+    pick_place.
 
     Whichever it is, force windows are set against their own set, which needs no labels.
     """
     chosen = given
     if chosen is None and {take.info.robot_type for take in takes} == {SHIPPED_FOR}:
-        tasks = {_cell_task(take) for take in takes}
+        known = {words: task for task, words in INSTRUCTIONS.items()}
+        tasks = {known.get(take.info.task, "pick_place") for take in takes}
         chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None
     if chosen is None:
         chosen = build_reference(takes, "the data's own successful takes")

@@ -2,12 +2,15 @@
 
 Two kinds of work share one training loop, one run folder and one set of options: the small ACT
 on joints and tracked poses, all of it in memory (`tuning.tracked`), and any LeRobot policy on
-takes with pictures (`tuning.lerobot_pictured`).
+takes with pictures (`tuning.lerobot_image_policy`). A run folder says what it was asked for, so
+that nothing is gone on with from other data or settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,25 +19,32 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.files import read_json, sha256, writable_folder, write_json
 from gaploop.core.run_record import write_run
+from gaploop.datasets.layout import read_episodes, read_info
+from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.train_spec import TrainSpec
-from gaploop.finetune.training import Progress, TrainResult, train
-from gaploop.finetune.tuning import held_out, resume_guard
-from gaploop.finetune.tuning.lerobot_image_policy import PicturedWork
+from gaploop.finetune.training import CHECKPOINT, Progress, TrainResult, train
+from gaploop.finetune.tuning import held_out
+from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.tracked import TrackedWork
 from gaploop.finetune.tuning.work import AdaptOptions, Work
-
-__all__ = ["ADAPTER", "MERGED", "AdaptOptions", "adapt", "tuned"]
 
 ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
 EVALUATIONS: Final = 10
 """How often the held-out error is looked at in a run that doesn't say."""
+
+ASKED: Final = "asked.json"
+ASKED_SCHEMA: Final = "gaploop.asked.v1"
+PLACES: Final = ("base", "real", "sim", "output_dir", "mixture")
+HARMLESS: Final = ("resume", "merge", "workers", "device", "cache")
+"""Options that don't decide what is learned."""
+HARMLESS_SPEC: Final = ("batch_size", "checkpoint_every", "log_every")
+"""Whoever ran out of memory goes on with smaller batches."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,9 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
         _record(options, base, result, seen, inputs)
     ranks.wait()
     trained = folder / (MERGED if options.full else ADAPTER)
-    return TrainedPolicy(trained, _plain(trained), folder, policy_id(trained), result, inputs)
+    merged = folder / MERGED
+    plain = merged if merged.exists() else trained
+    return TrainedPolicy(trained, plain, folder, policy_id(trained), result, inputs)
 
 
 def tuned(
@@ -91,9 +103,12 @@ def tuned(
     """Train, and return the trained work without writing a policy."""
     work = open_work(base, options, ranks)
     folder = writable_folder(options.output_dir)
-    spec = _evaluated(options.spec, bool(work.held_out))
+    spec = replace(options.spec, eval_every=0, patience=0)
+    if work.held_out:
+        every = options.spec.eval_every or max(1, options.spec.steps // EVALUATIONS)
+        spec = replace(options.spec, eval_every=every, keep_best=True)
     if ranks.is_main:
-        resume_guard.require_same(folder, options, base, keep=options.resume)
+        require_same(folder, options, base, keep=options.resume)
     result = train(
         work.learner,
         work.batches,
@@ -112,7 +127,7 @@ def open_work(base: Path, options: AdaptOptions, ranks: Ranks) -> Work:
     """Return the base and the data, checked against each other."""
     if is_tracked(base):
         return TrackedWork(base, options, ranks)
-    return PicturedWork(base, options, ranks)
+    return ImagePolicyWork(base, options, ranks)
 
 
 def base_of(path: str | Path) -> Path:
@@ -151,19 +166,6 @@ def is_tracked(folder: Path) -> bool:
     return kind_of(folder) == "tracked"
 
 
-def _evaluated(spec: TrainSpec, has_held_out: bool) -> TrainSpec:
-    """Return the spec with held-out evaluations where there is something to evaluate on."""
-    if not has_held_out:
-        return replace(spec, eval_every=0, patience=0)
-    every = spec.eval_every or max(1, spec.steps // EVALUATIONS)
-    return replace(spec, eval_every=every, keep_best=True)
-
-
-def _plain(trained: Path) -> Path:
-    merged = trained.parent / MERGED
-    return merged if merged.exists() else trained
-
-
 def _record(
     options: AdaptOptions,
     base: Path,
@@ -189,3 +191,83 @@ def _record(
         base_folder=base,
     )
     write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
+
+
+def require_same(
+    folder: Path, options: AdaptOptions, base: Path, *, keep: bool, without: Sequence[str] = ()
+) -> None:
+    """Check that a folder that is gone on with was asked for the same; write down what is asked.
+
+    Args:
+        folder: a run folder; one without the note (older, or empty) holds nothing that differs.
+        options: what is asked now.
+        base: the base's folder.
+        keep: the folder is gone on with; otherwise it begins anew.
+        without: settings that may differ.
+
+    Raises:
+        UnusableInputError: it holds a run with other data or settings; says which.
+    """
+    path, now = folder / ASKED, _asked(options, base)
+    if not keep or not path.exists():
+        write_json(path, {"schema": ASKED_SCHEMA, **now})
+        return
+    then = read_json(path)
+    other = [n for n in now if n not in without and then.get(n) != now[n]]
+    if other:
+        listed = ", ".join(_differs(n, then.get(n), now[n]) for n in other)
+        raise UnusableInputError(
+            f"{folder} holds a run that was asked for something else: {listed}. Give what {path} "
+            "says, or name another --output_dir."
+        )
+
+
+def require_free(folder: Path) -> None:
+    """Check that no training is in a folder that is to begin anew.
+
+    Raises:
+        UnusableInputError: there is one, done or not.
+    """
+    if (folder / CHECKPOINT).exists():
+        raise UnusableInputError(
+            f"{folder} holds a training. Go on with it by --resume, or name another --output_dir."
+        )
+
+
+def _asked(options: AdaptOptions, base: Path) -> dict[str, Any]:
+    """Return everything that decides what is learned, as JSON types."""
+    known = {k: v for k, v in asdict(options).items() if k not in (*PLACES, *HARMLESS)}
+    spec = {k: v for k, v in known.pop("spec").items() if k not in HARMLESS_SPEC}
+    lora = {} if options.full else known["lora"]
+    alpha = {} if options.full else {"alpha": options.lora.alpha or 2 * options.lora.r}
+    mixed = load_mixture(options.mixture) if options.mixture else None
+    roots = [r for s in mixed.sources for r in s.roots] if mixed else []
+    value = {
+        **known,
+        "lora": {**lora, **alpha},
+        "held_out_uids": sorted(options.held_out_uids),
+        "size": options.cache.size,
+        "base": policy_id(base),
+        "takes of --real": [_takes(r) for r in options.real],
+        "takes of --sim": [_takes(r) for r in options.sim],
+        "mixture": sha256(options.mixture) if options.mixture else "",
+        "takes of the mixture": [_takes(r) for r in roots],
+        **spec,
+    }
+    found: dict[str, Any] = json.loads(json.dumps(value))  # as it will be read
+    return found
+
+
+def _takes(root: Path) -> str:
+    """Return a hash of which takes a dataset holds, and of what is said of them."""
+    digest = hashlib.sha256()
+    for episode in read_episodes(read_info(root)):
+        info = episode.info
+        said = (info.uid, episode.length, episode.outcome.value, info.station, info.session)
+        digest.update(repr((*said, sorted(info.dimensions.items()))).encode())
+    return digest.hexdigest()
+
+
+def _differs(name: str, then: Any, now: Any) -> str:
+    is_short = all(isinstance(v, str | int | float) and len(str(v)) < 20 for v in (then, now))
+    return f"{name} ({then}, now {now})" if is_short else name

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import Rig, embedded_rig, scripted_leader
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import (
     MakeLeader,
     Quota,
@@ -24,12 +25,14 @@ from gaploop.collect.session import (
     TakeResult,
     plan_quotas,
     record_takes,
+    run_take,
 )
 from gaploop.core import labels
 from gaploop.core.errors import GaploopError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan
+from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (
@@ -40,16 +43,17 @@ from gaploop.failure_analysis.diagnosis import (
     suggested_labels,
 )
 from gaploop.failure_analysis.planning.plan import make_plan
-from gaploop.failure_analysis.reference import Reference
-from gaploop.finetune.adapt import ADAPTER, AdaptOptions, adapt
+from gaploop.failure_analysis.reference import Reference, build_reference, save_reference
+from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
+from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.nominal_reference import record_reference
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
-from gaploop.finetune.verdict import Verdict, compare
+from gaploop.finetune.tuning.presets import TRACKED_SPECS
+from gaploop.finetune.tuning.work import AdaptOptions
 from gaploop.sim.arms import SO101
+from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.tasks import INSTRUCTIONS
 
 DEMONSTRATION_S: Final = 10.0
@@ -60,6 +64,10 @@ SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
 SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""
+REFERENCE_TAKES: Final = 30
+"""Rollouts of the policy, and as many takes of the scripted leader that sees by the tracker."""
+REFERENCE_SCENES: Final = 2_000_000
+"""First scene of a reference's takes: neither the training's nor the evaluation's."""
 DIAGNOSIS: Final = "diagnosis.json"
 PACKAGED_TASK: Final = "pick_place"
 """Task of the packaged base."""
@@ -112,7 +120,7 @@ class TargetCell:
         """What an operator is told to do."""
         return INSTRUCTIONS[self.task]
 
-    def rig(self, conditions: Mapping[str, object]) -> Rig:
+    def rig(self, conditions: Mapping[str, object]) -> EmbeddedRig:
         """Build it with `conditions` set up."""
         return embedded_rig(
             task=self.task,
@@ -180,15 +188,31 @@ def close_the_gap(
     }
     if not plan.takes:
         return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
-    takes = _collect(target, plan, folder, say)
-    adapter, ids = _adapt(
-        base, takes, sim, folder, replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed), say
-    )
+    spec = SessionSpec(
+        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
+        seed=DEMONSTRATION_SEEDS,
+    )  # fmt: skip
+    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
+    publish(spec.journal, folder / "takes", "local/takes")
+    run, adapter = folder / "run", folder / "run" / ADAPTER
+    if not (run / "run.json").exists():
+        training = replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed)
+        adapt(
+            AdaptOptions(
+                base, (folder / "takes",), run, tuple(sim), spec=training, resume=run.exists()
+            ),
+            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
+        )
     n = budget.evaluated
     after = measured(folder / "after.json", adapter, target, n, "adapted", say)
     kept = measured(folder / "nominal_after.json", adapter, None, nominal.trials, "adapted", say)
     verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-    lineage = lineage | ids
+    record = read_json(run / "run.json")
+    lineage |= {
+        "demonstrations": record["inputs"][0]["uids"],
+        "run": record["id"],
+        "adapter": record["result"]["policy"],
+    }
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     return LoopResult(
         target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage
@@ -238,13 +262,7 @@ def roll_out_and_diagnose(
     path = folder / DIAGNOSIS
     if path.exists():
         return load_diagnosis(path)
-    return _diagnose(_roll_out(target, folder, base, rollouts, say), folder, say, reference)
-
-
-def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: Say) -> Path:
-    """Record rollouts of the base with pictures; return their journal."""
-    journal = folder / "rollouts_journal"
-    policy = load_policy(base)
+    journal, policy = folder / "rollouts_journal", load_policy(base)
 
     def leader(rig: Rig, seed: int) -> PolicyLeader:
         del seed  # a policy draws nothing
@@ -259,19 +277,15 @@ def _roll_out(target: TargetCell, folder: Path, base: str | Path, n: int, say: S
         policy=policy_id(base),
         resume=True,
     )
-    _record("Recording rollouts of the base policy", spec, [Quota(n)], target, leader, say)
-    return journal
-
-
-def _diagnose(journal: Path, folder: Path, say: Say, reference: Reference | None) -> Diagnosis:
-    """Diagnose the rollouts, label them with what was found, and publish them."""
+    stage = "Recording rollouts of the base policy"
+    _record(stage, spec, [Quota(rollouts)], target, leader, say)
     say("Diagnosing", 0, 1)
     diagnosis = diagnose(read_journal(journal), reference, source=str(journal.name))
     for take in diagnosis.takes:
         for event in suggested_labels(take):
             labels.append(journal / LABELS, event)
     publish(journal, folder / "rollouts", "local/rollouts")
-    save_diagnosis(diagnosis, folder / DIAGNOSIS)
+    save_diagnosis(diagnosis, path)
     say("Diagnosing", 1, 1)
     return diagnosis
 
@@ -281,17 +295,6 @@ def plan_for(diagnosis: Diagnosis, path: Path, takes: int) -> Plan:
     if not path.exists():
         save_plan(make_plan(diagnosis, takes), path)
     return load_plan(path)
-
-
-def _collect(target: TargetCell, plan: Plan, folder: Path, say: Say) -> Path:
-    """Record what the plan asks for, on the target cell; return the dataset."""
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
-        seed=DEMONSTRATION_SEEDS,
-    )  # fmt: skip
-    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
-    publish(spec.journal, folder / "takes", "local/takes")
-    return folder / "takes"
 
 
 def record_demonstrations(
@@ -378,20 +381,58 @@ def _record(
         raise GaploopError(end.gave_up[0])
 
 
-def _adapt(
-    base: str | Path, takes: Path, sim: Sequence[Path], folder: Path, spec: TrainSpec, say: Say
-) -> tuple[Path, dict[str, Any]]:
-    """Adapt the base; return the adapter's folder and what it came from, by id."""
-    run = folder / "run"
-    done = run / "run.json"
-    if not done.exists():
-        adapt(
-            AdaptOptions(base, (takes,), run, tuple(sim), spec=spec, resume=run.exists()),
-            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
-        )
-    record = read_json(done)
-    return run / ADAPTER, {
-        "demonstrations": record["inputs"][0]["uids"],
-        "run": record["id"],
-        "adapter": record["result"]["policy"],
-    }
+def record_reference(
+    policy: str | Path,
+    path: Path,
+    cell: TargetCell,
+    count: int = REFERENCE_TAKES,
+    first: int = REFERENCE_SCENES,
+    on_take: Callable[[], None] = lambda: None,
+) -> Reference:
+    """Record nominal takes beside `path` and write what is usual in them to `path`.
+
+    A third of the rollouts go on after success: a policy that isn't judged successful goes on too.
+
+    Args:
+        policy: as for `load_policy`.
+        path: the reference file; the takes' journal is the folder of its name with `_journal`.
+        cell: the nominal cell.
+        count: rollouts of the policy, and as many takes of the scripted leader.
+        first: first scene.
+        on_take: called after each take.
+
+    Raises:
+        GaploopError: too few takes went well.
+    """
+    driver = load_policy(policy)
+
+    def rollout(rig: EmbeddedRig, _seed: int) -> Leader:
+        return PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
+
+    def script(rig: EmbeddedRig, seed: int) -> Leader:
+        return ScriptedLeader(rig.cell, seed, sees="tracker")
+
+    journal = writable_folder(path.with_name(f"{path.stem}_journal"))
+    for make_leader, seeds in (
+        (rollout, range(first, first + count)),
+        (script, range(first + count, first + 2 * count)),
+    ):
+        rig = cell.rig({})
+        for number, seed in enumerate(seeds):
+            rig.reset(seed)
+            with JournalWriter(journal, rig.header(cell.instruction, kind=TakeKind.ROLLOUT)) as to:
+                run_take(
+                    rig,
+                    make_leader(rig, seed),
+                    seed=seed,
+                    max_s=MAX_S,
+                    writer=to,
+                    until_success=None if number % 3 else False,
+                )
+            on_take()
+        rig.close()
+    built = build_reference(read_journal(journal), "nominal takes of the embedded cell")
+    if built is None:
+        raise GaploopError(f"Too few of {2 * count} nominal takes went well to say what is usual.")
+    save_reference(built, path)
+    return built

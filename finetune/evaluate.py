@@ -1,4 +1,7 @@
-"""Roll a policy out on the embedded cell and count: the same loop as recording, many seeds."""
+"""Roll a policy out on the embedded cell and count: the same loop as recording, many seeds.
+
+A rollout's numbers stay in memory, so that what went wrong in it can be told without recording it.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,20 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from gaploop.collect.journal import FrameRow
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.recorder import Recorder
-from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.recorder import Recorder, channels
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import SIM_STATION
-from gaploop.core.vocabulary import Domain, Outcome
-from gaploop.finetune.evaluating.category import category
-from gaploop.finetune.evaluating.in_memory import MemoryTake
-from gaploop.finetune.evaluating.log import RolloutLog, Scene
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, resolve
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101, arm_named
@@ -33,6 +39,84 @@ EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
 CHUNK: Final = 4
 """Rollouts that a worker does between two reports; keeps both workers busy until the end."""
+
+
+class MemoryTake:
+    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures.
+
+    Args:
+        rig: where the take is run.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._units = channels(rig.follower, rig.sensors)
+        self._t_ns: list[int] = []
+        self._rows: list[FloatArray] = []
+        self._frames: list[FrameRow] = []
+
+    def event(self, t_s: float, name: str, **details: Any) -> None:
+        """Pass over: events are in the rows, too."""
+
+    def telemetry(self, t_ns: int, values: FloatArray) -> None:
+        """Keep a row of telemetry."""
+        self._t_ns.append(t_ns)
+        self._rows.append(values.copy())
+
+    def frame(self, row: FrameRow) -> None:
+        """Keep a policy frame but its pictures."""
+        self._frames.append(replace(row, pictures={}))
+
+    def take(self, outcome: Outcome) -> Take:
+        """Return the take as `read_take` would return it from a journal, without pictures."""
+        rig = self._rig
+        info = TakeInfo(
+            uid="",
+            fps=rig.fps,
+            kind=TakeKind.ROLLOUT,
+            domain=rig.domain,
+            joint_names=rig.follower.joint_names,
+            robot_type=rig.follower.robot_type,
+            units=rig.follower.units,
+        )
+        t_ns = np.array(self._t_ns, dtype=np.int64)
+        values = np.array(self._rows).reshape(len(t_ns), len(self._units))
+        columns = dict(zip(self._units, values.T, strict=True))
+        telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
+        rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
+        if rows:
+            frames = Frames(
+                t_s=np.array([r.t_s for r in rows]),
+                state=np.array([r.state for r in rows]),
+                action=np.array([r.action for r in rows]),
+                sent=np.array([r.sent for r in rows]),
+                environment_state=np.array([r.environment_state for r in rows]),
+                intervention=np.array([r.intervention for r in rows]),
+                safety=np.array([r.safety for r in rows], dtype=np.int64),
+                camera_age_s={
+                    c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
+                },
+            )
+        return Take(info, outcome, frames, telemetry)
+
+
+def category(take: Take) -> tuple[str, str]:
+    """Return a failed take's failure mode and phase; "" for what can't be told.
+
+    Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
+    tracked scene; pictures, which only they can decode slowly, aren't looked at.
+    """
+    if take.failure_mode:
+        return take.failure_mode, take.phase
+    # Here: most rollouts of a good policy need none of it.
+    from gaploop.failure_analysis.modes.rules import failure_mode
+    from gaploop.failure_analysis.reference import choose_reference
+    from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.views.view import TakeView
+
+    view = TakeView(take, images=False)
+    call = failure_mode(view, measure(view), choose_reference([take]))
+    return (call.mode or "", call.phase or "")
 
 
 @dataclass(frozen=True)
@@ -101,7 +185,7 @@ def evaluate(
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
         speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
             gets as much more time.
-        robot: the cell's arm, one of `sim.arms.ARMS`.
+        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -110,7 +194,8 @@ def evaluate(
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
     where = resolve(policy_path)
-    is_target = _is_target(gaps or {}, base or {})
+    # Does the cell stand for a real one?
+    is_target = bool(base) or any(severity > 0 for severity in (gaps or {}).values())
     domain = None if base is None else float(is_target)
     spec = CellSpec(
         task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm_named(robot).name
@@ -121,11 +206,20 @@ def evaluate(
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
     path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
-    wanted = _Wanted(path, policy_id(where), spec, settings, range(seed, seed + n))
-    log = RolloutLog(folder, {"policy": wanted.policy, **_plain(spec)}) if folder else None
-    rollouts = wanted.among(log.held if log else {})
-    jobs = wanted.jobs(rollouts)
-    told = [tell for tell in (on_rollouts, _counted(progress)) if tell]
+    identity, seeds = policy_id(where), range(seed, seed + n)
+    log = RolloutLog(folder, {"policy": identity, **_plain(spec)}) if folder else None
+    held = log.held if log else {}
+    rollouts = [held[name, s] for name in settings for s in seeds if (name, s) in held]
+    jobs = []
+    for name, condition in settings.items():
+        lacking = [s for s in seeds if (name, s) not in held]
+        jobs += [
+            _Job(path, identity, spec, condition, tuple(lacking[i : i + CHUNK]))
+            for i in range(0, len(lacking), CHUNK)
+        ]
+    told = [on_rollouts] if on_rollouts else []
+    if progress is not None:
+        told.append(lambda done: progress(len(done)))
     for tell in told:
         tell(rollouts)
     one = len(jobs) == 1
@@ -134,21 +228,17 @@ def evaluate(
             rollouts += done
             for tell in (*([log.add] if log else []), *told):
                 tell(done)
-    finally:
-        _forget()
+    finally:  # workers keep policy and rig for the next call
+        _station.close()
+        _station.policy = None
     return summarise(
         rollouts,
         domain=Domain.SIM_TARGET if is_target or any(settings.values()) else Domain.SIM,
-        policy=wanted.policy,
+        policy=identity,
         gaps=spec.gaps,
         gap_seed=gap_seed,
         base=condition_name(base or {}),
     )
-
-
-def _is_target(gaps: Mapping[str, float], conditions: Mapping[str, Any]) -> bool:
-    """Say whether the cell stands for a real one."""
-    return bool(conditions) or any(severity > 0 for severity in gaps.values())
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
@@ -158,10 +248,6 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
     if spec.robot == SO101.name:
         del value["robot"]
     return value
-
-
-def _counted(progress: Callable[[int], None] | None) -> Callable[[Sequence[Rollout]], None] | None:
-    return None if progress is None else lambda done: progress(len(done))
 
 
 def roll_out(
@@ -210,31 +296,6 @@ class _Job:
     spec: CellSpec
     condition: Mapping[str, Any]
     seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """The rollouts that are asked for: scenes of settings, of one policy in one cell."""
-
-    path: str
-    policy: str
-    spec: CellSpec
-    settings: Mapping[str, Mapping[str, Any]]
-    seeds: range
-
-    def among(self, held: Mapping[Scene, Rollout]) -> list[Rollout]:
-        """Return those of `held`."""
-        scenes = ((name, seed) for name in self.settings for seed in self.seeds)
-        return [held[scene] for scene in scenes if scene in held]
-
-    def jobs(self, held: Sequence[Rollout]) -> list[_Job]:
-        """Return what is to be done for those that aren't in `held`."""
-        known = {(r.condition, r.seed) for r in held}
-        return [
-            _Job(self.path, self.policy, self.spec, condition, seeds)
-            for name, condition in self.settings.items()
-            for seeds in _split([s for s in self.seeds if (name, s) not in known])
-        ]
 
 
 @dataclass(eq=False)
@@ -287,13 +348,3 @@ def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
     name, spec = condition_name(job.condition), job.spec
     return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
-
-
-def _forget() -> None:
-    """Free what this process itself rolled out with; workers keep theirs for the next call."""
-    _station.close()
-    _station.policy = None
-
-
-def _split(seeds: Sequence[int]) -> list[tuple[int, ...]]:
-    return [tuple(seeds[i : i + CHUNK]) for i in range(0, len(seeds), CHUNK)]

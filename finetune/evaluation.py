@@ -1,19 +1,35 @@
-"""The result of evaluating a policy: counts, rates with intervals, every rollout."""
+"""The result of evaluating a policy: every rollout, rates with intervals, what each setting costs.
+
+On equal scenes only those tell anything that one of two policies, or of two settings, solved: the
+exact McNemar test (a binomial test on them) and Newcombe's interval for paired rates (Newcombe
+1998, Statistics in Medicine 17:2635-2650, method 10), which keeps its coverage at small n and rates
+near 0 or 1. Rollouts that don't pair, such as recorded ones, are compared by Fisher's exact test
+and Newcombe's interval for two rates. Each interval is a 95 % one of its own; `costs` and `helps`
+are said at 5 % for all settings of a table together (Holm 1979).
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import statistics
 from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import append_lines, read_json, write_json
+from gaploop.core.statistics import Estimate, TrialCounts, holm, mcnemar_p, weighted_sum
 from gaploop.core.vocabulary import Domain
 
 SCHEMA: Final = "gaploop.evaluation.v1"
 NOMINAL: Final = "nominal"
+ROLLOUTS: Final = "rollouts.csv"
+SETTINGS: Final = "settings.json"
+SETTINGS_SCHEMA: Final = "gaploop.evaluation_settings.v1"
+FAMILY_ERROR: Final = 0.05
+"""Chance that a table calls any setting a cost or a help that is none."""
 
 
 @dataclass(frozen=True)
@@ -211,3 +227,213 @@ def evidence(domain: Domain) -> str:
         Domain.SIM: "simulation (nominal cell)",
         Domain.SIM_TARGET: "sim-to-sim (simulated cell with injected gaps, not a real robot)",
     }[domain]
+
+
+FIELDS: Final = tuple(Rollout.__dataclass_fields__)
+
+type Scene = tuple[str, int]
+"""Condition and seed: what names a rollout of one policy in one cell."""
+
+
+class RolloutLog:
+    """The rollouts of one policy in one cell, kept in a folder.
+
+    Args:
+        folder: holds `rollouts.csv`, and `settings.json` with what they share.
+        settings: what all of them share, as JSON types: the policy, the cell.
+
+    Raises:
+        UnusableInputError: the folder holds rollouts of something else, or a damaged file.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder, self._path = folder, folder / ROLLOUTS
+        settings, path = {"schema": SETTINGS_SCHEMA, **settings}, folder / SETTINGS
+        known: Any = settings
+        if path.exists():
+            known = read_json(path)
+        elif self._path.exists():
+            raise UnusableInputError(
+                f"{self._path} is there without {SETTINGS}, so nobody knows what was rolled out. "
+                "Name another --output_dir."
+            )
+        else:
+            write_json(path, settings)
+        if not isinstance(known, dict):
+            raise UnusableInputError(f"{path} is damaged. Name another --output_dir.")
+        other = [n for n in {**known, **settings} if known.get(n) != settings.get(n)]
+        if other:
+            was = ", ".join(f"{n} {known.get(n)}" for n in other)
+            now = ", ".join(f"{n} {settings.get(n)}" for n in other)
+            raise UnusableInputError(
+                f"{folder} holds rollouts with {was}; now it is {now}. Name another "
+                "--output_dir, or evaluate the same."
+            )
+        self.held: dict[Scene, Rollout] = {}
+        """What the folder held at first."""
+        for rollout in _read_csv(self._path):
+            self.held.setdefault((rollout.condition, rollout.seed), rollout)
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Write rollouts down; they are on the disk when this returns."""
+        lines = csv_lines(rollouts)
+        if not self._path.exists():
+            lines = [",".join(FIELDS), *lines]
+        append_lines(self._path, lines)
+
+
+def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
+    """Return one line of CSV per rollout, without a line break in it."""
+    lines = []
+    for rollout in rollouts:
+        stream = io.StringIO()
+        values = [getattr(rollout, name) for name in FIELDS]
+        row = [" ".join(v.split()) if isinstance(v, str) else v for v in values]
+        csv.writer(stream, lineterminator="").writerow(row)
+        lines.append(stream.getvalue())
+    return lines
+
+
+def _read_csv(path: Path) -> Iterable[Rollout]:
+    if not path.exists():
+        return
+    whole = path.read_text().rpartition("\n")[0]  # a kill may have torn the last line
+    for number, row in enumerate(csv.DictReader(whole.splitlines()), 2):
+        try:
+            yield _from_csv(row)
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise UnusableInputError(
+                f"{path}, line {number}: not a rollout. Fix or remove that line."
+            ) from None
+
+
+def _from_csv(row: Mapping[str, Any]) -> Rollout:
+    if None in row.values():
+        raise ValueError("too few values")
+    success = {"True": True, "False": False}[row["success"]]
+    given = {name: row[name] for name in FIELDS if name in row}
+    return Rollout(
+        **{
+            **given,
+            "seed": int(row["seed"]),
+            "success": success,
+            "duration_s": float(row["duration_s"]),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Drop:
+    """One setting beside the base.
+
+    Attributes:
+        condition: the setting.
+        difference: its success minus the base's, -1 to 1.
+        p: two-sided, for this setting alone.
+        pairs: scenes tried under both; 0 where they don't pair up.
+        lost: scenes that only the base solved; 0 likewise.
+        gained: scenes that only this setting solved; 0 likewise.
+        p_family: `p`, allowing for all settings of the table.
+    """
+
+    condition: str
+    difference: Estimate
+    p: float
+    pairs: int = 0
+    lost: int = 0
+    gained: int = 0
+    p_family: float = 1.0
+
+    @property
+    def verdict(self) -> str:
+        """`costs`, `helps`, or `not shown`."""
+        if self.p_family > FAMILY_ERROR:
+            return "not shown"
+        return "costs" if self.difference.value < 0 else "helps"
+
+
+def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
+    """Return every setting beside the base, the costliest first; none without rollouts of it."""
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in evaluation.outcomes:
+        groups.setdefault(rollout.condition, []).append(rollout)
+    base = groups.pop(evaluation.base, None)
+    if not base or not groups:
+        return ()
+    before = {r.seed: r.success for r in base}
+    found = []
+    for name, group in groups.items():
+        after = {r.seed: r.success for r in group}
+        seeds = before.keys() & after.keys()
+        if evaluation.paired and seeds:
+            both = _paired({s: before[s] for s in seeds}, {s: after[s] for s in seeds})
+            found.append(Drop(name, *both))
+        else:
+            found.append(Drop(name, *_unpaired(base, group)))
+    adjusted = holm([d.p for d in found])
+    told = [replace(d, p_family=p) for d, p in zip(found, adjusted, strict=True)]
+    return tuple(sorted(told, key=lambda d: (d.difference.value, d.condition)))
+
+
+def _unpaired(base: Sequence[Rollout], other: Sequence[Rollout]) -> tuple[Estimate, float]:
+    """Return the difference, other minus base, and its p."""
+    from scipy.stats import fisher_exact
+
+    counts = [(sum(r.success for r in group), len(group)) for group in (other, base)]
+    difference = weighted_sum(
+        [(sign, [TrialCounts(*count)]) for sign, count in zip((1.0, -1.0), counts, strict=True)]
+    )
+    table = [[won, tried - won] for won, tried in counts]
+    return difference, float(fisher_exact(table).pvalue)
+
+
+def _paired[K](
+    before: Mapping[K, bool], after: Mapping[K, bool], confidence: float = statistics.CONFIDENCE
+) -> tuple[Estimate, float, int, int, int]:
+    """Return the difference, its p, the pairs, and how many only the one and the other solved."""
+    both = sum(before[k] and after[k] for k in before)
+    lost = sum(before[k] and not after[k] for k in before)
+    gained = sum(after[k] and not before[k] for k in before)
+    neither = len(before) - both - lost - gained
+    difference = statistics.paired_difference(both, gained, lost, neither, confidence)
+    return difference, mcnemar_p(gained, lost), len(before), lost, gained
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired difference of two success rates, candidate minus baseline.
+
+    Attributes:
+        value: difference of the rates.
+        interval: its interval at 95 %.
+        p: two-sided p of the exact McNemar test.
+        pairs: scenes tried by both.
+        gained: scenes only the candidate solved.
+        lost: scenes only the baseline solved.
+    """
+
+    value: float
+    interval: tuple[float, float]
+    p: float
+    pairs: int
+    gained: int
+    lost: int
+
+
+def paired_difference(
+    before: Sequence[Rollout], after: Sequence[Rollout], confidence: float = statistics.CONFIDENCE
+) -> Difference:
+    """Compare two policies' rollouts of the same scenes.
+
+    Raises:
+        UnusableInputError: seeds and conditions differ, or there are none.
+    """
+    old, new = ({(r.condition, r.seed): r.success for r in side} for side in (before, after))
+    if old.keys() != new.keys() or not old:
+        odd = len(old.keys() ^ new.keys())
+        raise UnusableInputError(
+            f"{odd} of {len(old.keys() | new.keys())} scenes were tried by one policy only. "
+            "Evaluate both with the same --n, --seed and --env.conditions."
+        )
+    found, p, pairs, lost, gained = _paired(old, new, confidence)
+    return Difference(found.value, (found.low, found.high), p, pairs, gained, lost)

@@ -8,9 +8,8 @@ from typing import Final
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.hub.client import connected, endpoint
-from gaploop.datasets.hub.errors import HubUnreachableError, Patience, retried
-from gaploop.datasets.hub.target import REPO_ID
+from gaploop.datasets.hub.target import REPO_ID, endpoint
+from gaploop.datasets.hub.upload import HubUnreachableError, Patience, connected, retried
 
 PARTS: Final = ["*.safetensors", "*.json", "*.yaml"]
 PATIENCE: Final = Patience(retries=2, timeout_s=30.0)

@@ -1,28 +1,53 @@
-"""An adapter or policy onto a Hub: with its base, its lineage, and nothing of this computer."""
+"""An adapter or policy onto a Hub: with its base, its lineage, what was measured,
+and nothing of this computer.
+
+LeRobot loads an adapter's base from `base_model_name_or_path`. A path would mean a folder of this
+computer. So the repository names itself: LeRobot then takes `model.safetensors` from its root,
+which is the base's, once more beside `base/` (the Hub and the download cache keep one copy of
+equal files). Whoever has the repository has the base.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.consent import Use, require_consent
 from gaploop.core.consent_store import load_register
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.take import TakeInfo
+from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
-from gaploop.datasets.hub import push as hub
-from gaploop.datasets.hub.client import README
-from gaploop.datasets.hub.dataset import PushOptions, require_clean
-from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarget, Pushed
-from gaploop.finetune.hub_policy_card import LINEAGE, card_of
-from gaploop.finetune.hub_policy_files import files_of, owns, portable
-from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
+from gaploop.datasets.hub import upload
+from gaploop.datasets.hub.dataset import NOTICES, PushOptions
+from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.target import REPO_ID, HubTarget
+from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Pushed
+from gaploop.finetune import evaluation
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.evaluation import NOMINAL, Rate, evidence
+from gaploop.finetune.lerobot_adapter import BASE_KEY
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id, resolve
 from gaploop.finetune.runs import run_of, withdrawn_from
 
+log = logging.getLogger(__name__)
+
+EVALUATION: Final = "evaluation.json"
+GATE: Final = "gate.json"
+DEPTH: Final = 3
+"""How many folders below the run's files are looked for."""
+PARTS: Final = frozenset({".safetensors", ".json", ".yaml", ".yml"})
+"""What policies consist of, as LeRobot's own push has it."""
+LINEAGE: Final = "lineage.json"
+TEMPLATE: Final = Path(__file__).parent / "hub_policy_card.md"
+_SIMULATED: Final = frozenset({Domain.SIM.value, Domain.SIM_TARGET.value})
 SCHEMA: Final = "gaploop.lineage.v1"
 _CONFIG: Final = ("share_real", "lora", "full", "spec", "select", "sim_takes")
 _INPUT: Final = ("sha256", "domain", "share", "takes", "frames", "uids", "plans")
@@ -59,10 +84,10 @@ def push_policy(
     options = options or PushOptions()
     folder = resolve(folder)
     pack_policy(folder, target, options)  # before anything is asked of the Hub
-    before = hub.read_remote(target, README, options.patience)
+    before = upload.read_remote(target, README, options.patience)
     parcel = pack_policy(folder, target, options, before)
     try:
-        return hub.push(target, parcel.contents, options.patience, on_progress), parcel
+        return upload.push(target, parcel.contents, options.patience, on_progress), parcel
     except ChangedError:
         raise UnusableInputError(
             f"{folder} is being written by another process. Push it when that is done."
@@ -143,3 +168,219 @@ def _require_consent(
         infos += [e.info for e in layout.read_episodes(layout.read_info(root))]
     used = [info for info in infos if info.uid in uids]
     require_consent(register, used, Use.PUSH, f"{folder}, which learned from it,")
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return what belongs to a policy's folder: name to path."""
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {
+        p.relative_to(folder).as_posix(): p
+        for p in found
+        if (p.suffix in PARTS or p.stem.upper() in NOTICES)
+        and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+    }
+
+
+def portable(folder: Path, repo_id: str) -> list[HubFile]:
+    """Return the files of a policy so that plain LeRobot loads it by the name `repo_id`.
+
+    Raises:
+        UnusableInputError: an adapter whose base is a path of this computer.
+    """
+    files: dict[str, Path | bytes] = dict(files_of(folder))
+    if adapter.is_adapter(folder):
+        config = read_json(folder / adapter.CONFIG)
+        if (folder / adapter.BASE / WEIGHTS).is_file():
+            config = {**config, BASE_KEY: repo_id}
+            files[adapter.CONFIG] = (json.dumps(config, indent=1, sort_keys=True) + "\n").encode()
+            files[WEIGHTS] = folder / adapter.BASE / WEIGHTS
+        elif not REPO_ID.fullmatch(base := str(config.get(BASE_KEY) or "")) or Path(base).exists():
+            raise UnusableInputError(
+                f"{folder} names {base or 'nothing'} as its base, which nobody else has. Copy the "
+                f"base policy to {folder / adapter.BASE}, or push the merged folder of the same "
+                "run."
+            )
+    return [HubFile(name, source) for name, source in files.items()]
+
+
+def owns(name: str) -> bool:
+    """Say whether a file on the Hub belongs to a policy: an old adapter's must not stay beside."""
+    path = Path(name)
+    return path.suffix in PARTS and (len(path.parts) == 1 or path.parts[0] == adapter.BASE)
+
+
+def needs_gaploop(folder: Path) -> tuple[str, ...]:
+    """Return the steps of a policy's processors that gaploop brings, by their class paths."""
+    names: list[str] = []
+    for file in sorted(folder.glob("policy_*processor.json")):
+        value: Any = read_json(file)
+        names += [str(step.get("class", "")) for step in value.get("steps", ())]
+    return tuple(name for name in names if name.startswith("gaploop."))
+
+
+def card_of(
+    folder: Path,
+    identity: str,
+    lineage: Mapping[str, Any],
+    target: HubTarget,
+    options: PushOptions,
+    before: str,
+) -> str:
+    """Return README.md of a policy.
+
+    Args:
+        folder: the policy's or adapter's own folder.
+        identity: its id.
+        lineage: what went into it, as `lineage.json` says, or nothing.
+        target: where it goes.
+        options: licence and tags.
+        before: the card that the Hub has, or "".
+    """
+    config = read_json(folder / "config.json")
+    datasets = lineage.get("datasets", [])
+    domains = {str(entry["domain"]) for entry in datasets}
+    is_adapter = adapter.is_adapter(folder)
+    kind = str(config.get("type", "policy"))
+    base = str(lineage.get("base", ""))
+    same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
+    results = results_of(folder.parent, same, base) if lineage else Results()
+    facts = {
+        "adapter": is_adapter,
+        "kind": kind.upper() if len(kind) < 5 else kind,
+        "identity": identity,
+        "simulated": bool(domains) and domains <= _SIMULATED,
+        "datasets": datasets,
+        "base": base,
+        "result": lineage.get("result", {}),
+        "lora": lineage.get("config", {}).get("lora") if is_adapter else None,
+        "rows": results.rows,
+        "gate": results.gate,
+        "repo_id": target.repo_id,
+        "steps": needs_gaploop(folder),
+        "domain": _domain_told(folder),
+        "licence": hub_card.licence_of(before, options.license),
+        "lineage": LINEAGE if lineage else "",
+    }
+    tags = ["robotics", "lerobot", "gaploop", kind, *(["lora"] if is_adapter else [])]
+    tags += ["sim-to-sim"] if Domain.SIM_TARGET in domains else []
+    metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
+    title, body = target.repo_id.partition("/")[2], hub_card.render(TEMPLATE, facts)
+    return hub_card.card(before, title, body, metadata, options.license, options.tags)
+
+
+def _domain_told(folder: Path) -> float | None:
+    """Return where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not."""
+    file = folder / "policy_preprocessor.json"
+    steps = read_json(file).get("steps", ()) if file.exists() else ()
+    said = [step.get("config", {}).get("domain") for step in steps]
+    return next((float(value) for value in said if value is not None), None)
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Success under one setting.
+
+    Attributes:
+        dimensions: gap dimensions that were injected, or "".
+        setting: what was set, in words.
+        evidence: what the figures are evidence of.
+        before: of the base; None where it wasn't measured.
+        after: of the policy; None where it wasn't measured.
+    """
+
+    dimensions: str
+    setting: str
+    evidence: str
+    before: Rate | None
+    after: Rate | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured of a policy and of its base.
+
+    Attributes:
+        rows: success by setting, the nominal cell first.
+        gate: verdict and reason of the gate, or "".
+    """
+
+    rows: tuple[ResultRow, ...] = ()
+    gate: str = ""
+
+
+def results_of(run: Path, identities: Collection[str], base: str) -> Results:
+    """Return what the files in a run folder say of its policy.
+
+    Args:
+        run: the run folder; evaluations of the policy and of its base may lie in it.
+        identities: ids of the policy: of the adapter and of its merged twin.
+        base: id of the policy that it was adapted from, or "".
+    """
+    found: dict[tuple[str, str, str], dict[str, Rate]] = {}
+    for value in _values(run, EVALUATION):
+        if value.get("schema") != evaluation.SCHEMA:
+            continue
+        policy = str(value.get("policy"))
+        who = "after" if policy in identities else "before" if policy == base else ""
+        if not who:
+            continue
+        gaps = {name: severity for name, severity in value.get("gaps", {}).items() if severity}
+        injected = ", ".join(f"{name} {severity:g}" for name, severity in gaps.items())
+        cell = [f"{injected} (gap_seed {value.get('gap_seed', 0)})"] if gaps else []
+        dimensions = ", ".join(sorted({name.partition(".")[0] for name in gaps}))
+        where = evidence(Domain(value["domain"]))
+        for condition, rate in value["by_condition"].items():
+            words = [*cell, condition] if condition != NOMINAL or not cell else cell
+            rates = found.setdefault((dimensions, "; ".join(words), where), {})
+            measured = _rate(rate)
+            if who not in rates or rates[who].trials < measured.trials:
+                rates[who] = measured
+    order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
+    rows = tuple(
+        ResultRow(*key, found[key].get("before"), found[key].get("after")) for key in order
+    )
+    gates = [
+        value
+        for value in _values(run, GATE)
+        if isinstance(value.get("contest"), Mapping)
+        and value["contest"].get("candidate") in identities
+    ]
+    rows += tuple(row for value in gates for row in _gate_rows(value))
+    verdict = ""
+    if gates:
+        value = gates[0]
+        verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
+        verdict += str(value.get("says", ""))
+        verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
+    return Results(rows, verdict)
+
+
+def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
+    """Yield what a gate's stages counted of both sides, task by task."""
+    for stage in value.get("stages", ()):
+        rates = {name: _rate(said) for name, said in stage.get("rates", {}).items()}
+        for name, after in rates.items():
+            task, _, side = name.rpartition(": ")
+            if side == "candidate":
+                before = rates.get(f"{task}: baseline" if task else "baseline")
+                where = f"gate, {stage['stage']}, until it was decided"
+                setting = f"{where}: {task}" if task else where
+                yield ResultRow("", setting, str(value.get("evidence", "")), before, after)
+
+
+def _rate(said: Mapping[str, Any]) -> Rate:
+    low, high = said["interval"]
+    return Rate(said["successes"], said["trials"], said["rate"], (low, high))
+
+
+def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the files called `name` in a run folder, leaving out what can't be read."""
+    for depth in range(DEPTH + 1):
+        for file in sorted(run.glob("*/" * depth + name)):
+            try:
+                value = read_json(file)
+            except GaploopError as error:
+                log.warning("%s isn't used for the card: %s", file, error)
+                continue
+            if isinstance(value, dict):
+                yield value

@@ -22,8 +22,7 @@ from peft import PeftModel
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.evaluating.log import RolloutLog
-from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, summarise
+from gaploop.finetune.evaluation import NOMINAL, Evaluation, Rollout, RolloutLog, summarise
 from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 

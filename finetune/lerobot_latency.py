@@ -21,7 +21,7 @@ import torch
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.types import Observation
 from gaploop.finetune.lerobot_policy import ActPolicy
-from gaploop.teleop.preflight.item import By, Item, Result
+from gaploop.teleop.checks.result import CheckResult, Level
 
 VARIANTS: Final[Mapping[str, str]] = {
     "fp32": "as trained",
@@ -128,7 +128,7 @@ def time_plans(plan: Callable[[], object], n: int) -> PlanTiming:
     return PlanTiming(tuple(took_s), tuple(cpu_s))
 
 
-def check_latency(timing: PlanTiming, fps: float, execute: int) -> Item:
+def check_latency(timing: PlanTiming, fps: float, execute: int) -> CheckResult:
     """Return whether plans come in time.
 
     Args:
@@ -142,9 +142,9 @@ def check_latency(timing: PlanTiming, fps: float, execute: int) -> Item:
     found += f"{period_s * 1e3:.0f} ms, a plan {bridged_s * 1e3:.0f}"
     data = {"p50_s": median_s, "p99_s": worst_s, "period_s": period_s, "plan_s": bridged_s}
     if worst_s <= period_s:
-        return Item("latency", Result.OK, By.MACHINE, found, data=data)
+        return CheckResult("latency", Level.OK, found, data=data)
     mend = "See which number format is faster here: gaploop latency"
     if worst_s <= bridged_s:
         found += "; it is made ahead, so the arm doesn't wait, but answers late"
-        return Item("latency", Result.WARN, By.MACHINE, found, mend, data)
-    return Item("latency", Result.FAIL, By.MACHINE, f"{found}; the arm would wait", mend, data)
+        return CheckResult("latency", Level.WARN, found, mend, data)
+    return CheckResult("latency", Level.FAIL, f"{found}; the arm would wait", mend, data)

@@ -12,9 +12,8 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import ActPolicy
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 
-IMAGES: Final = "observation.images."
 ENCODERS: Final = (
     "model.encoder",
     "diffusion.rgb_encoder",

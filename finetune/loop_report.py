@@ -34,16 +34,25 @@ from gaploop.failure_analysis.report.page import (
 from gaploop.failure_analysis.report.page import text as paragraph
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
 from gaploop.finetune.closed_loop import LoopResult
-from gaploop.finetune.demo import DemoResult
+from gaploop.finetune.demo import ABSTAINED, DemoResult, DrawResult, accuracy, confusion
 from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.sweep import ABSTAINED, DrawResult, accuracy, confusion
-from gaploop.finetune.verdict import Answer
+from gaploop.finetune.gate.judge import Answer
 from gaploop.sim.gaps import draw_gaps
 
 CARDS: Final = 3
 """Failed takes shown in pictures, per cell."""
 INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
 """Which pictures of a take are shown, as fractions of its length."""
+STAGES: Final = {
+    "failed": ("failed takes", "rollouts/"),
+    "diagnosis": ("diagnosis", "diagnosis.json"),
+    "plan": ("plan", "plan.yaml"),
+    "demonstrations": ("demonstrations", "takes/"),
+    "run": ("training run", "run/run.json"),
+    "adapter": ("adapter", "run/adapter/"),
+}
+"""Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
+SHOWN_IDS: Final = 4
 
 
 def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
@@ -225,18 +234,6 @@ def _lineage(result: DemoResult) -> Section:
     lead = "Each stage names the one before by id; the files lie beside this page."
     head = ("cell", "stage", "id", "file")
     return section("Lineage", lead, [table(head, rows)])
-
-
-STAGES: Final = {
-    "failed": ("failed takes", "rollouts/"),
-    "diagnosis": ("diagnosis", "diagnosis.json"),
-    "plan": ("plan", "plan.yaml"),
-    "demonstrations": ("demonstrations", "takes/"),
-    "run": ("training run", "run/run.json"),
-    "adapter": ("adapter", "run/adapter/"),
-}
-"""Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
-SHOWN_IDS: Final = 4
 
 
 def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from gaploop.core.protocols import Follower
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
-from gaploop.teleop.preflight.item import By, Item, Result
+from gaploop.finetune.lerobot_act import ACTION, STATE
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
+from gaploop.teleop.checks.result import CheckResult, Level
 
+type Stats = Mapping[str, Mapping[str, object]]
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
 FAR: Final = 4.0
@@ -25,6 +27,81 @@ NARROW: Final = 1e-4
 REACH: Final = 1.0
 """Actions this many spreads from their mean are usual in the takes, also where a gripper is either
 open or closed."""
+
+
+@dataclass(frozen=True)
+class FeatureSpread:
+    """How a feature was spread over the takes that a policy learned from.
+
+    Attributes:
+        mean: shape (n,), in LeRobot units.
+        std: shape (n,).
+    """
+
+    mean: FloatArray
+    std: FloatArray
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """What a policy was trained for.
+
+    Attributes:
+        fps: frames a second [Hz].
+        state_names: entries of `observation.state`; numbers where the policy doesn't name them.
+        action_names: entries of `action`.
+        units: LeRobot units of both; "" where it doesn't say.
+        robot_type: LeRobot's name of the follower; "" where it doesn't say.
+        cameras: name to (height, width) of the pictures it sees [px].
+        needs_scene: it sees the tracked scene.
+        execute: steps of a plan that it executes before the next one.
+        state: statistics of `observation.state`; None where it normalises otherwise.
+        action: statistics of `action`.
+    """
+
+    fps: float
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    units: str = ""
+    robot_type: str = ""
+    cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    needs_scene: bool = False
+    execute: int = 1
+    state: FeatureSpread | None = None
+    action: FeatureSpread | None = None
+
+
+def facts_of(policy: ActPolicy) -> PolicyFacts:
+    """Return what a loaded policy was trained for."""
+    bundle = policy.bundle
+    signature = bundle.signature
+    inputs = bundle.policy.config.input_features or {}
+    steps = bundle.preprocessor.steps
+    stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
+    return PolicyFacts(
+        signature.fps,
+        signature.state_names,
+        signature.action_names,
+        signature.units,
+        signature.robot_type,
+        {
+            key.removeprefix(IMAGES): (int(feature.shape[1]), int(feature.shape[2]))
+            for key, feature in inputs.items()
+            if key.startswith(IMAGES)
+        },
+        policy.needs_scene,
+        policy.execute,
+        _spread(stats, STATE),
+        _spread(stats, ACTION),
+    )
+
+
+def _spread(stats: Stats, key: str) -> FeatureSpread | None:
+    said = stats.get(key, {})
+    if "mean" not in said or "std" not in said:
+        return None
+    mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
+    return FeatureSpread(mean, std)
 
 
 @dataclass(frozen=True)
@@ -69,7 +146,7 @@ def seen_of(
     )
 
 
-def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
+def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     """Return what of the arm isn't what the policy was trained with; one item where all is."""
     faults = list(_faults(facts, seen))
     if faults:
@@ -80,11 +157,11 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
     if unsure:
         mend = "Policies that gaploop trains say it, in gaploop.json."
-        return [Item(FEATURES, Result.WARN, By.MACHINE, f"{found}; {unsure}", mend)]
-    return [Item(FEATURES, Result.OK, By.MACHINE, found)]
+        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", mend)]
+    return [CheckResult(FEATURES, Level.OK, found)]
 
 
-def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[Item]:
+def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
     yield from _names("observation.state", facts.state_names, seen)
     yield from _names("action", facts.action_names, seen)
     if facts.units and facts.units != seen.units:
@@ -105,7 +182,7 @@ def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[Item]:
                    "emulate --cameras, then --robot.cameras.")  # fmt: skip
 
 
-def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[Item]:
+def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckResult]:
     have = [f"{name}.pos" for name in seen.joint_names]
     if all(name.isdigit() for name in wanted):  # the policy doesn't name them
         if len(wanted) != len(have):
@@ -121,7 +198,7 @@ def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[Item]:
                "Choose a policy of this arm, or train one on its takes.")  # fmt: skip
 
 
-def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Item]:
+def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[CheckResult]:
     if name not in seen.cameras:
         known = ", ".join(seen.cameras) or "none"
         mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
@@ -129,20 +206,19 @@ def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Item]
     elif seen.cameras[name] != size:
         have = seen.cameras[name]
         found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
-        yield Item(
+        yield CheckResult(
             FEATURES,
-            Result.WARN if size[0] * have[1] == size[1] * have[0] else Result.FAIL,
-            By.MACHINE,
+            Level.WARN if size[0] * have[1] == size[1] * have[0] else Level.FAIL,
             f"{found}{size[1]}x{size[0]}",
             f"Set width: {size[1]} and height: {size[0]} in --robot.cameras.",
         )
 
 
-def _bad(found: str, mend: str) -> Item:
-    return Item(FEATURES, Result.FAIL, By.MACHINE, found, mend)
+def _bad(found: str, mend: str) -> CheckResult:
+    return CheckResult(FEATURES, Level.FAIL, found, mend)
 
 
-def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
+def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     """Return whether the state now, and the arm's limits, are what the policy's takes had.
 
     A joint at rest may be unusual; one that is far outside all takes means other units, another
@@ -151,15 +227,15 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[Item]:
     n = len(seen.joint_names)
     if facts.state is None or facts.action is None or len(facts.state.mean) != n:
         found = "the policy's statistics can't be compared with the arm's joints"
-        return [Item(STATISTICS, Result.WARN, By.MACHINE, found)]
+        return [CheckResult(STATISTICS, Level.WARN, found)]
     items = [*_narrow(facts.state, seen), *_state(facts.state, seen)]
     if len(facts.action.mean) == n:
         items += _reach(facts.action, seen)
-    bad = [item for item in items if item.result is not Result.OK]
+    bad = [item for item in items if item.level is not Level.OK]
     return bad or items[:1]
 
 
-def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
     worst = int(away.argmax())
     name = seen.joint_names[worst]
@@ -167,23 +243,23 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
     if away[worst] > IMPOSSIBLE:
         mend = "Check units, calibration (lerobot-calibrate) and joint order."
-        yield Item(STATISTICS, Result.FAIL, By.MACHINE, found, mend, data)
+        yield CheckResult(STATISTICS, Level.FAIL, found, mend, data)
     elif away[worst] > FAR:
         mend = "Put the arm where the policy's takes begin."
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend, data)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend, data)
     else:
-        yield Item(STATISTICS, Result.OK, By.MACHINE, found, data=data)
+        yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
 
-def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
         mend = "Train on takes in which it moves, or leave it out."
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend)
 
 
-def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
+def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     low, high = seen.limits.T
     span = np.maximum(high - low, NARROW)
     beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std
@@ -192,4 +268,4 @@ def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[Item]:
     if out:
         found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
         mend = "They will be clamped. Is it the arm that the takes were recorded with?"
-        yield Item(STATISTICS, Result.WARN, By.MACHINE, found, mend)
+        yield CheckResult(STATISTICS, Level.WARN, found, mend)

@@ -14,14 +14,12 @@ from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size
 from gaploop.finetune import demonstrations
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.batches import MixedBatches, TrainingSource
-from gaploop.finetune.data import load_source
-from gaploop.finetune.lerobot_learner import ActLearner
+from gaploop.finetune.batches import MixedBatches, TrainingSource, load_source
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.runs import describe
-from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.training import Progress, TrainResult, train
-from gaploop.finetune.tuning.tracked import set_aside
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.tuning.tracked import ActLearner, set_aside
 from gaploop.sim.arms import SO101, arm_named
 
 POLICY: Final = "policy"

@@ -2,39 +2,49 @@
 
 Everything random is drawn from (seed, step): the batch by the mixture, dropout by seeding
 torch anew each step. A run that was stopped and resumed therefore ends with the same weights
-as one that wasn't.
+as one that wasn't. Checkpoints are whole or not at all, with the one before kept.
+
+Batch normalisation in a policy's picture encoder learns without a gradient: its running mean and
+variance move with every batch in training mode. Where its weights are trained they belong to what a
+checkpoint holds; where they are frozen, as under an adapter, they stay as the base has them: an
+adapter doesn't carry them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import os
+import pickle
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NoReturn, Protocol
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_atomically
-from gaploop.finetune.batch_norm import running_statistics, training_mode
-from gaploop.finetune.checkpoints import (
-    CHECKPOINT,
-    PREVIOUS,
-    is_out_of_memory,
-    read_checkpoint,
-    write_checkpoint,
-)
-from gaploop.finetune.defer_signals import unbroken
+from gaploop.core.files import sync_folder, write_atomically
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.train_spec import TrainSpec
+from gaploop.finetune.tuning.presets import TrainSpec
 
 METRICS: Final = "metrics.jsonl"
 
 type Progress = Callable[[int, int, float], None]
 """Called after each step with (steps done, steps in all, loss)."""
+CHECKPOINT: Final = "checkpoint.pt"
+PREVIOUS: Final = "checkpoint.previous.pt"
+PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
+"""What tells a checkpoint from another file of PyTorch's."""
+_DAMAGED: Final = (
+    RuntimeError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError,
+    pickle.UnpicklingError,
+)  # fmt: skip
 
 
 class Batches(Protocol):
@@ -265,7 +275,7 @@ class _Run:
             self._stream = self.batches.stream(self.step)
         batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
         # Each process draws its own dropout and noise, the first what it would draw alone.
-        torch.manual_seed(_mixed(self.spec.seed, self.step + (self.ranks.rank << 32)))
+        torch.manual_seed(step_seed(self.spec.seed, self.step, self.ranks.rank))
         training_mode(self.learner.module)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.spec, self.step)
@@ -274,7 +284,7 @@ class _Run:
         try:
             value = self._gradients(batch)
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
-            with unbroken():  # a step broken off in the middle is no checkpoint
+            with defer_signals():  # a step broken off in the middle is no checkpoint
                 is_whole = False
                 self.optimizer.step()
                 self.step, self.is_settled = self.step + 1, False
@@ -370,6 +380,105 @@ def _step_of(line: str) -> float:
         return math.inf  # a kill cut it short
 
 
-def _mixed(seed: int, step: int) -> int:
-    """Spread (seed, step) over torch's seeds (odd constants from SplitMix64)."""
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return torch's seed of a process for a step (odd constants from SplitMix64)."""
+    step += rank << 32
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) % (1 << 63)
+
+
+log = logging.getLogger(__name__)
+
+
+def write_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint; a kill leaves it, or the one before, and never a part."""
+    part, path = folder / f"{CHECKPOINT}.part", folder / CHECKPOINT
+    try:
+        with part.open("wb") as stream:
+            torch.save(dict(state), stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except (OSError, RuntimeError) as error:  # PyTorch says "unexpected pos" of a full disk
+        part.unlink(missing_ok=True)
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise UnusableInputError(
+            f"{path} can't be written ({reason}); is the disk full? The checkpoint before is kept: "
+            "make room and go on with --resume."
+        ) from None
+    if path.exists():
+        os.replace(path, folder / PREVIOUS)
+    os.replace(part, path)
+    sync_folder(folder)
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read; None where there is none."""
+    for name in (CHECKPOINT, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+            if isinstance(state, dict) and state.keys() >= PARTS:
+                return state
+        except _DAMAGED as error:
+            if is_out_of_memory(error):
+                raise
+        if path.exists():  # where several processes look, another may have been first
+            # Out of the way: the next checkpoint would put it in the place of the good one before.
+            log.warning("%s is damaged and left aside as %s.damaged.", path, name)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path, path.with_name(f"{name}.damaged"))
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether memory ran out, on a GPU (PyTorch has a class for it) or off it (it has none)."""
+    says = ("out of memory", "not enough memory", "can't allocate memory")
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or any(word in str(error).lower() for word in says)
+
+
+def training_mode(module: torch.nn.Module) -> None:
+    """Put `module` into training mode, but for batch normalisation that isn't trained."""
+    module.train()
+    for part in module.modules():
+        if isinstance(part, _BatchNorm) and not _is_trained(part):
+            part.eval()
+
+
+def running_statistics(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the running statistics that training moves, by name."""
+    return {
+        f"{name}.{key}": value
+        for name, part in module.named_modules()
+        if isinstance(part, _BatchNorm) and _is_trained(part)
+        for key, value in part.named_buffers()
+    }
+
+
+def _is_trained(part: _BatchNorm) -> bool:
+    return any(parameter.requires_grad for parameter in part.parameters())
+
+
+@contextlib.contextmanager
+def defer_signals() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until the block is over; only the main thread gets any."""
+    came: list[int] = []
+
+    def later(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        before = {s: signal.signal(s, later) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler or signal.SIG_DFL)
+        for number in came[:1]:
+            signal.raise_signal(number)

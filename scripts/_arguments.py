@@ -1,29 +1,193 @@
 """From a command line to a command's config: the options of its dataclass, read and checked.
 
-Draccus decodes (as in LeRobot: the same types, the same choice registries such as
-`--robot.type`); the command line is read here, because draccus's own reader interprets text
-as YAML (a task "pick: the cube" becomes a mapping), knows no bare booleans and no
-positionals, and reports errors as argparse does.
+Options are read off a dataclass, those within it and the chosen types. Draccus decodes (as in
+LeRobot: the same types, the same choice registries such as `--robot.type`); the command line is
+read here, because draccus's own reader interprets text as YAML (a task "pick: the cube" becomes a
+mapping), knows no bare booleans and no positionals, and reports errors as argparse does.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+import functools
+import inspect
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import draccus
 import yaml
-from draccus.utils import DecodingError, DraccusException
+from draccus.utils import DecodingError, DraccusException, is_choice_type
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 from gaploop.core.schema import load_yaml
-from gaploop.scripts._option_fields import Option, find_options
 
 CONFIG_PATH: Final = "config_path"
+_TYPE_WORDS: Final = {bool: "true|false", int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a command.
+
+    Attributes:
+        name: with dots, without dashes, such as `dataset.root`.
+        kind: its type, without None.
+        default: what it is unless given; MISSING where it must be given.
+        differs: the default differs from that of the dataclass it stands in.
+        help: what it means, in words.
+        choices: the only values it may take, if it is a choice.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    differs: bool
+    help: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def is_list(self) -> bool:
+        """Say whether it takes several values."""
+        return (typing.get_origin(self.kind) or self.kind) in (list, tuple, set)
+
+    @property
+    def is_text(self) -> bool:
+        """Say whether its value is taken as it is written."""
+        return bool(self.choices) or all(kind in (str, Path) for kind in self.kinds)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """Return the types its value may have."""
+        union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
+        return typing.get_args(self.kind) if union else (self.kind,)
+
+    @property
+    def metavar(self) -> str:
+        """Return what stands after the `=` in the help."""
+        if self.choices:
+            return "|".join(self.choices)
+        if self.is_list:
+            return "'[A, B]'"
+        if (typing.get_origin(self.kind) or self.kind) is dict:
+            return "'{\"NAME\": VALUE}'"
+        return next((_TYPE_WORDS[k] for k in reversed(self.kinds) if k in _TYPE_WORDS), "VALUE")
+
+
+def find_options(
+    config_class: type, chosen: Mapping[str, str], default: Any = None, prefix: str = ""
+) -> Iterator[Option]:
+    """Yield the options of a dataclass, of those within it, and of the chosen types.
+
+    Args:
+        config_class: the dataclass.
+        chosen: option such as `robot` to the type chosen for it.
+        default: an instance whose values stand where nothing is given.
+        prefix: what stands before each name.
+    """
+    hints = typing.get_type_hints(config_class)
+    for spec in dataclasses.fields(config_class):
+        if not spec.init:
+            continue
+        kind, name = _without_none(hints[spec.name]), prefix + spec.name.rstrip("_")
+        own = spec.default
+        if spec.default_factory is not dataclasses.MISSING:
+            own = spec.default_factory()
+        value = own if default is None else getattr(default, spec.name)
+        doc = _help(config_class, spec.name)
+        if is_choice_type(kind):
+            known = kind.get_known_choices()
+            shown = tuple(sorted(known))
+            yield Option(f"{name}.type", str, None, False, doc, shown)
+            selected = known.get(chosen.get(name, kind.default_choice_name()))
+            if selected is not None:
+                yield from find_options(selected, chosen, None, f"{name}.")
+        elif dataclasses.is_dataclass(kind):
+            within = value if dataclasses.is_dataclass(value) else None
+            yield from find_options(typing.cast(type, kind), chosen, within, f"{name}.")
+        else:
+            yield Option(name, kind, value, value != own, doc, _choices(kind))
+
+
+def _without_none(kind: Any) -> Any:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        rest = tuple(k for k in typing.get_args(kind) if k is not type(None))
+        return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (built at run time)
+    return kind
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(str(member.value) for member in kind)
+    if typing.get_origin(kind) is typing.Literal:
+        return tuple(str(value) for value in typing.get_args(kind))
+    return ()
+
+
+def _help(config_class: type, name: str) -> str:
+    """Return what the class that defines a field says about it."""
+    for owner in config_class.__mro__:
+        if name in inspect.get_annotations(owner):
+            return " ".join(_field_docs(owner).get(name, "").split())
+    return ""
+
+
+@functools.cache
+def _field_docs(owner: type) -> dict[str, str]:
+    """Return field to its docstring, else LeRobot's ways: a comment, an entry of "Attributes:".
+
+    (Draccus's reader loses the docstring of the first field and fails on "Attributes:".)
+    """
+    found = _attributes_section(inspect.getdoc(owner) or "")
+    try:
+        source = textwrap.dedent(inspect.getsource(owner))
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError):  # made at run time, or indented beyond repair
+        return found
+    lines = source.splitlines()
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    for place, spec in enumerate(body):
+        if isinstance(spec, ast.AnnAssign) and isinstance(spec.target, ast.Name):
+            after = body[place + 1] if place + 1 < len(body) else None
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                found[spec.target.id] = str(after.value.value)
+                continue
+            # The comment above a field, or else the one beside it.
+            above = itertools.takewhile(
+                lambda line: line.lstrip().startswith("#"), reversed(lines[: spec.lineno - 1])
+            )
+            said = [line.strip().lstrip("#").strip() for line in above][::-1]
+            beside = lines[(spec.end_lineno or spec.lineno) - 1][spec.end_col_offset or 0 :].strip()
+            if not said and beside.startswith("#"):
+                said = [beside.lstrip("#").strip()]
+            if any(said):
+                found[spec.target.id] = " ".join(said)
+    return found
+
+
+def _attributes_section(doc: str) -> dict[str, str]:
+    """Return the entries of a docstring's "Attributes:" section."""
+    _, _, section = doc.partition("Attributes:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if not line.strip():
+            break
+        head, colon, rest = line.strip().partition(":")
+        if colon and line.startswith("    ") and not line.startswith("     "):
+            name = head.split()[0]
+            found[name] = rest.strip()
+        elif name:
+            found[name] += f" {line.strip()}"
+    return found
 
 
 def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], program: str) -> Any:
@@ -41,11 +205,13 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     """
     given_path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
     nested = load_yaml(Path(given_path), "Config file") if given_path else {}
-    options = _options(config_class, nested, chosen_types(argv))
-    _check_names(nested, options, f"{given_path}: unknown", f"{program} --help")
-    for name, text in _read(argv, options, positional, program):
-        _put(nested, name, _value(options[name], text))
-    return _made(config_class, nested, options)
+    return _config(
+        config_class,
+        nested,
+        chosen_types(argv),
+        lambda options: _read(argv, options, positional, program),
+        (f"{given_path}: unknown", f"{program} --help=all"),
+    )
 
 
 def from_values(
@@ -67,33 +233,50 @@ def from_values(
     Raises:
         UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
     """
-    options = _options(config_class, nested, {})
-    _check_names(nested, options, "Unknown", f"help({program})")
-    for name, text in _name_loose([str(g) for g in given], options, positional, program):
-        _put(nested, name, _value(options[name], text))
-    return _made(config_class, nested, options)
+    return _config(
+        config_class,
+        nested,
+        {},
+        lambda options: _read([str(g) for g in given], options, positional, program),
+        ("Unknown", f"help({program})"),
+    )
 
 
-def _options(
-    config_class: type, nested: Mapping[str, Any], chosen: Mapping[str, str]
-) -> dict[str, Option]:
+def _config(
+    config_class: type,
+    nested: dict[str, Any],
+    chosen: Mapping[str, str],
+    texts: Callable[[Mapping[str, Option]], Iterable[tuple[str, str]]],
+    words: tuple[str, str],
+) -> Any:
+    """Return the config of nested values and, over them, of options with their texts."""
     in_file = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    return {o.name: o for o in find_options(config_class, {**in_file, **chosen})}
-
-
-def _made(config_class: type, nested: dict[str, Any], options: Mapping[str, Option]) -> Any:
+    options = {o.name: o for o in find_options(config_class, {**in_file, **chosen})}
+    for name, _ in _flat(nested, options.keys()):
+        if name not in options:
+            raise UnusableInputError(
+                f"{words[0]} option '{name}'.{nearest(name, options).replace('--', '')} "
+                f"All of them: {words[1]}"
+            )
+    for name, text in texts(options):
+        holder, (*groups, leaf) = nested, name.split(".")
+        for group in groups:
+            if not isinstance(holder.get(group), dict):
+                holder[group] = {}
+            holder = holder[group]
+        holder[leaf] = _value(options[name], text)
     for option in options.values():
         group, _, leaf = option.name.rpartition(".")
-        holder = _get(nested, group) if group else None
-        if option.differs and isinstance(holder, dict) and leaf not in holder:
-            holder[leaf] = draccus.encode(option.default)
-    return _decode(config_class, _python_names(config_class, nested), options)
-
-
-def _python_names(config_class: type, nested: dict[str, Any]) -> dict[str, Any]:
-    """Return values by field: an option such as --import stands in the field `import_`."""
+        beside = _get(nested, group) if group else None
+        if option.differs and isinstance(beside, dict) and leaf not in beside:
+            beside[leaf] = draccus.encode(option.default)
+    # An option such as --import stands in the field `import_`.
     fields = {spec.name.rstrip("_"): spec.name for spec in dataclasses.fields(config_class)}
-    return {fields.get(name, name): value for name, value in nested.items()}
+    nested = {fields.get(name, name): value for name, value in nested.items()}
+    try:
+        return draccus.decode(config_class, nested)
+    except DraccusException as error:
+        raise _readable(error, nested, options) from None
 
 
 def chosen_types(argv: Sequence[str]) -> dict[str, str]:
@@ -142,30 +325,19 @@ def _read(
         if (option is None and name != CONFIG_PATH) or not token.startswith("--"):
             raise UnusableInputError(
                 f"Unknown option {token.partition('=')[0]}.{nearest(name, options)} "
-                f"All of them: {program} --help"
+                f"All of them: {program} --help=all"
             )
         if not equals:
-            text = _next_text(option, tokens)
+            ahead = tokens[0] if tokens else None
+            if option is not None and option.kind is bool:  # a bare one means true
+                text = tokens.pop(0) if ahead in ("true", "false") else "true"
+            elif ahead is None or ahead.startswith("--"):
+                word = option.metavar if option else "FILE.yaml"
+                raise UnusableInputError(f"--{name} needs a value: --{name}={word}")
+            else:
+                text = tokens.pop(0)
         if option is not None:
             yield name, text
-    yield from _name_loose(loose, options, positional, program)
-
-
-def _next_text(option: Option | None, tokens: list[str]) -> str:
-    """Take an option's text from the next token; a bare boolean means true."""
-    ahead = tokens[0] if tokens else None
-    if option is not None and option.kind is bool:
-        return tokens.pop(0) if ahead in ("true", "false") else "true"
-    if ahead is None or ahead.startswith("--"):
-        name, word = (option.name, option.metavar) if option else (CONFIG_PATH, "FILE.yaml")
-        raise UnusableInputError(f"--{name} needs a value: --{name}={word}")
-    return tokens.pop(0)
-
-
-def _name_loose(
-    loose: Sequence[str], options: Mapping[str, Option], positional: Sequence[str], program: str
-) -> Iterator[tuple[str, str]]:
-    """Give arguments without a name the name of the option they fill."""
     names = [name for name in positional if name in options]
     for place, token in enumerate(loose):
         if place < len(names) - 1 or (place < len(names) and not options[names[place]].is_list):
@@ -208,19 +380,8 @@ def _check_finite(option: Option, value: Any) -> None:
         raise UnusableInputError(f"--{option.name} must be finite, got {value}.")
 
 
-def _check_names(
-    nested: Mapping[str, Any], options: Mapping[str, Option], where: str, all_of_them: str
-) -> None:
-    for name, _ in _flat(nested, set(options)):
-        if name not in options:
-            raise UnusableInputError(
-                f"{where} option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: {all_of_them}"
-            )
-
-
 def _flat(
-    nested: Mapping[str, Any], leaves: frozenset[str] | set[str] = frozenset(), prefix: str = ""
+    nested: Mapping[str, Any], leaves: Collection[str] = (), prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     for key, value in nested.items():
         name = f"{prefix}{key}"
@@ -230,26 +391,10 @@ def _flat(
             yield name, value
 
 
-def _put(nested: dict[str, Any], name: str, value: Any) -> None:
-    *groups, leaf = name.split(".")
-    for group in groups:
-        if not isinstance(nested.get(group), dict):
-            nested[group] = {}
-        nested = nested[group]
-    nested[leaf] = value
-
-
 def _get(nested: Any, name: str) -> Any:
     for part in name.split("."):
         nested = nested.get(part) if isinstance(nested, dict) else None
     return nested
-
-
-def _decode(config_class: type, nested: dict[str, Any], options: Mapping[str, Option]) -> Any:
-    try:
-        return draccus.decode(config_class, nested)
-    except DraccusException as error:
-        raise _readable(error, nested, options) from None
 
 
 def _readable(
@@ -269,7 +414,16 @@ def _readable(
     )
     missing = re.findall(r"`(\w+)`", said) if "required field" in said else []
     if fits is not None and (missing or "choice class" in said):
-        return _inside(fits, path, said, missing, causes)
+        # Within an option's value, such as one camera of `--robot.cameras`.
+        entry = ".".join(path[fits.name.count(".") + 1 :])
+        where = f"--{fits.name}"
+        if missing:
+            return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
+        given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
+        known = next((t for t in _choice_types(fits.kind)), None)
+        if known is None:
+            return UnusableInputError(f"{where}: '{entry}': {said}")
+        return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
     if missing:
         names = [".".join((*path, name)) for name in missing]
         shown = (f"--{n}={options[n].metavar}" if n in options else f"--{n}.type" for n in names)
@@ -281,25 +435,6 @@ def _readable(
         )
     place = f"--{'.'.join(path)}: " if path else ""
     return UnusableInputError(f"{place}{causes[-1]}")
-
-
-def _inside(
-    option: Option,
-    path: Sequence[str],
-    said: str,
-    missing: Sequence[str],
-    causes: Sequence[BaseException],
-) -> GaploopError:
-    """Return what is wrong within an option's value, such as one camera of `--robot.cameras`."""
-    entry = ".".join(path[option.name.count(".") + 1 :])
-    where = f"--{option.name}"
-    if missing:
-        return UnusableInputError(f"{where}: '{entry}' lacks {', '.join(missing)}.")
-    given = next((c.args[0] for c in causes if isinstance(c, KeyError) and c.args), "")
-    known = next((t for t in _choice_types(option.kind)), None)
-    if known is None:
-        return UnusableInputError(f"{where}: '{entry}': {said}")
-    return unknown_choice("type", given, known.get_known_choices(), f"{where}, '{entry}'")
 
 
 def _choice_types(kind: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
+    from gaploop.collect.devices import Arms
     from gaploop.teleop.lerobot_devices.force import ForceLeader
 
 log = logging.getLogger(__name__)
@@ -41,22 +42,6 @@ class Hands:
     force: ForceOptions = field(default_factory=ForceOptions)
 
 
-@dataclass(frozen=True)
-class Arms:
-    """Connected devices, torque off.
-
-    Attributes:
-        title: which arms, in words.
-        clock: the time that both live on.
-    """
-
-    follower: Follower
-    leader: Leader
-    cameras: tuple[CameraSource, ...]
-    clock: Clock
-    title: str
-
-
 def calibration_of(file: Path | None, follower: Follower) -> str:
     """Return the id of the station's calibration, after saying what may be out of date in it.
 
@@ -71,8 +56,7 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
         UnusableInputError: the calibration file can't be read.
     """
     from gaploop.core.kinematics import ArmModel, model_of
-    from gaploop.teleop.calibration.drift import before_recording
-    from gaploop.teleop.calibration.observation import CalibrationSighting
+    from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
     from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
     calibration = load_calibration(calibration_path(file), missing_ok=True)
@@ -135,6 +119,8 @@ def connect(
         DeviceError: a device doesn't answer, or isn't what it should be.
         UnusableInputError: options or calibration that can't be used.
     """
+    from gaploop.collect.devices import Arms
+
     title = f"{_name(robot)} ← {_name(teleop)}"
     with contextlib.ExitStack() as undo:
         expert: Leader | None
@@ -178,8 +164,27 @@ def leader_of(
         UnusableInputError: it doesn't fit the follower.
     """
     hands = hands or Hands()
-    leader = _window_leader(teleop, follower, station, hands)
-    leader = leader or _leader(teleop, follower, clock, expert)
+    chosen = kind(teleop)
+    leader: Leader
+    if chosen in (KEYBOARD, GAMEPAD, MOTION):  # moves the arm's tool, or runs a script
+        from gaploop.teleop.leaders import make
+
+        if chosen == MOTION:
+            leader = make.make_motion_leader(follower, station, teleop.options())
+        else:
+            made = make.make_keyboard_leader if chosen == KEYBOARD else make.make_gamepad_leader
+            leader = made(follower, station, hands.cartesian)
+    elif teleop.type != EXPERT:
+        from gaploop.teleop.lerobot_devices import make_leader
+
+        leader = make_leader(teleop, follower, clock)
+    elif expert is not None:
+        leader = expert
+    else:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
+            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
+        )
     if not hands.force.enabled:
         return leader
     with contextlib.ExitStack() as undo:
@@ -226,34 +231,6 @@ def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
     from gaploop.teleop.realtime import PacedClock
 
     return make_follower(robot, station), PacedClock(), None
-
-
-def _window_leader(
-    teleop: Any, follower: Follower, station: Station, hands: Hands
-) -> Leader | None:
-    """Return the leader that moves the arm's tool or runs a script, where one is asked for."""
-    chosen = kind(teleop)
-    if chosen not in (KEYBOARD, GAMEPAD, MOTION):
-        return None
-    from gaploop.teleop.leaders import make
-
-    if chosen == MOTION:
-        return make.make_motion_leader(follower, station, teleop.options())
-    opened = make.make_keyboard_leader if chosen == KEYBOARD else make.make_gamepad_leader
-    return opened(follower, station, hands.cartesian)
-
-
-def _leader(teleop: Any, follower: Follower, clock: Clock, expert: Leader | None) -> Leader:
-    if teleop.type == EXPERT:
-        if expert is not None:
-            return expert
-        raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only, not {follower.robot_type}. Use "
-            f"--robot.type={EMBEDDED}, or a leader: so101_leader, keyboard, motion, …"
-        )
-    from gaploop.teleop.lerobot_devices import make_leader
-
-    return make_leader(teleop, follower, clock)
 
 
 def _pushing(leader: Leader, teleop: Any, force: ForceOptions) -> ForceLeader:

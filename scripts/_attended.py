@@ -1,38 +1,53 @@
-"""A session with an operator: a thread records, the main thread shows and hears keys."""
+"""A session with an operator, on arms or in the embedded cell: its devices, display and keys."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.devices import (
+    ArmDevices,
+    Arms,
+    CellDevices,
+    SessionDevices,
+    StandingArm,
+)
+from gaploop.collect.operator import display
+from gaploop.collect.operator.attended import AttendedSession
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole
+from gaploop.collect.operator.console import Driving, OperatorConsole
+from gaploop.collect.operator.machine import StageTiming
 from gaploop.collect.operator.sounds import SoundPlayer
-from gaploop.collect.operator.state import StageTiming
-from gaploop.collect.session import SessionEnd
+from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
-from gaploop.scripts import _arms, _operator_screen, record
-from gaploop.scripts._arm_connection import ArmOptions, arm_cast
-from gaploop.scripts._arms import EMBEDDED
-from gaploop.scripts._attended_session import AttendedJob, AttendedSession
+from gaploop.core.protocols import Follower, Leader
+from gaploop.core.station import Station
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Outcome
+from gaploop.scripts import _arms
 from gaploop.scripts._campaign import require_person
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
-from gaploop.scripts._session_devices import SessionDevices, embedded_cast
 from gaploop.scripts._signals import stoppable
-from gaploop.teleop.leaders.options import ForceOptions
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.sensors import connect_sensors
+from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
-    from gaploop.datasets.lerobot_publish import PublishReport
+    pass
+
+from gaploop.scripts._sessions import Recorded, SessionJob, embedded
 
 log = logging.getLogger(__name__)
 
-TAKEN = {
+FPS: Final = 30.0
+"""Frames a second of a real arm, as in lerobot-record [Hz]."""
+TAKEN: Final = {
     _arms.KEYBOARD: {
         "space": "hold to move",
         "escape": "emergency stop",
@@ -50,55 +65,72 @@ TAKEN = {
     },
 }
 """Leader to the keys that it needs whether or not its dead-man button is held."""
-HELD = {_arms.KEYBOARD: "Space", _arms.GAMEPAD: "R1"}
+HELD: Final = {_arms.KEYBOARD: "Space", _arms.GAMEPAD: "R1"}
 
 
-def attend(job: AttendedJob) -> tuple[SessionEnd, list[PublishReport], list[int]]:
+def record_attended(job: SessionJob) -> Recorded:
     """Record with an operator.
-
-    Returns:
-        How the session went, every publication, and the signals that came.
 
     Raises:
         DeviceError: a device failed; what was sealed is published.
         UnusableInputError: options that can't be used.
     """
-    config, rolling = job.config, job.rolling
-    leads = _leads(job)
-    keys = KeyMap.of(config.keys, TAKEN.get(leads, {}), DEFAULTS if rolling is None else ROLLOUT)
-    display = _operator_screen.chosen_display(config.display, leads in TAKEN)
-    if display == "none" and job.campaign is not None:
+    config, driver, leads = job.config, job.driver, job.leads
+    keys = KeyMap.of(config.keys, TAKEN.get(leads, {}), DEFAULTS if driver is None else ROLLOUT)
+    shown = display.chosen_display(config.display, leads in TAKEN)
+    if shown == "none" and job.campaign is not None:
         require_person(job.station, config.yes, stdin_is_terminal=False)
     publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
     with publisher, contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable(STOPPING))
-        cast = cleanup.enter_context(_cast(job, keys, display != "none"))
-        check_targets(cast.make_rig, job.quotas, job.root, job.journal)
-        player = cleanup.enter_context(SoundPlayer(config.play_sounds and display != "none"))
+        devices = cleanup.enter_context(_devices(job, keys, shown != "none"))
+        check_targets(devices.rig, job.quotas, job.root, job.journal)
+        player = cleanup.enter_context(SoundPlayer(config.play_sounds and shown != "none"))
         book = LabelBook(job.journal, config.operator)
         cleanup.callback(book.close)
+        timing = StageTiming(
+            config.dataset.episode_time_s,
+            config.dataset.reset_time_s,
+            config.auto_start or shown == "none",
+        )
         console = OperatorConsole(
-            _timing(job, display),
+            timing,
             keys,
             book,
             task=job.spec.task,
             play=player.play,
             hand_held=HELD.get(leads, ""),
-            asks=display != "none",
+            asks=shown != "none",
         )
-        console.safety = cast.safety
-        if rolling is not None:
-            console.driving = rolling.driving()
-        _warm_up()
+        console.safety = devices.safety
+        if driver is not None:
+            console.driving = Driving(driver.switch, driver.driven)
+        # Import now what suggesting needs: later it would hold up the control loop.
+        import gaploop.failure_analysis.diagnosis  # noqa: F401
+
         publisher.before = book.flush
-        session = AttendedSession(job, cast, console, book, stopped, publisher)
+        session = AttendedSession(
+            devices,
+            job.spec,
+            job.quotas,
+            console,
+            book,
+            suggest=_suggest,
+            station=job.station,
+            stopped=stopped,
+            publish=publisher.behind,
+            attempts=None if driver is None else driver.attempts,
+            progress=None if job.campaign is None else job.campaign.progress,
+            always=getattr(config.robot, "conditions", {}),
+            by_hand=config.robot.type != _arms.EMBEDDED and not getattr(config, "yes", False),
+            patience_s=config.reconnect_s,
+        )
         cleanup.callback(session.close)
-        turn = cleanup.enter_context(_screen(display, console, cast, rolling is not None))
-        session.remember()
-        cast.start()
+        turn = cleanup.enter_context(_screen(shown, console, devices, driver is not None))
+        devices.start()
         end = session.run(turn)
         try:
-            cast.finish()
+            devices.finish()
         except DeviceError as error:
             if not end.trip:
                 raise
@@ -106,64 +138,128 @@ def attend(job: AttendedJob) -> tuple[SessionEnd, list[PublishReport], list[int]
     return end, publisher.reports, stopped
 
 
-def _leads(job: AttendedJob) -> str:
-    """Return the type of leader by which a person drives; "" where nobody does."""
-    teleop = job.config.teleop
-    by_nobody = job.rolling is not None and not job.rolling.has_person
-    return "" if by_nobody or not hasattr(teleop, "get_known_choices") else _arms.kind(teleop)
+def _screen(
+    shown: str, console: OperatorConsole, devices: SessionDevices, rolls: bool
+) -> contextlib.AbstractContextManager[display.Turn]:
+    if shown == "window":
+        title = f"gaploop {'rollout' if rolls else 'record'}"
+        return display.window(console, lambda: devices.monitor, devices.window, title)
+    if shown == "terminal":
+        return display.terminal(console, devices.window)
+    return display.nowhere(console, lambda line: log.info("%s", line))
 
 
-def _timing(job: AttendedJob, display: str) -> StageTiming:
-    config = job.config
-    return StageTiming(
-        config.dataset.episode_time_s,
-        config.dataset.reset_time_s,
-        config.auto_start or display == "none",
-    )
+def _suggest(take: Take) -> Mapping[str, object]:
+    """Return what failure analysis says of a take, as if it had failed."""
+    from gaploop.failure_analysis.diagnosis import diagnose, suggested_labels
+
+    found = diagnose([replace(take, outcome=Outcome.FAILURE)]).takes
+    return {event.field: event.value for event in suggested_labels(found[0])} if found else {}
 
 
 @contextlib.contextmanager
-def _cast(job: AttendedJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
-    config, rolling = job.config, job.rolling
-    hands = None
-    if hasattr(config, "cartesian"):
-        hands = _arms.Hands(config.cartesian, getattr(config, "force", ForceOptions()))
-    if config.robot.type == EMBEDDED:
-        teleop = config.teleop if _leads(job) else None
-        make = functools.partial(record.embedded, config)
-        with embedded_cast(make, teleop, hands, rolling) as cast:
-            yield cast
+def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
+    """Yield connected devices, torque off until `start`; all is limp and closed afterwards."""
+    config, driver = job.config, job.driver
+    if config.robot.type == _arms.EMBEDDED:
+
+        def leader_of(follower: Follower, station: Station, clock: Clock) -> Leader:
+            return _arms.leader_of(config.teleop, follower, station, clock, hands=job.hands)
+
+        is_led = job.leads not in ("", _arms.EXPERT)
+        cell = CellDevices(
+            functools.partial(embedded, config),
+            shared=job.shared,
+            leader_of=leader_of if is_led else None,
+        )
+        with contextlib.closing(cell):
+            yield cell
         return
-    from gaploop.scripts._record_arms import FPS
-
-    options = ArmOptions(
-        config.robot,
-        config.teleop,
-        job.station,
-        config.station,
-        config.dataset.fps or (FPS if rolling is None else rolling.policy.fps),
-        hands,
-        is_watched,
-        config.reconnect_s,
-        keys.name(Command.CLEAR) or "Enter",
-        rolling,
-        config.sensors,
-    )
-    with arm_cast(options) as cast:
-        yield cast
+    fps = config.dataset.fps or (FPS if driver is None else driver.policy.fps)
+    with ArmConnector(job) as connector:
+        arms = ArmDevices(
+            connector.connect,
+            job.station,
+            Rates.near(fps),
+            shared=job.shared,
+            is_watched=is_watched,
+            patience_s=config.reconnect_s,
+            clear_words=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
+        )
+        with contextlib.closing(arms):
+            yield arms
 
 
-def _screen(
-    display: str, console: OperatorConsole, cast: SessionDevices, rolls: bool
-) -> contextlib.AbstractContextManager[_operator_screen.Turn]:
-    if display == "window":
-        title = f"gaploop {'rollout' if rolls else 'record'}"
-        return _operator_screen.window(console, cast.eyes, cast.leader, title)
-    if display == "terminal":
-        return _operator_screen.terminal(console, cast.leader)
-    return _operator_screen.nowhere(console, lambda line: log.info("%s", line))
+class ArmConnector(contextlib.ExitStack):
+    """Connects a session's arms, cameras and sensors, as often as they are lost.
+
+    A leader with a window, which belongs to a thread, outlives the arms: it ends with the block.
+    """
+
+    def __init__(self, job: SessionJob) -> None:
+        super().__init__()
+        self._job = job
+        self._kept: tuple[Leader, StandingArm] | None = None
+
+    def connect(self) -> Arms:
+        """Connect everything, torque off; all or nothing.
+
+        Raises:
+            DeviceError: a device doesn't answer.
+            UnusableInputError: options or a calibration that can't be used.
+        """
+        config, station, driver = self._job.config, self._job.station, self._job.driver
+        with contextlib.ExitStack() as undo:
+            follower, clock = _arms.follower_of(config.robot, station)
+            undo.callback(disconnect, follower)
+            leader = self._leader(follower, clock) if self._job.leads else None
+            undo.callback(disconnect, leader)
+            cameras = _arms.cameras_of(config.robot, clock)
+            undo.callback(disconnect, *cameras)
+            sensors = connect_sensors(config.sensors)
+            undo.callback(disconnect, *sensors)
+            tracker = None if driver is None else driver.tracker(cameras, station)
+            calibration = _arms.calibration_of(config.station, follower)
+            undo.pop_all()
+        return Arms(
+            follower,
+            leader,
+            cameras,
+            clock,
+            sensors=sensors,
+            tracker=tracker,
+            calibration=calibration,
+            window=None if self._kept is None else self._kept[0],
+        )
+
+    def _leader(self, follower: Follower, clock: Clock) -> Any:
+        """Connect who leads the arm by hand."""
+        job, teleop = self._job, self._job.config.teleop
+        if job.leads in (_arms.KEYBOARD, _arms.GAMEPAD):
+            if self._kept is None:
+                standing = StandingArm(follower)
+                kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)
+                if callable(close := getattr(kept, "close", None)):
+                    self.callback(close)
+                self._kept = kept, standing
+            self._kept[1].now = follower
+            return _KeptOpen(self._kept[0])
+        leader = _arms.leader_of(teleop, follower, job.station, clock, hands=job.hands)
+        if job.driver is None:
+            return leader
+        from gaploop.teleop.lerobot_devices.aligning import aligning
+
+        return aligning(leader) or leader  # a leader arm comes to the arm's pose first
 
 
-def _warm_up() -> None:
-    """Import now what suggesting needs: later it would hold up the control loop."""
-    import gaploop.failure_analysis.diagnosis  # noqa: F401
+class _KeptOpen:
+    """A leader that isn't closed with the arms that it drives."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leader, name)
+
+    def close(self) -> None:
+        """Do nothing; `ArmConnector` closes it."""

@@ -1,46 +1,78 @@
-"""The parts of `gaploop calibrate` that work on files."""
+"""What `gaploop calibrate` does: show, board, intrinsics, hand_eye, latency, drift."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
-from gaploop.scripts import options
-from gaploop.scripts._calibrate_text import (
-    age,
-    hand_eye_answer,
-    hand_eye_lines,
-    intrinsics_answer,
-    intrinsics_lines,
-    quality,
+import numpy as np
+
+from gaploop.core import journal_format
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import existing_folder, sha256, writable_folder, write_json
+from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.take import Take
+from gaploop.core.telemetry import Telemetry
+from gaploop.datasets.telemetry_zarr import read_telemetry
+from gaploop.scripts import _arms, _calibrate_live, options
+from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
+from gaploop.teleop.calibration.drift import CalibrationSighting, check_drift
+from gaploop.teleop.calibration.geometry import rotation_vector
+from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye, explained
+from gaploop.teleop.calibration.intrinsics import calibrate_intrinsics
+from gaploop.teleop.calibration.latency import (
+    JointMotion,
+    Lag,
+    camera_latency,
+    measure_latency,
+    picture_motion,
 )
-
-if TYPE_CHECKING:
-    from gaploop.core.kinematics import ArmModel
-    from gaploop.scripts.calibrate import BoardOptions, CalibrateFields
-    from gaploop.teleop.calibration.board import Board
-    from gaploop.teleop.calibration.store import CellCalibration
+from gaploop.teleop.calibration.pictures import coverage_picture, hand_eye_picture
+from gaploop.teleop.calibration.sightings import (
+    POSE_FILES,
+    BoardSightings,
+    find_boards,
+    find_sightings,
+    image_files,
+    read_image,
+    read_poses,
+)
+from gaploop.teleop.calibration.store import (
+    OLD_DAYS,
+    CellCalibration,
+    calibration_path,
+    load_calibration,
+    save_part,
+)
 
 log = logging.getLogger(__name__)
 
 WORTH_EXPLAINING_MM: Final = 1.0
 """A hand-eye residual above this is looked into: a good print and a good arm are below it."""
+MOST_TAKES: Final = 20
+"""More takes make the interval narrower than the arm's own spread."""
 
 
 def show(config: CalibrateFields) -> int:
     """Print what is calibrated, how long ago, and how well."""
-    from gaploop.teleop.calibration.store import OLD_DAYS, load_calibration
-
-    calibration = load_calibration(calibration_file(config))
+    calibration = load_calibration(_file(config))
     ages = calibration.ages_days()
     lines = [f"{calibration.path}: {calibration.id}"]
     for name, part in calibration.parts():
-        old = "  older than a month: worth repeating" if ages[name] > OLD_DAYS else ""
-        lines.append(f"  {name:<32} {age(ages[name]):>10}  {quality(part)}{old}")
+        days = ages[name]
+        age = "today" if days < 1 else "1 day" if days < 2 else f"{days:.0f} days"
+        good = str(part.get("file", ""))
+        if "rms_px" in part:
+            good = f"{part['rms_px']:.2f} px RMS, {part['width']}x{part['height']}"
+        elif "held_out_mm" in part:
+            good = f"{part['held_out_mm']:.1f} mm held out, {part['setup'].replace('_', ' ')}"
+        elif "latency_s" in part:
+            good = _milliseconds(part["latency_s"], part["interval_s"])
+        old = "  older than a month: worth repeating" if days > OLD_DAYS else ""
+        lines.append(f"  {name:<32} {age:>10}  {good}{old}")
     answer = {
         "path": calibration.path,
         "id": calibration.id,
@@ -53,9 +85,7 @@ def show(config: CalibrateFields) -> int:
 
 def board(config: CalibrateFields) -> int:
     """Write a board to print."""
-    from gaploop.teleop.calibration.board_sheet import write_sheet
-
-    made = make_board(config.board)
+    made = _board(config)
     path = config.path or Path("board.pdf")
     page = write_sheet(made, path, config.page)
     text = (
@@ -69,17 +99,10 @@ def board(config: CalibrateFields) -> int:
 
 def intrinsics(config: CalibrateFields) -> int:
     """Calibrate a lens from a folder of pictures, taken first where a camera is given."""
-    from gaploop.teleop.calibration.intrinsics import calibrate_intrinsics
-    from gaploop.teleop.calibration.pictures import coverage_picture
-    from gaploop.teleop.calibration.sightings import find_boards, image_files
-
-    folder, name = named_folder(config), camera_name(config)
-    made = make_board(config.board)
-    if getattr(config, "camera", None) is not None:
-        from gaploop.scripts._calibrate_live import take_board_pictures
-
+    folder, name, made = _folder(config), _camera_name(config), _board(config)
+    if config.camera is not None:
         config.camera_name = name
-        take_board_pictures(config, made, folder)
+        _calibrate_live.take_board_pictures(config, made, folder)
     files = image_files(folder)
     with options.progress("Looking for boards", len(files)) as advance:
         found = find_boards(made, files, advance)
@@ -88,40 +111,59 @@ def intrinsics(config: CalibrateFields) -> int:
     report = writable_folder(config.output_dir or folder / "report")
     picture = report / "coverage.png"
     coverage_picture(picture, found.views, result)
-    answer = intrinsics_answer(result, found, picture)
+    answer = {
+        **result.to_json(),
+        "ok": not result.refusals(),
+        "refused": result.refusals(),
+        "per_image": [asdict(image) for image in result.images],
+        "hurting": [asdict(image) for image in result.hurting],
+        "dropped": result.dropped,
+        "not_found": found.missed,
+        "missing": result.coverage.missing(),
+        "picture": picture,
+    }
     write_json(report / "intrinsics.json", options.jsonable(answer))
-    lines = intrinsics_lines(result, found, picture)
+    lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
+    fx, fy = (max(std[of], result.focal_std_px) for of in ("fx", "fy"))
+    lines = [
+        f"{len(result.images)} pictures of {lens.width}x{lens.height} px{_not_found(found)}",
+        f"  focal length  {K[0, 0]:.2f} ± {fx:.2f}, {K[1, 1]:.2f} ± {fy:.2f} px",
+        f"  centre        {K[0, 2]:.2f} ± {std['cx']:.2f}, {K[1, 2]:.2f} ± {std['cy']:.2f} px",
+        f"  RMS error     {result.rms_px:.3f} px, in held-out pictures {result.held_out_px:.3f} px",
+    ]
+    if result.dropped:
+        lines.append(f"  left out      {', '.join(result.dropped)}")
+    lines += [
+        f"  hurts         {h.name}: {h.held_out_px:.2f} px (others {h.others_px:.2f}), shifts the "
+        f"result by {h.shift_px:.2f} px; {h.why}"
+        for h in result.hurting
+    ]
+    if result.hurting:
+        lines.append("                to leave such pictures out: --drop_outliers")
+    lines += [f"  missing       {ask}" for ask in result.coverage.missing()]
+    lines.append(f"  coverage      {result.coverage.share:.0%} of the picture: {picture}")
     _refuse(result.refusals(), lines, picture)
     values = {**result.to_json(), "board": asdict(made)}
-    saved = save(config, ("cameras", name, "intrinsics"), values)
-    lines.append(saved_line(saved, f"cameras.{name}.intrinsics"))
+    saved = _save(config, ("cameras", name, "intrinsics"), values, lines)
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 
 
 def hand_eye(config: CalibrateFields) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
-    from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye
-    from gaploop.teleop.calibration.hand_eye_explain import explained
-    from gaploop.teleop.calibration.pictures import hand_eye_picture
-    from gaploop.teleop.calibration.sightings import find_sightings
-    from gaploop.teleop.calibration.store import load_calibration
-
-    calibration = load_calibration(calibration_file(config), missing_ok=True)
-    folder, name, made = named_folder(config), camera_name(config), make_board(config.board)
+    calibration = load_calibration(_file(config), missing_ok=True)
+    folder, name, made = _folder(config), _camera_name(config), _board(config)
     lens = calibration.intrinsics(name)
-    arm = arm_model(config)
-    if getattr(config, "robot", None) is not None:
-        from gaploop.scripts._calibrate_live import take_poses
-
+    arm = _arm_model(config)
+    if config.robot is not None:
         if arm is None:
             raise UnusableInputError(
-                f"--robot.type={_kind(config)} has no kinematic model here. Give "
+                f"--robot.type={_arms.kind(config.robot)} has no kinematic model here. Give "
                 "--arm_model=FILE.xml."
             )
         config.camera_name = name
-        take_poses(config, made, folder, arm)
-        note_arm_file(config)
+        _calibrate_live.take_poses(config, made, folder, arm)
+        _note_arm_file(config)
     with options.progress("Looking for boards") as advance:
         sightings, found = find_sightings(made, folder, arm, advance)
     with options.progress("Fitting"):
@@ -131,21 +173,202 @@ def hand_eye(config: CalibrateFields) -> int:
     report = writable_folder(config.output_dir or folder / "report")
     picture = report / "hand_eye.png"
     hand_eye_picture(picture, result)
-    answer = hand_eye_answer(result, found, picture)
+    answer = {
+        **result.to_json(),
+        "ok": not result.refusals(),
+        "refused": result.refusals(),
+        "by_method": {method: asdict(r) for method, r in result.by_method.items()},
+        "errors_mm": dict(zip(result.names, result.errors_mm.tolist(), strict=True)),
+        "outliers": [image for image, _ in result.outliers()],
+        "turn_deg": result.turn_deg,
+        "not_found": found.missed,
+        "picture": picture,
+    }
     write_json(report / "hand_eye.json", options.jsonable(answer))
-    lines = hand_eye_lines(result, found, picture)
+    T, held = result.hand_eye.T_mount_camera, result.held_out
+    values = zip(T[:3, 3] * 1e3, result.std_mm, strict=True)
+    place = ", ".join(f"{value:.2f} ± {std:.2f}" for value, std in values)
+    turn = ", ".join(f"{v:.2f}" for v in np.degrees(rotation_vector(T[:3, :3])))
+    lines = [
+        f"{len(result.names)} pictures{_not_found(found)}, turned by {result.turn_deg[0]:.0f}° and "
+        f"{result.turn_deg[1]:.0f}° about two axes",
+        f"  {result.hand_eye.name:<13} {place} mm",
+        f"  rotation      {turn} ° (rotation vector) ± "
+        + ", ".join(f"{v:.2f}" for v in result.std_deg),
+        f"  held out      board off by {held.board_mm:.2f} mm, {held.rotation_deg:.2f}°, "
+        f"{held.pixels:.2f} px ({result.method}, best of {len(result.by_method)} methods)",
+    ]
+    lines += [
+        f"  hurts         {image}: off by {error:.1f} mm" for image, error in result.outliers()[:5]
+    ]
+    lines += [f"  perhaps       {words}" for words in result.explanations]
+    lines.append(f"  figure        {picture}")
     _refuse(result.refusals(), lines, picture)
-    values = {**result.to_json(), "board": asdict(made), "intrinsics_at": _at(calibration, name)}
-    saved = save(config, ("cameras", name, "hand_eye"), values)
-    lines.append(saved_line(saved, f"cameras.{name}.hand_eye"))
+    of = calibration.get("cameras", name, "intrinsics") or {}
+    kept = {**result.to_json(), "board": asdict(made), "intrinsics_at": str(of.get("at", ""))}
+    saved = _save(config, ("cameras", name, "hand_eye"), kept, lines)
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 
 
-def make_board(given: BoardOptions) -> Board:
-    """Return the board that the options describe, or raise UnusableInputError."""
-    from gaploop.teleop.calibration.board import Board
+def latency(config: CalibrateFields) -> int:
+    """Measure how late the arm follows, and how late a camera's pictures are if one is named.
 
+    From a take, a journal, a dataset, or by moving the arm.
+    """
+    takes: list[Take] = []
+    if config.robot is not None:
+        motions, arm = [_calibrate_live.chirp_motion(config)], config.arm_name or "follower"
+    else:
+        motions, arm, takes = _recorded(config)
+    result = measure_latency(motions)
+    overall = result.overall
+    lines = [
+        f"{arm} follows {_milliseconds(overall.latency_s, overall.interval_s)} behind what it is "
+        f"sent (at {result.rate_hz:.0f} Hz; dead time and the servos' own lag)"
+    ]
+    lines += [
+        f"  {name:<16} {_milliseconds(lag.latency_s, lag.interval_s)}, correlation "
+        f"{lag.correlation:.3f}"
+        for name, lag in result.joints.items()
+    ]
+    lines += [f"  {name:<16} says nothing: {why}" for name, why in result.skipped.items()]
+    saved = _save(config, ("arms", arm, "latency"), result.to_json(), lines)
+    answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
+    if config.camera_name:
+        lag = _picture_lag(config.camera_name, takes, motions)
+        answer["camera"] = lag.to_json()
+        late = _milliseconds(lag.latency_s, lag.interval_s)
+        lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
+        saved = _save(config, ("cameras", config.camera_name, "latency"), lag.to_json(), lines)
+    if config.output_dir is not None:
+        folder = writable_folder(config.output_dir)
+        write_json(folder / "latency.json", options.jsonable(answer))
+    options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
+    return 0
+
+
+def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Take]]:
+    """Return the motion of the takes under `config.path`, the arm's name, and the takes."""
+    if config.path is None:
+        raise UnusableInputError(
+            "Which take? gaploop calibrate latency TAKE, JOURNAL or DATASET; or with a robot, "
+            "--robot.type=…, which is moved for it."
+        )
+    path = existing_folder(config.path, "Folder")
+    if (path / journal_format.HEADER).is_file():
+        folders = [path]
+    else:
+        folders = journal_format.take_folders(path)[-MOST_TAKES:]
+    takes = [journal_format.read_take(folder) for folder in folders]
+    telemetry: list[Telemetry] = [take.telemetry for take in takes]
+    if not folders:
+        files = sorted((path / "telemetry").glob("*.zarr.zip"))[-MOST_TAKES:]
+        telemetry = [read_telemetry(file) for file in files]
+    if not telemetry:
+        raise UnusableInputError(
+            f"{config.path} holds no telemetry. Name a take's folder, a journal or a dataset that "
+            "gaploop recorded."
+        )
+    telemetry = [t for t in telemetry if len(t) > 1]
+    takes = [take for take in takes if len(take.telemetry) > 1]
+    if not telemetry:
+        raise UnusableInputError(f"The takes in {config.path} are empty. Record again.")
+    arm = config.arm_name
+    if not arm:
+        commanded = [
+            of
+            for of in telemetry[0].arms()
+            if any(c.startswith(f"{of}.") and c.endswith(".sent_rad") for c in telemetry[0].columns)
+        ]
+        if len(commanded) != 1:
+            raise UnusableInputError(
+                f"Which arm? --arm_name={'|'.join(commanded) or '…'}: the telemetry has "
+                f"{len(commanded)} that are commanded."
+            )
+        arm = commanded[0]
+    return [JointMotion.of(t, arm) for t in telemetry], arm, takes
+
+
+def _picture_lag(name: str, takes: list[Take], motions: list[JointMotion]) -> Lag:
+    """Return how late the pictures of the longest take are."""
+    pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
+    if not pairs:
+        raise UnusableInputError(
+            "A camera's latency is measured from a take or a journal: name one that has pictures, "
+            "or leave --camera_name out."
+        )
+    take, motion = max(pairs, key=lambda pair: pair[0].duration_s)
+    if name not in take.cameras:
+        raise unknown_choice("camera", name, take.cameras, f"take {take.info.uid}")
+    frames = take.frames
+    with options.progress("Looking for motion"):
+        change = picture_motion(take.cameras[name]())
+    taken_s = frames.t_s - frames.camera_age_s.get(name, 0.0)
+    return camera_latency(taken_s[: len(change) + 1], change, motion)
+
+
+def drift(config: CalibrateFields) -> int:
+    """Store what is seen now, or compare it with what was stored; 1 where it has drifted."""
+    seen = _observed(config)
+    if config.store:
+        _note_arm_file(config)
+        lines: list[str] = []
+        saved = _save(config, ("references", config.reference), seen.to_json(), lines)
+        options.emit(config.json, {"stored": config.reference, "calibration": saved.id}, lines[0])
+        return 0
+    calibration = load_calibration(_file(config))
+    found = check_drift(calibration, seen, config.reference, _arm_model(config))
+    figures = [
+        f"{value:.1f} {unit}"
+        for value, unit in ((found.px, "px"), (found.mm, "mm"), (found.deg, "°"))
+        if np.isfinite(value)
+    ]
+    if found.verdict == "unknown":
+        raise UnusableInputError(
+            f"Nothing to compare with '{config.reference}': show what it was stored with (joints "
+            "with --robot.type=…, the board with --camera.type=… or a folder)."
+        )
+    head = f"Against '{config.reference}': {found.verdict}, at most {', '.join(figures)}."
+    options.emit(config.json, asdict(found), "\n".join([head, *found.says]))
+    return int(found.verdict == "drifted")
+
+
+def _observed(config: CalibrateFields) -> CalibrationSighting:
+    """Return what is seen: by arm and camera, or in a folder."""
+    made, views = None, {}
+    if config.camera is not None or config.path is not None or config.camera_name:
+        made, name = _board(config), _camera_name(config)
+        config.camera_name = name
+        if config.camera is None and config.path is not None:
+            path = image_files(config.path)[-1]
+            image, where = read_image(path), str(path)
+        else:
+            image, where = _calibrate_live.one_picture(config).image, f"camera {name}"
+        view = find_board(made, image, where)
+        if view is None:
+            raise UnusableInputError(
+                f"No {made.words} in the picture of {where}. {why_not_found(made, [image])}"
+            )
+        views = {name: view}
+    q_rad, names = None, tuple[str, ...]()
+    arm, folder = _arm_model(config), config.path
+    if config.robot is not None:
+        with _calibrate_live.limp_arm(config) as follower:
+            q_rad, names = follower.read().position_rad, follower.joint_names
+    elif arm and folder and any((folder / n).is_file() for n in POSE_FILES):
+        q_rad, names = read_poses(folder, arm)[-1].q_rad, arm.joint_names
+    if q_rad is None and not views:
+        raise UnusableInputError(
+            "Nothing to look at. Give the arm (--robot.type=…), a camera (--camera.type=… "
+            "--camera_name=…), both, or a folder with a picture of the board."
+        )
+    return CalibrationSighting(q_rad, names, views, made)
+
+
+def _board(config: CalibrateFields) -> Board:
+    """Return the board that the options describe, or raise UnusableInputError."""
+    given = config.board
     marker_mm = 0.75 * given.square_mm if given.marker_mm is None else given.marker_mm
     return Board(
         given.kind,
@@ -158,27 +381,23 @@ def make_board(given: BoardOptions) -> Board:
     )
 
 
-def calibration_file(config: CalibrateFields) -> Path:
+def _file(config: CalibrateFields) -> Path:
     """Return where the calibration file is or will be."""
-    from gaploop.teleop.calibration.store import calibration_path
-
     return calibration_path(config.station, config.calibration)
 
 
-def camera_name(config: CalibrateFields) -> str:
+def _camera_name(config: CalibrateFields) -> str:
     """Return the camera's name, or raise UnusableInputError."""
-    from gaploop.teleop.calibration.store import load_calibration
-
     if config.camera_name:
         return config.camera_name
-    known = tuple(load_calibration(calibration_file(config), True).content.get("cameras", {}))
+    known = tuple(load_calibration(_file(config), True).content.get("cameras", {}))
     if len(known) == 1:
         return str(known[0])
     hint = f" Known: {', '.join(known)}." if known else ""
     raise UnusableInputError(f"Which camera? Name it with --camera_name=wrist.{hint}")
 
 
-def named_folder(config: CalibrateFields) -> Path:
+def _folder(config: CalibrateFields) -> Path:
     """Return the folder of pictures, or raise UnusableInputError."""
     if config.path is None:
         raise UnusableInputError(
@@ -188,53 +407,32 @@ def named_folder(config: CalibrateFields) -> Path:
     return config.path
 
 
-def arm_model(config: CalibrateFields) -> ArmModel | None:
+def _arm_model(config: CalibrateFields) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
-    from gaploop.core.kinematics import ArmModel, model_of
-
-    robot = getattr(config, "robot", None)
-    name = config.arm_model or (model_of(_kind(config)) if robot is not None else "")
+    robot = config.robot
+    name = config.arm_model or (model_of(_arms.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 
-def _kind(config: CalibrateFields) -> str:
-    from gaploop.scripts._arms import kind
-
-    return kind(getattr(config, "robot", None))
-
-
-def save(
-    config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any]
-) -> CellCalibration:
-    """Set one part of the calibration file."""
-    from gaploop.teleop.calibration.store import save_part
-
-    return save_part(calibration_file(config), place, options.jsonable(values))
-
-
-def note_arm_file(config: CalibrateFields) -> None:
-    """Keep the hash of the arm's own calibration: results hold only for as long as it stays."""
-    from gaploop.core.files import sha256
-
-    file = arm_file(getattr(config, "robot", None))
-    if file is not None:
-        values = {"file": str(file), "sha256": sha256(file)}
-        save(config, ("arms", config.arm_name or "follower", "calibration"), values)
-
-
-def arm_file(robot: Any) -> Path | None:
-    """Return lerobot-calibrate's file of a robot config, if the robot has one."""
-    if robot is None:
-        return None
+def _note_arm_file(config: CalibrateFields) -> None:
+    """Keep the hash of lerobot-calibrate's file: results hold only for as long as it stays."""
+    if config.robot is None:
+        return
     from lerobot.robots import make_robot_from_config
 
-    path = getattr(make_robot_from_config(robot), "calibration_fpath", None)
-    return Path(path) if path is not None and Path(path).is_file() else None
+    path = getattr(make_robot_from_config(config.robot), "calibration_fpath", None)
+    if path is not None and Path(path).is_file():
+        values = {"file": str(path), "sha256": sha256(Path(path))}
+        _save(config, ("arms", config.arm_name or "follower", "calibration"), values, [])
 
 
-def saved_line(saved: CellCalibration, place: str) -> str:
-    """Return the line that says where a result went."""
-    return f"Saved as {place} in {saved.path} ({saved.id})."
+def _save(
+    config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
+) -> CellCalibration:
+    """Set one part of the calibration file, and add to `lines` where it went."""
+    saved = save_part(_file(config), place, options.jsonable(values))
+    lines.append(f"Saved as {'.'.join(place)} in {saved.path} ({saved.id}).")
+    return saved
 
 
 def _refuse(reasons: tuple[str, ...], lines: list[str], picture: Path) -> None:
@@ -244,6 +442,13 @@ def _refuse(reasons: tuple[str, ...], lines: list[str], picture: Path) -> None:
         raise UnusableInputError(f"Refused: {' '.join(reasons)} See {picture}")
 
 
-def _at(calibration: CellCalibration, name: str) -> str:
-    part = calibration.get("cameras", name, "intrinsics") or {}
-    return str(part.get("at", ""))
+def _not_found(found: BoardSightings) -> str:
+    if not found.missed:
+        return ""
+    names = ", ".join(found.missed[:5]) + (", …" if len(found.missed) > 5 else "")
+    return f"; no board in {len(found.missed)} ({names})"
+
+
+def _milliseconds(latency_s: float, interval_s: tuple[float, float]) -> str:
+    low, high = interval_s
+    return f"{latency_s * 1e3:.1f} ms ({low * 1e3:.1f} to {high * 1e3:.1f})"

@@ -1,28 +1,45 @@
-"""The parts of `gaploop calibrate` that look through a camera: guided taking of pictures."""
+"""The parts of `gaploop calibrate` with devices: guided taking of pictures, a chirp of the arm."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+import numpy as np
+
+from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.clock import MonotonicClock
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import append_line, writable_folder
-from gaploop.scripts._calibrate_map import capture_screen
-from gaploop.scripts._keys import SPACE, keys
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.protocols import CameraSource, Follower
+from gaploop.core.types import NO_REPLY, CameraFrame, Tick
+from gaploop.scripts import _arms, options
 from gaploop.scripts._signals import stoppable
-
-if TYPE_CHECKING:
-    from gaploop.core.kinematics import ArmModel
-    from gaploop.core.protocols import CameraSource, Follower
-    from gaploop.core.types import CameraFrame
-    from gaploop.scripts.calibrate import CalibrateFields
-    from gaploop.teleop.calibration.board import Board
-    from gaploop.teleop.calibration.capture import Advice
+from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.teleop.advice import say_reasons, say_to_do
+from gaploop.teleop.calibration.board import Board
+from gaploop.teleop.calibration.capture import Advice, BoardCapture, PictureState, PoseCapture
+from gaploop.teleop.calibration.latency import JointMotion
+from gaploop.teleop.calibration.sightings import (
+    IMAGE_SUFFIXES,
+    find_boards,
+    image_files,
+    joints_row,
+    read_poses,
+    write_image,
+)
+from gaploop.teleop.control import ControlThread
+from gaploop.teleop.leaders.make import make_motion_leader
+from gaploop.teleop.leaders.options import MotionOptions
+from gaploop.teleop.loop import CONTROL_HZ, EndReason, Rates
+from gaploop.teleop.safety import make_safety
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +47,13 @@ STALLED_S: Final = 5.0
 """A camera without a new picture for this long is gone [s]."""
 PAUSE_S: Final = 0.005
 POSES: Final = "poses.jsonl"
+WIDE: Final = 48
+HIGH: Final = 16
+"""Characters of the map; a character is about twice as high as wide."""
+LINE_S: Final = 2.0
+"""Without a terminal a line is written this often [s], and for every picture."""
+
+type Show = Callable[[Advice, int, int], None]
 
 
 def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> None:
@@ -38,13 +62,10 @@ def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> 
     Raises:
         DeviceError: the camera can't be opened or stops giving pictures.
     """
-    from gaploop.teleop.calibration.capture import BoardCapture, PictureState
-    from gaploop.teleop.calibration.sightings import image_files, write_image
-
     writable_folder(folder, "Folder", "--path")
-    known = _views_in(board, folder)
-    capture = BoardCapture(board, config.images, known)
-    names = _free_names({p.name for p in image_files(folder)} if known else _names_in(folder))
+    taken = _names_in(folder)
+    known = find_boards(board, image_files(folder)).views if taken else ()
+    capture, names = BoardCapture(board, config.images, known), _free_names(taken)
 
     def look(frame: CameraFrame, _forced: bool) -> Advice:
         advice = capture.look(frame.image, frame.t_capture_s)
@@ -82,9 +103,6 @@ def collect_poses(
         DeviceError: the camera or the arm stops answering.
         UnusableInputError: the arm has other joints than its model, or the folder's poses.
     """
-    from gaploop.teleop.calibration.capture import PictureState, PoseCapture
-    from gaploop.teleop.calibration.sightings import joints_row, read_poses, write_image
-
     if follower.joint_names != arm.joint_names:
         raise UnusableInputError(
             f"The robot has joints {', '.join(follower.joint_names)}, the {arm.name} model "
@@ -110,10 +128,7 @@ def collect_poses(
 @contextlib.contextmanager
 def limp_arm(config: CalibrateFields) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off."""
-    from gaploop.scripts._arms import follower_of, station_for
-
-    robot = getattr(config, "robot", None)
-    follower, _ = follower_of(robot, station_for(robot, config.station))
+    follower, _ = _arms.follower_of(config.robot, _arms.station_for(config.robot, config.station))
     try:
         follower.torque_off()
         yield follower
@@ -129,9 +144,9 @@ def _camera(config: CalibrateFields) -> Iterator[CameraSource]:
     from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
 
     name = config.camera_name
-    given = getattr(config, "camera", None)
+    given = config.camera
     if given is None:
-        known = camera_configs(getattr(config, "robot", None))
+        known = camera_configs(config.robot)
         given = known.get(name)
         if given is None:
             raise UnusableInputError(
@@ -161,10 +176,8 @@ def _guide(
     folder: Path,
 ) -> None:
     """Show the way until all is taken or Ctrl-C; keeps whatever was taken."""
-    from gaploop.core.errors import DeviceError
-
     advice, seen_s, new_at_s = first, float("nan"), time.monotonic()
-    with stoppable() as stopped, keys() as pressed, capture_screen(wanted, folder) as show:
+    with stoppable() as stopped, keys() as pressed, _screen(wanted, folder) as show:
         while not stopped and not advice.done:
             forced = not {"return", SPACE}.isdisjoint(pressed.presses(0.0))
             frame = camera.frame()
@@ -187,17 +200,7 @@ def _guide(
     )
 
 
-def _views_in(board: Board, folder: Path) -> list[Any]:
-    from gaploop.teleop.calibration.sightings import find_boards, image_files
-
-    if not _names_in(folder):
-        return []
-    return list(find_boards(board, image_files(folder)).views)
-
-
 def _names_in(folder: Path) -> set[str]:
-    from gaploop.teleop.calibration.sightings import IMAGE_SUFFIXES
-
     return {p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES}
 
 
@@ -208,3 +211,131 @@ def _free_names(taken: set[str]) -> Iterator[str]:
         number += 1
         if name not in taken:
             yield name
+
+
+@contextlib.contextmanager
+def _screen(wanted: int, folder: Path) -> Iterator[Show]:
+    """Yield a function that shows what is missing, by a picture's advice and its size [px].
+
+    On a terminal with a map of where corners were; else a line now and then.
+    """
+
+    def line(advice: Advice) -> str:
+        asks = f"; next: {advice.asks[0]}" if advice.asks else ""
+        return f"{advice.taken} of {wanted} pictures, {advice.state.value}{asks}"
+
+    if not sys.stderr.isatty():
+        said_s, taken = -LINE_S, -1
+
+        def say(advice: Advice, _width: int, _height: int) -> None:
+            nonlocal said_s, taken
+            now_s = time.monotonic()
+            if now_s - said_s >= LINE_S or advice.taken != taken:
+                said_s, taken = now_s, advice.taken
+                print(line(advice), file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.text import Text
+
+    covered = np.zeros((HIGH, WIDE), dtype=bool)
+    colours = {
+        PictureState.TAKEN: "bold green",
+        PictureState.MOVING: "yellow",
+        PictureState.NO_BOARD: "red",
+    }
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+
+        def show(advice: Advice, width: int, height: int) -> None:
+            now = np.zeros_like(covered)
+            if advice.view is not None:
+                share = advice.view.corners_px / (width, height)
+                columns, rows = (share * (WIDE, HIGH)).astype(int).clip(0, (WIDE - 1, HIGH - 1)).T
+                now[rows, columns] = True
+            if advice.state is PictureState.TAKEN:
+                covered[now] = True
+            picture = Text()
+            for row in range(HIGH):
+                for column in range(WIDE):
+                    mark = ("o", "green") if covered[row, column] else ("·", "dim")
+                    picture.append(*(("#", "bold white") if now[row, column] else mark))
+                picture.append("\n")
+            title = f"{folder}: Ctrl-C ends and keeps what was taken"
+            panel = Panel(picture, title=title, width=WIDE + 4)
+            state = Text(line(advice), colours.get(advice.state, "cyan"))
+            asks = Text("\n".join(f"  still missing: {ask}" for ask in advice.asks[:4]), "dim")
+            live.update(Group(panel, state, asks), refresh=True)
+
+        yield show
+
+
+class _Kept:
+    """A `TakeSink` that keeps every turn."""
+
+    def __init__(self) -> None:
+        self.ticks: list[Tick] = []
+
+    def tick(self, tick: Tick) -> None:
+        """Keep one turn; its pictures, of which there are none, too."""
+        self.ticks.append(tick)
+
+
+def chirp_motion(config: CalibrateFields) -> JointMotion:
+    """Move every joint of the robot by a chirp, behind the safety filter.
+
+    Returns:
+        What was sent and reported.
+
+    Raises:
+        UnusableInputError: the robot, its station or the time given can't be used.
+        DeviceError: the arm stopped answering, or the safety filter tripped.
+    """
+    if not 12.0 <= config.seconds <= 600.0:
+        raise UnusableInputError(
+            f"--seconds={config.seconds:g}: each joint is moved for 12 to 600 s."
+        )
+    station = _arms.station_for(config.robot, config.station)
+    follower, clock = _arms.follower_of(config.robot, station)
+    with contextlib.ExitStack() as on_exit:
+        on_exit.callback(follower.close)
+        script = MotionOptions(script="chirp", seconds=config.seconds, amplitude_rad=0.15)
+        rates = Rates(CONTROL_HZ, CONTROL_HZ)
+        leader = make_motion_leader(follower, station, script)
+        leader.reset()
+        for note in leader.notes:
+            log.info("%s", note)
+        log.info(
+            "Each joint moves to and fro, %.0f s in all. Keep clear of the arm.", leader.duration_s
+        )
+        kept, safety = _Kept(), make_safety(station, follower, rates.period_s)
+        control = ControlThread(follower, leader, safety, rates, clock=clock, sinks=(kept, leader))
+        with control, control.signals() as stopped:
+            control.start()
+            with options.progress("Moving", math.ceil(leader.duration_s)) as advance:
+                while control.alive and not control.wait(1.0):
+                    advance()
+                    if control.snapshot().tripped:
+                        control.stop()
+            end = control.finish()
+    if stopped:
+        raise KeyboardInterrupt
+    if end.reason is EndReason.TRIPPED or end.tripped:
+        raise DeviceError(
+            f"The safety filter tripped: {say_reasons(end.tripped)}. Torque is off; "
+            f"{say_to_do(end.tripped)} and repeat."
+        )
+    ticks = kept.ticks
+    if len(ticks) < 2:
+        raise DeviceError("The arm's loop ended before it began. Try again.")
+    silent = np.array([t.state.status & NO_REPLY != 0 for t in ticks])
+    delays = [t.latency_s for t in ticks if math.isfinite(t.latency_s)]
+    return JointMotion(
+        np.array([t.t_s for t in ticks]),
+        np.array([t.command.sent_rad for t in ticks]),
+        np.where(silent, np.nan, np.array([t.state.position_rad for t in ticks])),
+        follower.joint_names,
+        float(np.median(delays)) if delays else 0.0,
+    )

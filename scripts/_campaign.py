@@ -19,8 +19,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain
 
 if TYPE_CHECKING:
-    from gaploop.collect.campaign import Quota
-    from gaploop.collect.campaign_log import CampaignProgress, SetupProgress
+    from gaploop.collect.campaign import CampaignProgress, Quota
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class Campaign:
 
     def progress(self) -> CampaignProgress:
         """Return how far it has come, from the journal."""
-        from gaploop.collect.campaign_log import campaign_progress
+        from gaploop.collect.campaign import campaign_progress
 
         return campaign_progress(self.journal, self.order)
 
@@ -95,7 +94,7 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
         table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
-    for dimension, setups in _by_dimension(now.setups).items():
+    for dimension, setups in now.by_dimension().items():
         have = sum(min(s.have, s.wanted) for s in setups)
         wanted = sum(s.wanted for s in setups)
         if len(setups) > 1:
@@ -110,13 +109,6 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
 def _bar(have: int, wanted: int) -> str:
     done = min(_BAR, _BAR * have // max(1, wanted))
     return "█" * done + "░" * (_BAR - done)
-
-
-def _by_dimension(setups: Sequence[SetupProgress]) -> dict[str, list[SetupProgress]]:
-    found: dict[str, list[SetupProgress]] = {}
-    for setup in setups:
-        found.setdefault(", ".join(setup.dimensions), []).append(setup)
-    return found
 
 
 def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:

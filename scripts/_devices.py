@@ -33,7 +33,9 @@ def registries() -> tuple[type, type]:
         _import_all(package)
     for name in OWN_PACKAGES:
         importlib.import_module(name)
-    _import_plugins()
+    from lerobot.utils.import_utils import register_third_party_plugins
+
+    register_third_party_plugins()
     return lerobot.robots.RobotConfig, lerobot.teleoperators.TeleoperatorConfig
 
 
@@ -45,9 +47,3 @@ def _import_all(package: ModuleType) -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
         except ImportError as error:  # its vendor's library isn't installed: its type isn't offered
             log.debug("LeRobot's %s can't be imported: %s", module.name, error)
-
-
-def _import_plugins() -> None:
-    from lerobot.utils.import_utils import register_third_party_plugins
-
-    register_third_party_plugins()

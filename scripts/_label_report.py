@@ -12,14 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaploop.core import labels
-from gaploop.core.label_history import history
 from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.labels.agreement import Agreement
 from gaploop.datasets.labels.label_csv import value_of
-from gaploop.datasets.labels.labelled import FolderLabels
-from gaploop.datasets.labels.query import asked
+from gaploop.datasets.labels.query import fields_asked
+from gaploop.datasets.labels.store import LabelStore, history
 from gaploop.datasets.layout import EpisodeRow
 
 NOT_SHOWN: Final = (
@@ -35,7 +34,7 @@ _METHODS: Final = {"cohen": "Cohen's", "fleiss": "Fleiss'"}
 
 
 def written(
-    folder: FolderLabels,
+    store: LabelStore,
     new: Sequence[LabelEvent],
     stated: int,
     verb: str,
@@ -48,7 +47,7 @@ def written(
     """Return what was written as JSON types and in words.
 
     Args:
-        folder: as it was before.
+        store: as it was before.
         new: what was written.
         stated: how many statements were made, those that were there already among them.
         verb: what was done to the takes.
@@ -58,21 +57,38 @@ def written(
         adds: the dataset got gap columns first.
     """
     uids = list(dict.fromkeys(e.uid for e in new))
-    after = labels.standing(labels.merge(folder.events, new) if merged else [*folder.events, *new])
+    after = labels.standing(labels.merge(store.events, new) if merged else [*store.events, *new])
     above = [after[e.key] for e in new if e.key in after and after[e.key].rank > e.rank]
-    index = {e.info.uid: e.index for e in folder.episodes}
+    index = {e.info.uid: e.index for e in store.episodes}
+    episodes, unchanged = [index[uid] for uid in uids], stated - len(new)
     answer = {
-        "dataset": folder.root,
-        "episodes": [index[uid] for uid in uids],
+        "dataset": store.root,
+        "episodes": episodes,
         "uids": uids,
         "events": len(new),
-        "unchanged": stated - len(new),
+        "unchanged": unchanged,
         "outranked": len(above),
         "author": new[0].author if new else "",
         "dry_run": dry_run,
         "columns": shown,
     }
-    lines = [*_words(folder, answer, new, verb), *_doubts(folder, uids, above, after)]
+    lines = []
+    if not new:
+        known = "That is what stands already." if unchanged else "No take is chosen."
+        lines.append(f"Nothing to write. {known}")
+    else:
+        said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
+        values = "; ".join(said[:_MOST_STATEMENTS]) + (
+            "; …" if len(said) > _MOST_STATEMENTS else ""
+        )
+        be = "would be" if dry_run else "is" if len(uids) == 1 else "are"
+        takes = f"{len(uids)} {store.what}{'s' * (len(uids) != 1)}"
+        people = ", ".join(sorted({e.author for e in new}))
+        which = numbers(episodes, _MOST_NUMBERS)
+        lines.append(f"{takes} {be} {verb} ({which}) by {people}: {values}")
+        if unchanged:
+            lines.append(f"{unchanged} statements were there already.")
+    lines += _doubts(store, uids, above, after)
     if adds:
         lines.append(
             f"{'Adds' if dry_run else 'Added'} gap columns to meta/episodes, with a uid for each "
@@ -84,7 +100,7 @@ def written(
 
 
 def _doubts(
-    folder: FolderLabels,
+    store: LabelStore,
     uids: Sequence[str],
     above: Sequence[LabelEvent],
     after: Mapping[labels.Key, LabelEvent],
@@ -92,6 +108,7 @@ def _doubts(
     """Yield why what was said may not be what was meant.
 
     Args:
+        store: as it was before.
         uids: the takes that it is about.
         above: events that stand above it.
         after: what stands now.
@@ -99,40 +116,18 @@ def _doubts(
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
         yield f"{len(above)} of these don't count: above them stands the word of {who}."
-    known = {e.info.uid: e for e in folder.episodes}
-    odd = [known[uid].index for uid in uids if _contradicts(uid, known[uid].outcome.value, after)]
+    known = {e.info.uid: e for e in store.episodes}
+    odd = []
+    for uid in uids:
+        outcome, mode = (after.get((uid, name)) for name in ("outcome", "failure_mode"))
+        ended = outcome.value if outcome is not None else known[uid].outcome.value
+        if ended == Outcome.SUCCESS and mode is not None and mode.value:
+            odd.append(known[uid].index)
     if odd:
         yield (
-            f"A success with a failure mode: {folder.what} {numbers(odd, _MOST_NUMBERS)}. If it "
+            f"A success with a failure mode: {store.what} {numbers(odd, _MOST_NUMBERS)}. If it "
             "was one, clear the mode with --failure_mode=none."
         )
-
-
-def _contradicts(uid: str, outcome: str, after: Mapping[labels.Key, LabelEvent]) -> bool:
-    said = {name: e.value for name in FIELDS if (e := after.get((uid, name))) is not None}
-    return said.get("outcome", outcome) == Outcome.SUCCESS and bool(said.get("failure_mode"))
-
-
-def _words(
-    folder: FolderLabels, answer: Mapping[str, Any], new: Sequence[LabelEvent], verb: str
-) -> Iterable[str]:
-    if not new:
-        known = "That is what stands already." if answer["unchanged"] else "No take is chosen."
-        yield f"Nothing to write. {known}"
-        return
-    count = len(answer["uids"])
-    said = list(dict.fromkeys(_statement(e) for e in new))
-    shown = "; ".join(said[:_MOST_STATEMENTS]) + ("; …" if len(said) > _MOST_STATEMENTS else "")
-    be = "would be" if answer["dry_run"] else "is" if count == 1 else "are"
-    takes = f"{count} {folder.what}{'s' * (count != 1)}"
-    people = ", ".join(sorted({e.author for e in new}))
-    yield f"{takes} {be} {verb} ({numbers(answer['episodes'], _MOST_NUMBERS)}) by {people}: {shown}"
-    if answer["unchanged"]:
-        yield f"{answer['unchanged']} statements were there already."
-
-
-def _statement(event: LabelEvent) -> str:
-    return f"{event.field} = {_shown(event.value)}"
 
 
 def _shown(value: Any) -> str:
@@ -142,19 +137,20 @@ def _shown(value: Any) -> str:
     return str(value) or "none"
 
 
-def current(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
+def current(store: LabelStore, takes: Sequence[EpisodeRow]) -> dict[str, Any]:
     """Return the labels that stand, as JSON types."""
-    said = labels.standing(folder.events)
+    said = labels.standing(store.events)
+    origin = ("author", "source", "at", "confidence", "note")
     rows = [
         {
-            folder.what: take.index,
+            store.what: take.index,
             "uid": take.info.uid,
             **{name: value_of(take, name, said) for name in FIELDS},
             "conditions": dict(take.info.conditions),
             "labels": {
-                name: _origin(said[take.info.uid, name])
+                name: {n: getattr(event, n) for n in origin}
                 for name in FIELDS
-                if (take.info.uid, name) in said
+                if (event := said.get((take.info.uid, name))) is not None
             },
         }
         for take in takes
@@ -162,19 +158,15 @@ def current(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> dict[str, Any]
     counts = {
         name: dict(Counter(row[name] for row in rows)) for name in ("outcome", "failure_mode")
     }
-    return {"dataset": folder.root, "takes": rows, "counts": counts}
+    return {"dataset": store.root, "takes": rows, "counts": counts}
 
 
-def _origin(event: LabelEvent) -> dict[str, Any]:
-    names = ("author", "source", "at", "confidence", "note")
-    return {name: getattr(event, name) for name in names}
-
-
-def print_current(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> None:
+def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) -> None:
     """Print the labels that stand as a table, with counts below."""
-    said = labels.standing(folder.events)
-    table = _table(f"{folder.root}", folder.what, "outcome", "failure mode", "phase", "dimensions")
-    table.add_column("said by", overflow="fold")
+    said = labels.standing(store.events)
+    table = Table(title=escape(f"{store.root}"), title_justify="left")
+    for column in (store.what, "outcome", "failure mode", "phase", "dimensions", "said by"):
+        table.add_column(column, overflow="fold")
     for take in takes[:MOST_ROWS]:
         who = [said[key] for name in FIELDS if (key := (take.info.uid, name)) in said]
         people = dict.fromkeys(f"{e.author} ({e.source})" for e in who)
@@ -186,55 +178,43 @@ def print_current(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str)
         console.print(table)
     if len(takes) > MOST_ROWS:
         console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
-    for line in _counts(folder, takes, where):
+    outcomes = Counter(take.outcome.value for take in takes)
+    parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
+    lines = [
+        f"{len(takes)} of {len(store.episodes)} {store.what}s" + (f": {parts}" if parts else ".")
+    ]
+    if where and not takes:
+        for name, found in fields_asked(where, store.episodes).items():
+            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)
+            shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
+            lines.append(f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}")
+    for line in lines:
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-def _counts(folder: FolderLabels, takes: Sequence[EpisodeRow], where: str) -> Iterable[str]:
-    total = len(folder.episodes)
-    outcomes = Counter(take.outcome.value for take in takes)
-    parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
-    yield f"{len(takes)} of {total} {folder.what}s" + (f": {parts}" if parts else ".")
-    if where and not takes:
-        for name, values in asked(where, folder.episodes).items():
-            counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in values)
-            shown = ", ".join(f"{v} ({n})" for v, n in counts.most_common(_MOST_VALUES))
-            yield f"  {name} is: {shown}{', …' if len(counts) > _MOST_VALUES else ''}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=escape(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def histories(folder: FolderLabels, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
+def histories(store: LabelStore, takes: Sequence[EpisodeRow]) -> list[dict[str, Any]]:
     """Return each take's events with what became of them; takes without any are left out."""
-    of_take: dict[str, list[LabelEvent]] = {}
-    for event in folder.events:
-        of_take.setdefault(event.uid, []).append(event)
     return [
         {
-            folder.what: take.index,
+            store.what: take.index,
             "uid": take.info.uid,
             "events": [
-                {**vars(said.event), "counts": said.counts, "why": said.why}
-                for said in history(of_take[take.info.uid])
+                {**vars(entry.event), "counts": entry.counts, "why": entry.why}
+                for entry in history(store.about(take.info.uid))
             ],
         }
         for take in takes
-        if take.info.uid in of_take
+        if store.about(take.info.uid)
     ]
 
 
-def print_histories(folder: FolderLabels, found: Sequence[Mapping[str, Any]]) -> None:
+def print_histories(store: LabelStore, found: Sequence[Mapping[str, Any]]) -> None:
     """Print for each take who said what when (UTC), which counts and why."""
     console = Console(highlight=False, soft_wrap=True)
     if not found:
         console.print("Nobody has said anything about these.")
     for take in found:
-        console.print(f"[bold]{folder.what} {take[folder.what]}[/]  {take['uid']}")
+        console.print(f"[bold]{store.what} {take[store.what]}[/]  {take['uid']}")
         width = max(len(_who(event)) for event in take["events"])
         for event in take["events"]:
             value = _shown(event["value"])
@@ -251,12 +231,12 @@ def _who(event: Mapping[str, Any]) -> str:
     return f"{event['author']} ({event['source']})"
 
 
-def print_agreement(folder: FolderLabels, found: Sequence[Agreement]) -> None:
+def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
     """Print how far labellers agree, field by field."""
     console = Console(highlight=False)
     if not found:
         console.print(
-            f"{folder.root}: nobody to compare. Agreement needs two people's labels "
+            f"{store.root}: nobody to compare. Agreement needs two people's labels "
             "(--author) on the same takes; automatic ones don't count.",
             soft_wrap=True,
         )
@@ -269,13 +249,10 @@ def print_agreement(folder: FolderLabels, found: Sequence[Agreement]) -> None:
             console.print(f"{people}  no take is labelled by all of them", soft_wrap=True)
             continue
         low, high = a.raw_interval
-        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{_pair(a.kappa_interval)}]"
+        below, above = a.kappa_interval
+        kappa = f"{_METHODS[a.method]} kappa {a.kappa:.2f} [{below:.2f}, {above:.2f}]"
         if math.isnan(a.kappa):
             kappa = "no kappa: all said the same word throughout"
         raw = f"{a.takes:>4} takes  agree {a.raw:>4.0%} [{low:.0%}, {high:.0%}]"
         console.print(escape(f"{people}  {raw}  {kappa}"), soft_wrap=True)
     console.print("In brackets: 95 % intervals. Kappa: 1 is full agreement, 0 is chance.")
-
-
-def _pair(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.2f}, {interval[1]:.2f}"

@@ -1,17 +1,19 @@
-"""The checklist of `gaploop preflight`: which checks, on which devices, and what is printed."""
+"""The checklist of `gaploop preflight`: which checks, on which devices, and who is asked."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.preflight import Checked, check_speed, write_record
-from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower
@@ -19,26 +21,26 @@ from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, options
-from gaploop.scripts._preflight_motion import moving_checks
-from gaploop.scripts._preflight_person import Terminal
 from gaploop.teleop.calibration.store import calibration_path
+from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, check_limits, check_moving
+from gaploop.teleop.checks.calibrations import check_station
+from gaploop.teleop.checks.cameras import check_pictures
+from gaploop.teleop.checks.machine import check_disk, check_memory
+from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.preflight.calibrations import check_calibration
-from gaploop.teleop.preflight.cameras import check_cameras
-from gaploop.teleop.preflight.item import By, Item, Person, Result, may_drive
-from gaploop.teleop.preflight.limits import check_limits
-from gaploop.teleop.preflight.machine import check_disk, check_memory
 
 if TYPE_CHECKING:
     from gaploop.finetune.lerobot_policy import ActPolicy
 
 PLANS: Final = 200
 """Plans that are timed: p99 of fewer says little."""
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while an answer is waited for [s]."""
 _COLOURS: Final = {
-    Result.OK: "green",
-    Result.WARN: "yellow",
-    Result.FAIL: "red",
-    Result.UNANSWERED: "magenta",
+    Level.OK: "green",
+    Level.WARN: "yellow",
+    Level.FAIL: "red",
+    Level.UNANSWERED: "magenta",
 }
 
 
@@ -62,20 +64,29 @@ def preflight(config: Any, person: Person | None = None) -> int:
 
     policy = load_policy(config.policy.required())
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
-    items: list[Item] = []
-    for item in _checks(config, policy, checked, person or Terminal(config.yes)):
-        items.append(item)
+    results: list[CheckResult] = []
+    for result in _checks(config, policy, checked, person or Terminal(config.yes)):
+        results.append(result)
         if not config.json:
-            _show(item)  # at once: a progress bar would write over what is asked
-    ok = may_drive(items)
-    answer = {"ok": ok, **asdict(checked), "items": [asdict(item) for item in items]}
-    content = {"items": options.jsonable(answer["items"])}
+            _show(result)  # at once: a progress bar would write over what is asked
+    ok = all_usable(results)
+    items = [
+        {
+            "name": result.check,
+            "result": result.level,
+            "by": result.by,
+            "found": result.found,
+            "mend": result.fix,
+            "data": result.data,
+        }
+        for result in results
+    ]
     is_kept = config.journal is not None or config.dataset.root is not None
     for folder in {journal_of(config) if is_kept else None, config.output_dir} - {None}:
-        write_record(folder, checked, ok, content)
-    left = [item.name for item in items if item.result in (Result.FAIL, Result.UNANSWERED)]
+        write_record(folder, checked, ok, {"items": options.jsonable(items)})
+    left = [result.check for result in results if not all_usable([result])]
     said = "Ready: the policy may drive." if ok else f"Not ready: {', '.join(dict.fromkeys(left))}."
-    options.emit(config.json, answer, said)
+    options.emit(config.json, {"ok": ok, **asdict(checked), "items": items}, said)
     return int(not ok)
 
 
@@ -90,7 +101,9 @@ def journal_of(config: Any) -> Path:
     return Path(config.journal or root.with_name(f"{root.name}_journal")).absolute()
 
 
-def _checks(config: Any, policy: ActPolicy, checked: Checked, person: Person) -> Iterator[Item]:
+def _checks(
+    config: Any, policy: ActPolicy, checked: Checked, person: Person
+) -> Iterator[CheckResult]:
     from gaploop.finetune.lerobot_policy import resolve
     from gaploop.finetune.runs import withdrawn_from
 
@@ -99,34 +112,33 @@ def _checks(config: Any, policy: ActPolicy, checked: Checked, person: Person) ->
     reason = withdrawn_from(resolve(config.policy.path), checked.policy)
     if reason:
         found = f"the policy {reason}"
-        yield Item("consent", Result.WARN, By.MACHINE, found, "Train it again without them.")
+        yield CheckResult("consent", Level.WARN, found, "Train it again without them.")
     yield check_memory()
-    yield check_disk(journal)
+    yield replace(check_disk(journal), check="disk")
     yield check_speed(SpeedRamp(journal, checked.policy, config.speed_scale), station.domain)
     with contextlib.ExitStack() as stack:
         try:
-            devices = stack.enter_context(_connected(config.robot, station))
+            devices = _connect(config.robot, station, stack)
         except GaploopError as error:
-            yield Item("arm", Result.FAIL, By.MACHINE, str(error), "Run: gaploop doctor")
+            yield CheckResult("arm", Level.FAIL, str(error), "Run: gaploop doctor")
             return
-        yield Item("arm", Result.OK, By.MACHINE, f"{checked.robot} answers")
+        yield CheckResult("arm", Level.OK, f"{checked.robot} answers")
         try:
             yield from _on_the_arm(config, policy, station, devices, person)
         except DeviceError as error:
-            yield Item("arm", Result.FAIL, By.MACHINE, str(error), "Mend it and check again.")
+            yield CheckResult("arm", Level.FAIL, str(error), "Fix it and check again.")
 
 
 def _on_the_arm(
     config: Any, policy: ActPolicy, station: Station, devices: Devices, person: Person
-) -> Iterator[Item]:
+) -> Iterator[CheckResult]:
     from gaploop.finetune import lerobot_latency as latency
-    from gaploop.finetune.lerobot_facts import facts_of
-    from gaploop.finetune.policy_fit import check_features, check_statistics, seen_of
+    from gaploop.finetune.policy_fit import check_features, check_statistics, facts_of, seen_of
 
     facts = facts_of(policy)
     rates = Rates.near(config.dataset.fps or facts.fps)
     is_real = station.domain is Domain.REAL
-    yield from check_cameras(devices.cameras, devices.clock, is_real)
+    yield from check_pictures(devices.cameras, devices.clock, is_real)
     shapes = {c.name: c.frame().image.shape for c in devices.cameras}
     sizes = {name: (height, width) for name, (height, width, _) in shapes.items()}
     seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
@@ -139,34 +151,25 @@ def _on_the_arm(
     used = list(facts.cameras) or [c.name for c in devices.cameras[:1] if facts.needs_scene]
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station, config.calibration)
-        yield from check_calibration(path, devices.follower, used, person)
+        yield from check_station(path, devices.follower, used, person)
     yield from check_limits(station, devices.follower, rates.period_s, config.station is not None)
     if not config.move:
-        yield Item("joint_order", Result.UNANSWERED, By.MACHINE, "left out by --move=false")
-        yield Item("estop", Result.UNANSWERED, By.MACHINE, "left out by --move=false")
+        yield CheckResult(JOINT_ORDER, Level.UNANSWERED, "left out by --move=false")
+        yield CheckResult(ESTOP, Level.UNANSWERED, "left out by --move=false")
         return
-    yield from moving_checks(devices.follower, devices.clock, station, rates, person)
+    yield from check_moving(devices.follower, devices.clock, station, rates, person)
 
 
-@contextlib.contextmanager
-def _connected(robot: Any, station: Station) -> Iterator[Devices]:
-    """Connect an arm and its cameras; all is closed, torque off, afterwards."""
+def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Devices:
+    """Connect an arm and its cameras; `undo` closes all, torque off."""
     from gaploop.teleop.stopping import disconnect
 
-    with contextlib.ExitStack() as undo:
-        if robot.type == _arms.EMBEDDED:
-            devices = _embedded(robot)
-            undo.callback(disconnect, devices.follower)
-        else:
-            follower, clock = _arms.follower_of(robot, station)
-            undo.callback(disconnect, follower)
-            cameras = _arms.cameras_of(robot, clock)
-            undo.callback(disconnect, *cameras)
-            devices = Devices(follower, cameras, clock)
-        yield devices
-
-
-def _embedded(robot: Any) -> Devices:
+    if robot.type != _arms.EMBEDDED:
+        follower, clock = _arms.follower_of(robot, station)
+        undo.callback(disconnect, follower)
+        cameras = _arms.cameras_of(robot, clock)
+        undo.callback(disconnect, *cameras)
+        return Devices(follower, cameras, clock)
     from gaploop.sim.cell import Cell
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock
 
@@ -179,7 +182,9 @@ def _embedded(robot: Any) -> Devices:
         robot=robot.model,
     )
     cell.reset(robot.seed)
-    return Devices(CellFollower(cell), (CellCamera(cell),), PacedCellClock(cell))
+    embedded = CellFollower(cell)
+    undo.callback(disconnect, embedded)
+    return Devices(embedded, (CellCamera(cell),), PacedCellClock(cell))
 
 
 def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation:
@@ -197,16 +202,90 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
     return Observation(state, scene, images)
 
 
-def _show(item: Item) -> None:
+def _show(result: CheckResult) -> None:
     """Print what was found, and its fix whole, to be copied."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    line = Text(f"  {item.result.value:<10}", style=_COLOURS[item.result])
-    line.append(f"{item.name:<11}  ", style="bold")
-    asked = " (asked)" if item.by is By.PERSON else ""
-    line.append(f"{item.found}{asked}", style="default")
+    line = Text(f"  {result.level.value:<10}", style=_COLOURS[result.level])
+    line.append(f"{result.check:<11}  ", style="bold")
+    asked = " (asked)" if result.by is By.PERSON else ""
+    line.append(f"{result.found}{asked}", style="default")
     console.print(line, soft_wrap=True)
-    if item.mend:
-        console.print(Text(f"            → {item.mend}", style="cyan"), soft_wrap=True)
+    if result.fix:
+        console.print(Text(f"            → {result.fix}", style="cyan"), soft_wrap=True)
+
+
+class Terminal:
+    """Asks on stderr and hears keys; nobody is there if standard input is no terminal.
+
+    Args:
+        yes: answer "y" where that is a choice and no safety hangs on it.
+    """
+
+    def __init__(self, yes: bool = False) -> None:
+        self._yes = yes
+        self._gone: Callable[[], bool] = lambda: False
+        self._keys = Keys()
+        self._typed: list[str] = []
+        self.stopped = False
+        """The emergency stop was pressed, or the terminal was closed."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody can answer."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
+    @contextlib.contextmanager
+    def listening(self, estop: Callable[[], None], gone: Callable[[], bool]) -> Iterator[None]:
+        """Hear the space bar while the block runs, asked or not: it stops the arm."""
+        self._gone = gone
+
+        def stop() -> None:
+            self.stopped = True
+            estop()
+
+        with keys() as self._keys:
+            self._keys.listen(stop)
+            yield
+        self._keys = Keys()
+
+    def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
+        """Ask until one of the choices is typed; None where nobody is there."""
+        if self._yes and not safety and "y" in choices:
+            return "y"
+        if not self.is_there:
+            return None
+        menu = ", ".join(f"{key} {meaning}" for key, meaning in choices.items())
+        with contextlib.ExitStack() as held:
+            heard = self._keys if self._keys.works else held.enter_context(keys())
+            while not self._gone() and not self.stopped:
+                print(f"\n{question}\n  {menu}: ", end="", file=sys.stderr, flush=True)
+                typed = self._line(heard)
+                if typed is None or typed in choices:
+                    return typed
+        return None
+
+    def told(self, what: str) -> bool:
+        """Ask for something to be done."""
+        if self.is_there:
+            print(f"\n{what}", file=sys.stderr, flush=True)
+        return self.is_there
+
+    def _line(self, heard: Keys) -> str | None:
+        """Return what is typed up to Enter, shown as it is typed; None where nobody does."""
+        line = ""
+        while heard.works and not self._gone() and not self.stopped:
+            self._typed += [] if self._typed else heard.presses(LOOK_S)
+            name = self._typed.pop(0) if self._typed else ""
+            if name == "return":
+                print(file=sys.stderr, flush=True)
+                return line
+            if name == "backspace" and line:
+                line = line[:-1]
+                print("\b \b", end="", file=sys.stderr, flush=True)
+            elif len(name) == 1:
+                line += name
+                print(name, end="", file=sys.stderr, flush=True)
+        return None

@@ -13,8 +13,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.scripts.options import DatasetTarget, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.hub.errors import Patience
     from gaploop.datasets.hub.queue import QueuedPush
+    from gaploop.datasets.hub.upload import Patience
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
         keep: leave it in the queue where it is refused, too, to be sent once that is fixed.
     """
     from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.errors import HubUnreachableError
+    from gaploop.datasets.hub.upload import HubUnreachableError
 
     try:
         with push_queue.sending(push):
@@ -202,8 +202,8 @@ def push_folder(
         later: only write it down.
     """
     from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.client import endpoint
-    from gaploop.datasets.hub.errors import Patience
+    from gaploop.datasets.hub.target import endpoint
+    from gaploop.datasets.hub.upload import Patience
 
     push = push_queue.QueuedPush(
         str(folder.absolute()),

@@ -3,13 +3,9 @@
 # Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from gaploop.scripts import record
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
-
-FPS: Final = 30.0
-"""Frames a second of a real arm, as in lerobot-record [Hz]."""
 
 
 @dataclass

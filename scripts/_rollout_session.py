@@ -5,81 +5,108 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.campaign import Quota, in_blocks
-from gaploop.collect.policy_leader import Pace, PolicyLeader
-from gaploop.collect.policy_thread import PatientLeader
-from gaploop.collect.rollout import Attempts, RolloutNote, Rollouts
-from gaploop.collect.session import SessionEnd, SessionSpec, TakeResult, record_takes
-from gaploop.collect.smoothing import lag_share
-from gaploop.collect.speed_ramp import SpeedRamp
-from gaploop.collect.take_over import OnMotion, OnRequest, OnStall, TakeOver
+from gaploop.collect.intervention import OnMotion, OnRequest, OnStall, TakeOver
+from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
+from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
+from gaploop.collect.session import SessionEnd, SessionSpec
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
-from gaploop.scripts import _arms, _session_devices, options, record
-from gaploop.scripts._attended_session import AttendedJob
+from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_checks import check_display, check_targets, check_wanted_sensors
-from gaploop.scripts._record_publish import STOPPING, Publisher
-from gaploop.scripts._record_report import video_figures
-from gaploop.scripts._rolling import Rolling
-from gaploop.scripts._signals import stoppable
-from gaploop.scripts._watching import Watching, watching
+from gaploop.scripts._record_checks import check_display, check_wanted_sensors
+from gaploop.scripts._sessions import SessionJob, record_alone, video_figures
+
+if TYPE_CHECKING:
+    from gaploop.collect.journal import JournalWriter
+    from gaploop.collect.rig import Rig
+    from gaploop.core.protocols import Policy, TakeSink
+    from gaploop.core.types import FloatArray
+    from gaploop.failure_analysis.live.score import FailureScore
+    from gaploop.failure_analysis.live.watch import Alarm
 
 log = logging.getLogger(__name__)
 
 
 def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
     _check(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
-    policy, policy_id = _policy(config)
+    options.warn_withdrawn(config.policy.path)
+    policy: Policy = load_policy(
+        config.policy.path,
+        temporal_ensemble_coeff=config.smoothing.temporal_ensemble_coeff,
+        task=config.dataset.single_task,
+    )
+    id_ = policy_id(config.policy.path)
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
-    by_itself = _is_by_itself(config)
-    watched = watching(config, policy, policy_id, is_embedded)
-    rolling = Rolling(
+    # Nobody is needed in the embedded cell on simulated time, with its expert or without.
+    alone = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
+    by_itself = is_embedded and alone and config.display not in ("window", "terminal")
+    watched = watching(config, policy, id_, is_embedded)
+    driver = RolloutDriver(
         policy,
         functools.partial(
             PolicyLeader if by_itself else PatientLeader,  # simulated time waits for a policy
             lag_s=config.smoothing.exponential_s,
         ),
-        Attempts(SpeedRamp(journal, policy_id, fixed), watched=watched),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched),
         functools.partial(_wishes, config),
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
     )
     station = _arms.station_for(config.robot, config.station)
-    job = AttendedJob(
+    task = config.dataset.single_task
+    spec = SessionSpec(
+        journal,
+        task or str(getattr(config.robot, "task", "rollout")).replace("_", " "),
+        TakeKind.ROLLOUT,
+        max_s=config.dataset.episode_time_s,
+        seed=config.seed,
+        operator=config.operator,
+        policy=id_,
+        resume=bool(config.factors),
+        publish_every=config.publish_every,
+        consent=config.consent,
+        consents=config.consents,
+    )
+    job = SessionJob(
         config,
         station,
         root,
         journal,
         _quotas(config, station),
-        _spec(config, journal, policy_id),
-        rolling=rolling,
+        spec,
+        driver=driver,
+        shared=driver.leader,
     )
     require_consents(job.quotas, job.station, config.consent, config.consents)
-    _remind(job, policy_id)
+    _remind(job, id_)
     if by_itself:
-        end, reports, stopped = _by_itself(job, rolling)
+        driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
+        attendant = Rollouts(driver.attempts, config.reconnect_s)
+        end, reports, stopped = record_alone(job, attendant, "Rolling out")
     else:
-        from gaploop.scripts._attended import attend
+        from gaploop.scripts._attended import record_attended
 
-        end, reports, stopped = attend(job)
-    return _tell(job, rolling, watched, end, reports, stopped)
+        end, reports, stopped = record_attended(job)
+    return _tell(job, driver, watched, end, reports, stopped)
 
 
-def _remind(job: AttendedJob, policy_id: str) -> None:
+def _remind(job: SessionJob, policy_id: str) -> None:
     """Say that policy and arm weren't checked together, where a real arm is about to move."""
     if job.station.domain is not Domain.REAL:
         return
@@ -92,49 +119,6 @@ def _remind(job: AttendedJob, policy_id: str) -> None:
             "Without a preflight: %s. Run gaploop preflight with the same --policy and --robot.",
             why,
         )
-
-
-def _is_by_itself(config: Any) -> bool:
-    """Say whether nobody is needed: the embedded cell on simulated time, with its expert."""
-    alone = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
-    watched = config.display in ("window", "terminal")
-    return config.robot.type == _arms.EMBEDDED and alone and not watched
-
-
-def _by_itself(
-    job: AttendedJob, rolling: Rolling
-) -> tuple[SessionEnd, list[PublishReport], list[int]]:
-    """Roll out in the embedded cell as fast as it goes; its expert takes over, where one may."""
-    config, attempts = job.config, rolling.attempts
-    make_rig = functools.partial(record.embedded, config)
-    check_targets(make_rig, job.quotas, job.root, job.journal)
-    attempts.on_note = _log
-    publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
-    wanted = config.dataset.num_episodes
-    with (
-        stoppable(STOPPING) as stopped,
-        publisher,
-        options.progress("Rolling out", wanted) as advance,
-    ):
-
-        def on_take(_result: TakeResult, counts: bool) -> None:
-            advance(int(counts))
-
-        end = record_takes(
-            job.spec,
-            job.quotas,
-            make_rig,
-            _session_devices.led(rolling, None),
-            stop=lambda: bool(stopped),
-            on_take=on_take,
-            publish=publisher.behind,
-            attendant=Rollouts(attempts, config.reconnect_s),
-        )
-    return end, publisher.reports, stopped
-
-
-def _log(note: RolloutNote, result: TakeResult) -> None:
-    log.info("%s", note.words(result))
 
 
 # -- what the options ask for -------------------------------------------------------------------
@@ -166,43 +150,12 @@ def _check(config: Any) -> None:
             raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
 
 
-def _policy(config: Any) -> tuple[Policy, str]:
-    """Load the policy, and its id."""
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
-    options.warn_withdrawn(config.policy.path)
-    coefficient = config.smoothing.temporal_ensemble_coeff
-    policy: Policy = load_policy(
-        config.policy.path,
-        temporal_ensemble_coeff=coefficient,
-        task=config.dataset.single_task,
-    )
-    return policy, policy_id(config.policy.path)
-
-
-def _spec(config: Any, journal: Path, policy_id: str) -> SessionSpec:
-    task = config.dataset.single_task or str(getattr(config.robot, "task", "rollout"))
-    return SessionSpec(
-        journal,
-        task.replace("_", " ") if not config.dataset.single_task else task,
-        TakeKind.ROLLOUT,
-        max_s=config.dataset.episode_time_s,
-        seed=config.seed,
-        operator=config.operator,
-        policy=policy_id,
-        resume=bool(config.factors),
-        publish_every=config.publish_every,
-        consent=config.consent,
-        consents=config.consents,
-    )
-
-
 def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
     """Return what to record: attempts, or as many at each level of the factors, in blocks."""
     takes = config.dataset.num_episodes
     if not config.factors:
         return (Quota(takes),)
-    from gaploop.finetune.evaluating.factors import settings
+    from gaploop.finetune.factors import settings
 
     quotas = [Quota(takes, conditions=c) for c in settings(config.factors, station=station)]
     return tuple(in_blocks(quotas, f"factors {config.seed}"))
@@ -226,19 +179,25 @@ def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
 
 
 def _tell(
-    job: AttendedJob,
-    rolling: Rolling,
+    job: SessionJob,
+    driver: RolloutDriver,
     watched: Watching,
     end: SessionEnd,
     reports: Sequence[PublishReport],
     stopped: list[int],
 ) -> int:
-    config, notes = job.config, rolling.attempts.notes
+    config, notes = job.config, driver.attempts.notes
     sealed = [notes[take.uid] for take in end.takes if take.uid in notes]
     counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
     counts = {name: count for name, count in counts.items() if count}
     published = sum(len(report.published) for report in reports)
     helped = sum(note.interventions > 0 for note in sealed)
+    paces = [note.pace for note in sealed]
+    asked = sum(pace.asked for pace in paces)
+    evidence = "real" if job.station.domain is Domain.REAL else "emulated"
+    if config.robot.type == _arms.EMBEDDED:
+        is_target = config.robot.gaps or config.robot.conditions
+        evidence = "sim-to-sim" if is_target else "sim"
     summary = {
         "journal": job.journal,
         "root": job.root,
@@ -246,7 +205,12 @@ def _tell(
         "outcomes": counts,
         "helped": helped,
         "person_s": round(sum(note.person_s for note in sealed), 3),
-        "policy": _pace([note.pace for note in sealed]),
+        "policy": {
+            "asked": asked,
+            "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
+            "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
+            "waited_s": round(sum(pace.waited_s for pace in paces), 2),
+        },
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
@@ -255,7 +219,7 @@ def _tell(
         "reconnected": end.reconnected,
         "interrupted": bool(stopped),
         "trip": end.trip,
-        "evidence": _evidence(job),
+        "evidence": evidence,
         "uids": [take.uid for take in end.takes],
         "video": video_figures(end.takes),
         "push": push_after(config.dataset, job.root, config.consents, stopped),
@@ -271,20 +235,90 @@ def _tell(
     return 128 + stopped[0] if stopped else int(bool(end.trip))
 
 
-def _pace(paces: Sequence[Pace]) -> dict[str, float]:
-    """Return how long the policy took, over all attempts."""
-    asked = sum(pace.asked for pace in paces)
-    return {
-        "asked": asked,
-        "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
-        "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
-        "waited_s": round(sum(pace.waited_s for pace in paces), 2),
-    }
+AUTO: Final = "auto"
+NEVER: Final = "never"
 
 
-def _evidence(job: AttendedJob) -> str:
-    """Return what the takes are evidence of."""
-    robot = job.config.robot
-    if robot.type == _arms.EMBEDDED:
-        return "sim-to-sim" if robot.gaps or robot.conditions else "sim"
-    return "real" if job.station.domain is Domain.REAL else "emulated"
+class Watching:
+    """Watches every attempt of a session.
+
+    Args:
+        score: says how unusual an attempt is; None where nothing is watched.
+        false_alarms: share of the attempts that go well that may alarm.
+        planned: the policy's newest plan, in degrees; None where it doesn't show one.
+    """
+
+    def __init__(
+        self,
+        score: FailureScore | None,
+        false_alarms: float,
+        planned: Callable[[], FloatArray | None] | None,
+    ) -> None:
+        self.score, self._false_alarms, self._planned = score, false_alarms, planned
+        self.alarms: dict[str, Alarm] = {}
+        """Take to its alarm."""
+
+    def __call__(self, rig: Rig, writer: JournalWriter) -> Sequence[TakeSink]:
+        """Return what watches an attempt that begins."""
+        from gaploop.failure_analysis.live.watch import ALARM, FailureWatch
+
+        uid, score = writer.header.info.uid, self.score
+        if score is None:
+            return ()
+
+        def alarmed(alarm: Alarm) -> None:
+            self.alarms[uid] = alarm
+            said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
+            writer.event(alarm.t_s, ALARM, **said)
+            log.warning(
+                "This attempt looks like failing since %.1f s: %s (p = %.2g).",
+                alarm.t_s, alarm.why, alarm.p_value,
+            )  # fmt: skip
+
+        follower = rig.follower
+        planned = self._planned if follower.units.startswith("deg") else None
+        return (
+            FailureWatch(
+                score,
+                follower.joint_names,
+                rig.control_hz,
+                rig.fps,
+                planned=planned,
+                false_alarms=self._false_alarms,
+                on_alarm=alarmed,
+            ),
+        )
+
+
+def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> Watching:
+    """Return what watches the session's attempts, as `--watch` says.
+
+    Raises:
+        UnusableInputError: a false-alarm rate that isn't a share, or too few successful takes.
+    """
+    if not 0 < config.watch_false_alarms < 1:
+        raise UnusableInputError(
+            f"--watch_false_alarms must be above 0 and below 1, got {config.watch_false_alarms:g}."
+        )
+    score = _score(config.watch, policy_id, is_embedded)
+    if score is not None and math.isinf(score.threshold(config.watch_false_alarms)):
+        raise UnusableInputError(
+            f"{score.name}: {len(score.peaks)} takes that went well can't state a false-alarm rate "
+            f"of {config.watch_false_alarms:g}: record {math.ceil(1 / config.watch_false_alarms)} "
+            "or raise --watch_false_alarms."
+        )
+    planned = (lambda: policy.chunk) if hasattr(policy, "chunk") else None
+    return Watching(score, config.watch_false_alarms, planned)
+
+
+def _score(watch: str, policy_id: str, is_embedded: bool) -> FailureScore | None:
+    from gaploop.failure_analysis.live.watch import score_of, shipped_score
+
+    if watch == NEVER:
+        return None
+    if watch == AUTO:
+        shipped = shipped_score() if is_embedded else None
+        return shipped if shipped is not None and shipped.policy == policy_id else None
+    from gaploop.datasets.sources import open_takes
+
+    return score_of(open_takes(Path(watch)), watch)

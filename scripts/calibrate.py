@@ -1,10 +1,13 @@
 """The command `gaploop calibrate`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+RARE = (
+    "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
+    "drop_outliers", "images", "seconds", "reference", "store", "calibration",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop calibrate board board.pdf
 gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=opencv \\
@@ -77,6 +80,8 @@ class CalibrateFields:
     """Where pictures and figures of the result go; <path>/report unless given."""
     json: bool = False
     """Print one JSON object."""
+    camera: Any = None
+    robot: Any = None
 
 
 def config_class() -> type:
@@ -106,14 +111,7 @@ def config_class() -> type:
 
 def run(config: CalibrateFields) -> int:
     """Do what was asked for; 1 where drift was found."""
-    from gaploop.scripts import _calibrate, _calibrate_drift, _calibrate_latency
+    from gaploop.scripts import _calibrate
 
-    work: dict[str, Callable[[Any], int]] = {
-        "show": _calibrate.show,
-        "board": _calibrate.board,
-        "intrinsics": _calibrate.intrinsics,
-        "hand_eye": _calibrate.hand_eye,
-        "latency": _calibrate_latency.latency,
-        "drift": _calibrate_drift.drift,
-    }
-    return work[config.what](config)
+    code: int = getattr(_calibrate, config.what)(config)
+    return code

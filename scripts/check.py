@@ -57,10 +57,16 @@ def run(config: CheckConfig) -> int:
     """Check the folder; 1 if there is an error."""
     from gaploop.datasets.check.dataset import DEEP, QUICK, check
     from gaploop.datasets.check.findings import ERROR
+    from gaploop.scripts import survey
 
     root = config.dataset.root
     if config.roots:
-        return _check_many(config)
+        if root is not None or config.deep or config.consents is not None:
+            raise UnusableInputError(
+                "--roots looks at the metadata of many datasets, without --deep or --consents. For "
+                "the data, videos and consents of one: gaploop check DIR"
+            )
+        return survey.run(survey.SurveyConfig(config.roots, json=config.json))
     if root is None:
         raise UnusableInputError("Which folder? Name it: gaploop check DIR")
     effort = DEEP if config.deep else QUICK
@@ -74,19 +80,9 @@ def run(config: CheckConfig) -> int:
     return int(failed)
 
 
-def _check_many(config: CheckConfig) -> int:
-    from gaploop.scripts import survey
-
-    if config.dataset.root is not None or config.deep or config.consents is not None:
-        raise UnusableInputError(
-            "--roots looks at the metadata of many datasets, without --deep or --consents. For "
-            "the data, videos and consents of one: gaploop check DIR"
-        )
-    return survey.run(survey.SurveyConfig(config.roots, json=config.json))
-
-
 def _show(findings: Sequence[Finding], title: str) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_lines=True)
@@ -95,15 +91,8 @@ def _show(findings: Sequence[Finding], title: str) -> None:
     for finding in findings:
         colour = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
         severity = f"[{colour}]{finding.severity}[/]"
-        table.add_row(severity, _plain(finding.where), _plain(finding.message))
+        table.add_row(severity, escape(finding.where), escape(finding.message))
     console = Console()
     console.print(table)
     for mend in dict.fromkeys(finding.mend for finding in findings):
-        console.print(f"→ {_plain(mend)}", soft_wrap=True, highlight=False)
-
-
-def _plain(text: str) -> str:
-    """Return `text` so that Rich shows square brackets instead of reading them as markup."""
-    from rich.markup import escape
-
-    return escape(text)
+        console.print(f"→ {escape(mend)}", soft_wrap=True, highlight=False)

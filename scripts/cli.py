@@ -7,6 +7,8 @@ A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) w
   some of its options do. (Such a module must not postpone annotations with
   `from __future__ import annotations`: names inside the function could not be found later.)
 - `EXAMPLE: str`, printed by `--help`;
+- if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
+  `--help=all` lists; what the example uses is always listed;
 - `def run(config) -> int`, the exit code: 0 done, 1 the answer is no, 3 inconclusive;
 - if it takes arguments without a name, `POSITIONAL: str | tuple[str, ...]` with the options
   they fill, in order; `dataset.root` unless given;
@@ -22,19 +24,21 @@ import ast
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 
 if TYPE_CHECKING:
-    from gaploop.scripts._option_fields import Option
+    from gaploop.scripts._arguments import Option
 
 HELPERS: Final = ("cli", "options")
 """Modules in this folder that are not commands, besides those that begin with an underscore."""
@@ -52,7 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
         *("import", "export", "survey", "consent"),
     ),
-    "find out why": ("factors", "reference"),
+    "find out why": ("factors",),
     "adapt": ("pretrain", "train", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
@@ -62,6 +66,7 @@ SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code
 _WIDTH: Final = 96
 _LONGEST: Final = 1200
 """Characters of an error's line."""
+_HELP: Final = frozenset({"--help", "-h", "--help=all"})
 _DISCOVER: Final = "discover_packages_path"  # LeRobot's option that imports a package of devices
 
 
@@ -106,7 +111,18 @@ def commands() -> dict[str, Path]:
 
 def _dispatch(command: str, arguments: list[str]) -> int:
     if not command:
-        return _without_command(arguments)
+        if arguments == ["--version"]:
+            from importlib.metadata import version
+
+            print(f"gaploop {version('gaploop')}")
+            return 0
+        if arguments and arguments[0] not in _HELP:
+            raise UnusableInputError(
+                f"Unknown option {arguments[0]}. The command comes first: {USAGE}. "
+                "See: gaploop --help"
+            )
+        print(_overview())
+        return 0 if arguments else UnusableInputError.exit_code
     known = commands()
     if command == "bench":
         raise UnusableInputError(MOVED)
@@ -128,24 +144,10 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
     rest = _discover(arguments)
     config_class = config_class_of(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
-    if "--help" in own or "-h" in own:
+    if _HELP & set(own):
         print(_command_help(program, module, config_class, rest))
         return 0
     return _run(program, module, config_class, rest)
-
-
-def _without_command(arguments: list[str]) -> int:
-    if arguments == ["--version"]:
-        from importlib.metadata import version
-
-        print(f"gaploop {version('gaploop')}")
-        return 0
-    if arguments and arguments[0] not in ("--help", "-h"):
-        raise UnusableInputError(
-            f"Unknown option {arguments[0]}. The command comes first: {USAGE}. See: gaploop --help"
-        )
-    print(_overview())
-    return 0 if arguments else UnusableInputError.exit_code
 
 
 def _run(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
@@ -237,54 +239,59 @@ def _overview() -> str:
         there = [name for name in names if name in known]
         lines += ["", f"{group}:"] if there else []
         lines += [f"  {name:<{width}}{known[name]}" for name in there]
-    lines += ["", "Options and an example: gaploop <command> --help"]
+    lines += ["", "Options and an example: gaploop <command> --help; rare ones too: --help=all"]
     lines += ["Exit codes: 0 done, 1 the answer is no, 2 unusable input, 3 inconclusive"]
     return "\n".join(lines)
 
 
 def _summary(path: Path) -> str:
     """Return a command's first line of help without importing it."""
-    tree = ast.parse(path.read_text())
+    tree, config = ast.parse(path.read_text()), f"{path.stem.replace('_', '')}config"
     configs = (
         ast.get_docstring(node)
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.lower() == _config_name(path)
+        if isinstance(node, ast.ClassDef) and node.name.lower() == config
     )
     doc = next((d for d in configs if d), None) or ast.get_docstring(tree) or ""
     return doc.partition("\n")[0]
 
 
-def _config_name(path: Path) -> str:
-    return f"{path.stem.replace('_', '')}config"
-
-
 def _command_help(program: str, module: ModuleType, config_class: type, argv: list[str]) -> str:
     """Return what `--help` behind a command prints."""
-    from gaploop.scripts._arguments import chosen_types
-    from gaploop.scripts._option_fields import find_options
+    from gaploop.scripts._arguments import chosen_types, find_options
 
     chosen = chosen_types(argv)
     options = list(find_options(config_class, chosen))
+    example = textwrap.dedent(getattr(module, "EXAMPLE", "")).strip()
+    rare = [] if "--help=all" in argv else _rare(options, getattr(module, "RARE", ()), example)
     names = {o.name for o in options}
     fills = [name for name in positional(module) if name in names]
     words = "".join(f" [{name.rpartition('.')[2].upper()}]" for name in fills)
     lines = [f"usage: {program}{words} [--option=value ...]", ""]
-    lines += [textwrap.dedent(_doc(config_class)).strip(), "", "options:"]
+    first, _, rest = (config_class.__doc__ or "").partition("\n")
+    lines += [f"{first}\n{textwrap.dedent(rest)}".strip(), "", "options:"]
     lines += [
         "  --config_path=FILE.yaml",
         *_wrap("Read options from a file; those given here win."),
     ]
     for option in options:
-        lines += _option_help(option, chosen)
-    example = getattr(module, "EXAMPLE", "").strip()
+        if option not in rare:
+            lines += _option_help(option, chosen)
     if example:
-        lines += ["", "example:", textwrap.indent(textwrap.dedent(example), "  ")]
+        lines += ["", "example:", textwrap.indent(example, "  ")]
+    if rare:
+        lines += ["", f"{len(rare)} more option{'s' * (len(rare) > 1)}: {program} --help=all"]
     return "\n".join(lines)
 
 
-def _doc(config_class: type) -> str:
-    first, _, rest = (config_class.__doc__ or "").partition("\n")
-    return f"{first}\n{textwrap.dedent(rest)}"
+def _rare(options: Sequence[Option], patterns: Sequence[str], example: str) -> list[Option]:
+    """Return the options that only `--help=all` lists."""
+    used = set(re.findall(r"--([\w.]+)", example))
+    return [
+        option
+        for option in options
+        if option.name not in used and any(fnmatchcase(option.name, p) for p in patterns)
+    ]
 
 
 def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
@@ -295,13 +302,9 @@ def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
     if option.default is MISSING:
         words += " (required)"
     elif option.default not in (None, "", [], {}, ()):
-        words += f" (default: {_shown(option.default)})"
+        value = getattr(option.default, "value", option.default)
+        words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
     return [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
-
-
-def _shown(default: Any) -> str:
-    value = getattr(default, "value", default)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _wrap(words: str) -> list[str]:

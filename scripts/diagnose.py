@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically
@@ -15,13 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gaploop.core.take import Take
-    from gaploop.core.types import Image
-    from gaploop.failure_analysis.across.across import Across
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
-    from gaploop.failure_analysis.signals.registry import TakeSignals
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
-    from gaploop.failure_analysis.views.view import TakeView
 
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
@@ -63,31 +58,72 @@ class DiagnoseConfig:
 
 def run(config: DiagnoseConfig) -> int:
     """Diagnose; exit code 0, whatever was found."""
-    from gaploop.core.run_record import write_run
-    from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.diagnosis import save_diagnosis
-    from gaploop.failure_analysis.lineage import takes_input
-
-    source = config.dataset.folder()
-    takes = _chosen(list(open_takes(source)), config.dataset.episodes)
     if config.save_reference is not None:
-        return _save_reference(takes, config.save_reference, source)
-    reference = _reference(config.reference)
-    default = source.parent / f"{source.resolve().name}_diagnosis"
-    folder = writable_folder(config.output_dir or default)
-    causes = _causes(source, config.labels)
-    ask_policy = _ask_policy(config)
-    diagnosis, across = _diagnose(takes, reference, source, config.images, causes, ask_policy)
-    save_diagnosis(diagnosis, folder / "diagnosis.json")
-    _write_report(diagnosis, across, takes, folder, config)
-    result = {"id": diagnosis.id, "diagnosed": len(diagnosis.takes)}
-    inputs = [takes_input(source, takes)]
-    write_run(folder, "diagnose", options.jsonable(config), inputs, result)
-    options.emit(config.json, diagnosis.to_json(), _text(diagnosis, across, folder))
+        return _save_reference(config, config.save_reference)
+    found = diagnose(config)
+    options.emit(config.json, found.to_json(), _text(found, _folder(config)))
     return 0
 
 
-def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
+def diagnose(config: DiagnoseConfig) -> Diagnosis:
+    """Diagnose takes and write diagnosis, report, figures and run.json to the output folder.
+
+    Returns:
+        The diagnosis, with `cohort`: what the takes say together.
+
+    Raises:
+        UnusableInputError: takes, reference, labels or policy can't be read, or
+            `save_reference` is given: with that, nothing is diagnosed.
+    """
+    from gaploop.core.run_record import write_run
+    from gaploop.datasets.labels.store import open_labelled
+    from gaploop.failure_analysis import diagnosis
+    from gaploop.failure_analysis.attribution.station_labels import engineer_labels
+    from gaploop.failure_analysis.lineage import takes_input
+
+    if config.save_reference is not None:
+        raise UnusableInputError(
+            "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
+        )
+    source, takes = config.dataset.folder(), _takes(config)
+    reference = _reference(config.reference)
+    folder = writable_folder(_folder(config))
+    if config.labels is not None and not config.labels.is_file():
+        raise UnusableInputError(
+            f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
+            f"labels of {source} itself are read anyway."
+        )
+    causes = engineer_labels(config.labels or open_labelled(source).file)
+    ask_policy = _ask_policy(config)
+    total = sum(diagnosis.needs_diagnosis(take) for take in takes)
+    with options.progress("Diagnosing", total=total) as advance:
+        found = diagnosis.diagnose(
+            takes,
+            reference,
+            source=source.resolve().name,
+            images=config.images,
+            on_take=lambda _take: advance(),
+            ask_policy=ask_policy,
+            causes=causes,
+            cohort=True,
+        )
+    diagnosis.save_diagnosis(found, folder / "diagnosis.json")
+    _write_report(found, takes, folder, config)
+    result = {"id": found.id, "diagnosed": len(found.takes)}
+    inputs = [takes_input(source, takes)]
+    write_run(folder, "diagnose", options.jsonable(config), inputs, result)
+    return found
+
+
+def _folder(config: DiagnoseConfig) -> Path:
+    source = config.dataset.folder()
+    return config.output_dir or source.parent / f"{source.resolve().name}_diagnosis"
+
+
+def _takes(config: DiagnoseConfig) -> list[Take]:
+    from gaploop.datasets.sources import open_takes
+
+    takes, episodes = list(open_takes(config.dataset.folder())), config.dataset.episodes
     if episodes is None:
         return takes
     missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
@@ -96,61 +132,6 @@ def _chosen(takes: list[Take], episodes: list[int] | None) -> list[Take]:
             f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
         )
     return [t for t in takes if t.episode in episodes]
-
-
-def _causes(source: Path, path: Path | None) -> dict[str, dict[str, float]]:
-    """Return what engineers say caused failures, by uid."""
-    from gaploop.datasets.labels.labelled import open_labelled
-    from gaploop.failure_analysis.attribution.station_labels import engineers_say
-
-    if path is not None and not path.is_file():
-        raise UnusableInputError(
-            f"--labels={path} is no file. Name a labels.jsonl, or leave it away: the labels of "
-            f"{source} itself are read anyway."
-        )
-    return engineers_say(path or open_labelled(source).file)
-
-
-def _diagnose(
-    takes: Sequence[Take],
-    reference: Reference | None,
-    source: Path,
-    images: bool,
-    causes: Mapping[str, Mapping[str, float]],
-    ask_policy: Callable[[Take], PolicyTrace | None] | None,
-) -> tuple[Diagnosis, Across]:
-    from gaploop.failure_analysis.across.across import across_takes
-    from gaploop.failure_analysis.across.unexplained import Unexplained
-    from gaploop.failure_analysis.diagnosis import diagnose, needs_diagnosis
-    from gaploop.failure_analysis.reference import choose_reference
-    from gaploop.failure_analysis.signals.registry import measure
-
-    signals: dict[str, TakeSignals] = {}
-    total = sum(needs_diagnosis(take) for take in takes)
-    usual = choose_reference(takes, reference)
-    with options.progress("Diagnosing", total=total) as advance:
-
-        def keep(take: Take, view: TakeView) -> None:
-            signals[take.info.uid] = measure(view)
-            advance()
-
-        found = diagnose(
-            takes,
-            usual,
-            source=source.resolve().name,
-            images=images,
-            on_take=keep,
-            ask_policy=ask_policy,
-            causes=causes,
-        )
-    unclear = [
-        Unexplained(t.uid, t.mode, signals[t.uid])
-        for t in found.takes
-        if t.abstained and t.uid in signals
-    ]
-    across = across_takes(takes, unclear, usual.signals)
-    more = {"policy": _policy_signals(signals)} if ask_policy is not None else {}
-    return replace(found, summary={**found.summary, **more, "across": across.to_json()}), across
 
 
 def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
@@ -172,53 +153,30 @@ def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] 
     return lambda take: ask(take, asked, space)
 
 
-def _policy_signals(signals: Mapping[str, TakeSignals]) -> dict[str, dict[str, float]]:
-    """Return what was measured of the policy: signal to take to value."""
-    from gaploop.failure_analysis.signals.registry import registry
-
-    return {
-        name: {uid: m[name] for uid, m in signals.items() if not math.isnan(m[name])}
-        for name, spec in registry().items()
-        if spec.source == "policy"
-    }
-
-
 def _write_report(
-    diagnosis: Diagnosis,
-    across: Across,
-    takes: Sequence[Take],
-    folder: Path,
-    config: DiagnoseConfig,
+    found: Diagnosis, takes: Sequence[Take], folder: Path, config: DiagnoseConfig
 ) -> None:
     from gaploop.failure_analysis.planning.plan import make_plan
-    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs
-
-    plan = make_plan(diagnosis, config.budget) if diagnosis.takes else None
-    pictures = _pictures(diagnosis, across, takes) if config.images else {}
-    for name, png in report_pngs(diagnosis, across).items():
-        write_atomically(folder / name, png)
-    write_atomically(folder / "report.html", diagnosis_report(diagnosis, pictures, across, plan))
-
-
-def _pictures(
-    diagnosis: Diagnosis, across: Across, takes: Sequence[Take]
-) -> dict[str, Sequence[Image]]:
-    """Return pictures of the takes that the report shows; of thousands they would fill memory."""
-    from gaploop.failure_analysis.report.report import shown_takes
+    from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
 
-    shown = {t.uid for t in shown_takes(diagnosis.takes)} | {g.uids[0] for g in across.groups}
-    return {
+    plan = make_plan(found, config.budget) if found.takes else None
+    shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
+    shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
+    pictures = {
         take.info.uid: example_pictures(TakeView(take).pictures)
         for take in takes
-        if take.info.uid in shown
+        if config.images and take.info.uid in shown
     }
+    for name, png in report_pngs(found).items():
+        write_atomically(folder / name, png)
+    write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
 
 
 def _reference(path: Path | None) -> Reference | None:
     from gaploop.datasets.sources import open_takes
-    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
 
     if path is None:
@@ -233,12 +191,13 @@ def _reference(path: Path | None) -> Reference | None:
     return built
 
 
-def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
-    from gaploop.failure_analysis.modes.foreign_sets import LEAST_TAKES
+def _save_reference(config: DiagnoseConfig, path: Path) -> int:
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
 
+    source, takes = config.dataset.folder(), _takes(config)
     writable_folder(path.parent, "Folder")
-    built = build_reference(takes, f"{source.resolve().name}")
+    built = build_reference(takes, source.resolve().name)
     if built is None:
         raise UnusableInputError(
             f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
@@ -248,27 +207,32 @@ def _save_reference(takes: Sequence[Take], path: Path, source: Path) -> int:
     return 0
 
 
-def _text(diagnosis: Diagnosis, across: Across, folder: Path) -> str:
-    from gaploop.failure_analysis.across.words import across_lines
+def _text(found: Diagnosis, folder: Path) -> str:
+    from gaploop.failure_analysis.cohort.cohort import cohort_lines
 
-    summary = diagnosis.summary
+    summary = found.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
-    lines += _judged_by(summary)
+    if summary["labels_learned_from"]:
+        lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
+    for by, count in summary["attributed_by"].items():
+        if by != "model":
+            lines.append(f"{count} judged by the {by}")
     lines += _policy_lines(summary.get("policy", {}))
-    for take in diagnosis.takes:
+    for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         why = " and ".join(take.named) or take.top or "no clear cause"
         share = f" {take.dimensions[take.top]:.0%}" if take.top and len(take.named) < 2 else ""
         when = f" in {take.phase}" if take.phase else ""
-        first = f": {take.evidence[0].says}" if take.evidence else ""
+        first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")
-    lines += ["", "All takes together:", *across_lines(across), f"{folder / 'report.html'}"]
-    return "\n".join(lines)
+    if found.cohort is not None:
+        lines += ["", "All takes together:", *cohort_lines(found.cohort)]
+    return "\n".join([*lines, f"{folder / 'report.html'}"])
 
 
 def _policy_lines(policy: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -282,17 +246,6 @@ def _policy_lines(policy: Mapping[str, Mapping[str, float]]) -> list[str]:
         if values:
             worst = max(values, key=lambda uid: values[uid])
             spec = registry()[name]
-            says = spec.says.format(value=spec.show(median(values.values())))
-            lines.append(f"{says} (median; most in {worst[:13]}: {spec.show(values[worst])})")
-    return lines
-
-
-def _judged_by(summary: Mapping[str, Any]) -> list[str]:
-    """Say where the learned model didn't judge, and whether it learned from labels."""
-    lines = []
-    if summary["labels_learned_from"]:
-        lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
-    for by, count in summary["attributed_by"].items():
-        if by != "model":
-            lines.append(f"{count} judged by the {by}")
+            typical = spec.describe(median(values.values()))
+            lines.append(f"{typical} (median; most in {worst[:13]}: {spec.show(values[worst])})")
     return lines

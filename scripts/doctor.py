@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.teleop.doctor.finding import DoctorFinding
+    from gaploop.teleop.checks.result import CheckResult
 
 EXAMPLE: Final = """\
 gaploop doctor
@@ -54,62 +54,74 @@ class DoctorConfig:
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
     from gaploop.core.files import writable_folder, write_json
-    from gaploop.teleop.doctor.finding import failed
+    from gaploop.teleop.checks.result import all_usable
 
     with options.progress("Looking") as advance:
-        findings = []
-        for finding in _look(config):
-            findings.append(finding)
+        results = []
+        for result in _look(config):
+            results.append(result)
             advance()
-    bad = failed(findings)
-    answer = {"ok": not bad, "findings": [asdict(finding) for finding in findings]}
+    ok = all_usable(results)
+    findings = [
+        {
+            "area": result.check,
+            "name": result.subject,
+            "level": result.level,
+            "found": result.found,
+            "mend": result.fix,
+            "data": result.data,
+        }
+        for result in results
+    ]
+    answer = {"ok": ok, "findings": findings}
     if config.output_dir is not None:
         folder = writable_folder(config.output_dir)
         write_json(folder / "doctor.json", options.jsonable(answer))
     options.emit(config.json, answer)
     if not config.json:
-        _show(findings)
-    return int(bad)
+        _show(results)
+    return int(not ok)
 
 
-def _look(config: DoctorConfig) -> Iterator[DoctorFinding]:
+def _look(config: DoctorConfig) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
-    from gaploop.teleop.doctor import calibrations, cameras, host, ports, servos
+    from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
+    from gaploop.teleop.checks.result import all_usable
 
-    yield from host.look(config.journal, CODEC)
-    yield from ports.modem_manager()
-    found = [ports.FoundPort(str(path)) for path in config.port] or ports.find()
+    yield from machine.check_machine(config.journal, CODEC)
+    yield from ports.check_modem_manager()
+    found = [ports.FoundPort(str(path)) for path in config.port] or ports.find_ports()
     if not found:
-        yield ports.none_found()
-    folder = config.calibration_dir or calibrations.folder()
+        yield ports.no_port()
+    folder = config.calibration_dir or calibrations.arm_folder()
     talk_to = []
     for port in found:
-        findings = ports.look(port)
-        yield from findings
-        if not ports.unusable(findings) and (config.port or port.is_servo_adapter):
+        results = ports.check_port(port)
+        yield from results
+        if all_usable(results) and (config.port or port.is_servo_adapter):
             talk_to.append(port.path)
     for path in talk_to:
-        yield from servos.look(path, folder)
+        yield from servos.check_servos(path, folder)
     if config.cameras:
-        yield from cameras.look()
-    yield from calibrations.look(folder)
-    yield from calibrations.look_at_station(calibration_path(config.station, config.calibration))
+        yield from cameras.check_devices()
+    yield from calibrations.check_arm_files(folder)
+    yield from calibrations.check_station_ages(calibration_path(config.station, config.calibration))
 
 
-def _show(findings: list[DoctorFinding]) -> None:
-    """Print a line for each finding, grouped by area, and its fix whole, to be copied."""
+def _show(results: list[CheckResult]) -> None:
+    """Print a line for each result, grouped by area, and its fix whole, to be copied."""
     from rich.console import Console
     from rich.text import Text
 
     console, area = Console(highlight=False), ""
-    width = max(len(finding.name) for finding in findings)
-    for finding in findings:
-        if finding.area != area:
-            area = finding.area
+    width = max(len(result.subject) for result in results)
+    for result in results:
+        if result.check != area:
+            area = result.check
             console.print(Text(area, style="bold"))
-        line = Text(f"  {finding.level.value:<5}", style=_COLOURS[finding.level])
-        line.append(f"{finding.name:<{width}}  {finding.found}", style="default")
+        line = Text(f"  {result.level.value:<5}", style=_COLOURS[result.level])
+        line.append(f"{result.subject:<{width}}  {result.found}", style="default")
         console.print(line, soft_wrap=True)
-        if finding.mend:
-            console.print(Text(f"        → {finding.mend}", style="cyan"), soft_wrap=True)
+        if result.fix:
+            console.print(Text(f"        → {result.fix}", style="cyan"), soft_wrap=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.paths import plain_name
+from gaploop.scripts.label import named_author
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
+    from gaploop.core.labels import LabelEvent
     from gaploop.datasets.edit.actions import EditPlan
-    from gaploop.datasets.edit.pieces import DatasetPiece
+    from gaploop.datasets.edit.compose import DatasetPiece, VideosDone
+    from gaploop.datasets.layout import EpisodeRow
     from gaploop.scripts.merge import MergeConfig
+
 
 POSITIONAL: Final = ("action", "dataset.root")
 ACTIONS: Final = ("delete", "keep", "split", "retag")
@@ -82,10 +88,8 @@ class EditConfig:
 
 def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.actions import opened
-    from gaploop.scripts._edit_retag import retag
+    from gaploop.datasets.edit.actions import opened, plan_choice, plan_split
 
-    actions = {"delete": _delete, "keep": _keep, "split": _split}
     if not config.action:
         raise UnusableInputError(f"gaploop edit what? One of: {', '.join(ACTIONS)}.")
     if config.action not in ACTIONS:
@@ -94,34 +98,16 @@ def run(config: EditConfig) -> int:
         return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
     with opened([config.dataset.folder()], change) as (piece,):
-        return actions[config.action](config, piece)
-
-
-def _confirmed(config: EditConfig) -> bool:
-    return config.yes or config.output_dir is not None
-
-
-def _delete(config: EditConfig, piece: DatasetPiece) -> int:
-    from gaploop.datasets.edit.actions import plan_choice
-
-    gone = chosen(config, piece)
-    plan = plan_choice("edit delete", piece, piece.chosen - gone, told(config))
-    return finish(config, plan, config.output_dir, _confirmed(config))
-
-
-def _keep(config: EditConfig, piece: DatasetPiece) -> int:
-    from gaploop.datasets.edit.actions import plan_choice
-
-    plan = plan_choice("edit keep", piece, chosen(config, piece), told(config))
-    return finish(config, plan, config.output_dir, _confirmed(config))
-
-
-def _split(config: EditConfig, piece: DatasetPiece) -> int:
-    from gaploop.datasets.edit.actions import plan_split
-
-    parts, named = _parts(config, piece)
-    plan = plan_split(piece, parts, told(config), named=named, shared=config.shared_sessions)
-    return finish(config, plan, required_output(config), True)
+        if config.action == "split":
+            parts, named = _parts(config, piece)
+            shared = config.shared_sessions
+            plan = plan_split(piece, parts, _told(config), named=named, shared=shared)
+            return finish(config, plan, required_output(config), True)
+        these = _chosen(config, piece)
+        kept = these if config.action == "keep" else piece.chosen - these
+        plan = plan_choice(f"edit {config.action}", piece, kept, _told(config))
+        confirmed = config.yes or config.output_dir is not None
+        return finish(config, plan, config.output_dir, confirmed)
 
 
 def required_output(config: EditConfig | MergeConfig) -> Path:
@@ -135,57 +121,7 @@ def required_output(config: EditConfig | MergeConfig) -> Path:
     return config.output_dir or Path("OUT")
 
 
-def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
-    """Return the parts of a split, and whether their episodes were named one by one."""
-    from gaploop.datasets.edit.splits import by_field, by_share
-
-    ways = {
-        "episodes or where": bool(config.episodes or config.where),
-        "fraction": config.fraction is not None,
-        "splits": bool(config.splits),
-        "by": bool(config.by),
-    }
-    if sum(ways.values()) != 1:
-        raise UnusableInputError(
-            'Split how? Give one of --fraction=0.8, --by=FIELD, --splits=\'{"train": 0.8, '
-            "\"val\": 0.2}', --episodes='[0, 3]', --where=QUERY."
-        )
-    if config.by:
-        return by_field(piece.held, config.by), False
-    if config.episodes or config.where:
-        these = chosen(config, piece)
-        parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
-        return parts, not config.where
-    by_fraction = {"train": config.fraction, "test": 1 - (config.fraction or 0)}
-    shares: dict[str, Any] = _by_folder(config.splits) or by_fraction
-    if all(isinstance(share, int | float) for share in shares.values()):
-        return by_share(piece.held, shares, config.seed, not config.shared_sessions), False
-    return {name: _listed(indices, name, piece) for name, indices in shares.items()}, True
-
-
-def _by_folder(splits: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts by the folders they go to, each a name directly below the output folder."""
-    parts: dict[str, Any] = {}
-    for name, what in splits.items():
-        folder = plain_name(str(name).strip(), "part", "--splits", "Name it such as train.")
-        if folder in parts:
-            raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
-        parts[folder] = what
-    return parts
-
-
-def _listed(indices: Any, name: str, piece: DatasetPiece) -> list[int]:
-    from gaploop.datasets.lerobot_import import parse_episodes
-
-    if not isinstance(indices, list | str):
-        raise UnusableInputError(
-            f"--splits: {name} is {indices!r}. Give every part a share such as 0.8, or every part "
-            "its episodes such as [0, 3] or '0:30'."
-        )
-    return parse_episodes(str(indices), len(piece.held))
-
-
-def chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
+def _chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     """Return the episodes that --episodes and --where both name."""
     from gaploop.datasets.labels.query import where
     from gaploop.datasets.lerobot_import import parse_episodes
@@ -208,43 +144,263 @@ def chosen(config: EditConfig, piece: DatasetPiece) -> frozenset[int]:
     return chosen
 
 
-def told(config: EditConfig) -> dict[str, Any]:
+def _told(config: EditConfig) -> dict[str, Any]:
     """Return the options that decided what the result holds."""
     names = ("episodes", "where", "fraction", "splits", "by", "set", "shared_sessions", "reencode")
     given = {name: getattr(config, name) for name in names if getattr(config, name)}
     return given | ({"seed": config.seed} if config.fraction or config.splits else {})
 
 
-def finish(
-    config: EditConfig | MergeConfig,
-    plan: EditPlan,
-    output: Path | None,
-    confirmed: bool,
-    amend: Callable[[Path], None] | None = None,
-) -> int:
+def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
+    """Return the parts of a split, and whether their episodes were named one by one."""
+    from gaploop.datasets.edit.splits import by_field, by_share
+    from gaploop.datasets.lerobot_import import parse_episodes
+
+    ways = {
+        "episodes or where": bool(config.episodes or config.where),
+        "fraction": config.fraction is not None,
+        "splits": bool(config.splits),
+        "by": bool(config.by),
+    }
+    if sum(ways.values()) != 1:
+        raise UnusableInputError(
+            'Split how? Give one of --fraction=0.8, --by=FIELD, --splits=\'{"train": 0.8, '
+            "\"val\": 0.2}', --episodes='[0, 3]', --where=QUERY."
+        )
+    if config.by:
+        return by_field(piece.held, config.by), False
+    if config.episodes or config.where:
+        these = _chosen(config, piece)
+        parts = {"chosen": sorted(these), "rest": sorted(piece.chosen - these)}
+        return parts, not config.where
+    shares: dict[str, Any] = {}
+    for name, share in config.splits.items():  # each a folder directly below the output folder
+        folder = plain_name(str(name).strip(), "part", "--splits", "Name it such as train.")
+        if folder in shares:
+            raise UnusableInputError(f"--splits: two parts are named '{folder}'. Rename one.")
+        shares[folder] = share
+    shares = shares or {"train": config.fraction, "test": 1 - (config.fraction or 0)}
+    if all(isinstance(share, int | float) for share in shares.values()):
+        return by_share(piece.held, shares, config.seed, not config.shared_sessions), False
+    for name, indices in shares.items():
+        if not isinstance(indices, list | str):
+            raise UnusableInputError(
+                f"--splits: {name} is {indices!r}. Give every part a share such as 0.8, or every "
+                "part its episodes such as [0, 3] or '0:30'."
+            )
+    return {n: parse_episodes(str(i), len(piece.held)) for n, i in shares.items()}, True
+
+
+def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None, go: bool) -> int:
     """Show a plan, and carry it out unless that is a dry run or nobody said where to.
 
     Args:
+        config: the command's options.
+        plan: what is to be done.
         output: the new folder; None for the place of the plan's only dataset.
-        confirmed: its user said where to.
-        amend: changes each new dataset before anybody sees it.
+        go: its user said where to.
     """
     from gaploop.datasets.edit.actions import EditRules, carry_out
-    from gaploop.scripts._edit_report import answer, show
 
     done = None
-    if confirmed and not config.dry_run:
+    if go and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
             rules = EditRules(config.reencode, config.consents, advance)
-            done = carry_out(plan, output, rules, amend)
+            done = carry_out(plan, output, rules)
     target = output.resolve() if output else plan.source
     if config.json:
-        emit(True, answer(plan, target, done))
+        emit(True, _answer(plan, target, done))
     else:
-        show(plan, target, done)
+        _show(plan, target, done)
     if done is None and not config.dry_run:
         raise UnusableInputError(
             "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one "
             "with --yes."
         )
     return 0
+
+
+def _answer(plan: EditPlan, target: Path, done: VideosDone | None) -> dict[str, Any]:
+    """Return the JSON object: what each part holds, what goes, and what was done with videos."""
+
+    def source(piece: DatasetPiece, episodes: Iterable[EpisodeRow]) -> dict[str, Any]:
+        return {"root": str(piece.info.root), "episodes": [e.index for e in episodes]}
+
+    parts = [
+        {
+            "name": name,
+            "root": str(target / name),
+            **_counts([e for piece in pieces for e in piece.episodes]),
+            "from": [source(piece, piece.episodes) for piece in pieces],
+        }
+        for name, pieces in plan.parts.items()
+    ]
+    videos = None
+    if done is not None:
+        videos = {
+            "files_whole": done.whole,
+            "takes_cut": done.cut,
+            "takes_encoded": done.encoded,
+        }
+    return {
+        "command": plan.command,
+        "changed": done is not None,
+        "parts": parts,
+        "left_out": [source(piece, gone) for piece, gone in _left_out(plan)],
+        "shared_sessions": list(plan.shared_sessions),
+        "notes": list(plan.notes),
+        "videos": videos,
+    }
+
+
+def _left_out(plan: EditPlan) -> list[tuple[DatasetPiece, list[EpisodeRow]]]:
+    """Return each source with those of its episodes that go into no part."""
+    pieces = [piece for parts in plan.parts.values() for piece in parts]
+    kept: dict[Path, set[int]] = {}
+    for piece in pieces:
+        kept.setdefault(piece.info.root, set()).update(piece.chosen)
+    return [
+        (piece, [e for e in piece.held if e.index not in kept[root]])
+        for root, piece in {piece.info.root: piece for piece in pieces}.items()
+    ]
+
+
+def _counts(episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
+    return {
+        "takes": len(episodes),
+        "frames": sum(e.length for e in episodes),
+        "outcomes": dict(Counter(e.outcome.value for e in episodes)),
+        "sessions": sorted({e.info.session for e in episodes if e.info.session}),
+    }
+
+
+def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
+    """Print a table of what goes where, and one line that says whether it was done."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gaploop.datasets.lineage import spans
+
+    table = Table(title_justify="left", show_edge=False, pad_edge=False)
+    for column in ("goes to", "from", "episodes"):
+        table.add_column(column, overflow="fold")
+    for column in ("takes", "frames", "sessions"):
+        table.add_column(column, justify="right")
+    table.add_column("outcomes")
+    here = Path.cwd()
+    rows = []
+    for name, pieces in plan.parts.items():
+        path = target / name
+        short = path.relative_to(here) if path.is_relative_to(here) else path
+        rows += [(str(short), piece, list(piece.episodes)) for piece in pieces]
+    rows += [("nowhere", piece, gone) for piece, gone in _left_out(plan) if gone]
+    for where, piece, episodes in rows:
+        counts = _counts(episodes)
+        table.add_row(
+            escape(where),
+            escape(piece.info.root.name),
+            spans(e.index for e in episodes),
+            str(counts["takes"]),
+            str(counts["frames"]),
+            str(len(counts["sessions"]) or "-"),
+            ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items()),
+        )
+    console = Console()
+    console.print(table)
+    for note in plan.notes:
+        console.print(f"Note: {escape(note)}", soft_wrap=True, highlight=False)
+    if done is None:
+        return
+    text = "Done."
+    if done.whole + done.cut + done.encoded:
+        again = f"{done.encoded} takes encoded again" if done.encoded else "nothing encoded again"
+        text = f"Done. Videos: {done.whole} files as they were, {done.cut} takes cut out, {again}."
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def retag(config: EditConfig) -> int:
+    """Show which tags change, and change them unless that is a dry run or nobody said where."""
+    from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice
+    from gaploop.datasets.edit.compose import DatasetPiece
+    from gaploop.datasets.edit.retag import tag_events
+    from gaploop.datasets.labels.store import open_labelled
+    from gaploop.datasets.labels.transfer import add_events
+
+    if not config.set:
+        raise UnusableInputError("""Which tags? Set them with --set='{"station": "bench_3"}'.""")
+    piece = DatasetPiece.whole(config.dataset.folder().resolve())
+    store = open_labelled(piece.info.root)
+    if store.lacks_columns:
+        raise UnusableInputError(
+            f"{store.root} has no gap columns to set. Add them: gaploop import {store.root} "
+            "--format=lerobot --output_dir=OUT"
+        )
+    indices = _chosen(config, piece)
+    episodes = [e for e in store.episodes if e.index in indices]
+    events = tag_events(episodes, config.set, named_author(config.author), config.note)
+    write = bool(events) and not config.dry_run
+    shown = True
+    told = config.yes or config.output_dir is not None
+    if write and config.output_dir is not None:
+        source = [config.dataset.folder()]
+        with opened(source) as (piece,), progress("Writing", len(piece.held)) as advance:
+            plan = plan_choice("edit retag", piece, piece.chosen, _told(config))
+            rules = EditRules(config.reencode, config.consents, advance)
+            held = piece.held
+            carry_out(plan, config.output_dir, rules, lambda stage: add_events(stage, held, events))
+    elif write and config.yes:
+        shown = store.say(events)
+    changes = _tag_changes(episodes, events)
+    answer = {"changed": write and told, "columns": shown, "changes": changes}
+    emit(config.json, {"command": "edit retag", **answer})
+    if not config.json:
+        _show_tags(changes, len(episodes), shown)
+    if write and not told:
+        raise UnusableInputError(
+            "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one "
+            "with --yes."
+        )
+    return 0
+
+
+def _tag_changes(
+    episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]
+) -> list[dict[str, Any]]:
+    """Return what changes, episodes with the same change together."""
+    by_uid = {e.info.uid: e for e in episodes}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for event in events:
+        episode = by_uid[event.uid]
+        old = getattr(episode.info, event.field)
+        key = (event.field, json.dumps(old), json.dumps(event.value))
+        found.setdefault(key, []).append(episode.index)
+    return [
+        {"tag": tag, "from": json.loads(old), "to": json.loads(new), "episodes": indices}
+        for (tag, old, new), indices in found.items()
+    ]
+
+
+def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gaploop.datasets.lineage import spans
+    from gaploop.scripts._label_report import NOT_SHOWN
+
+    console = Console()
+    if not rows:
+        console.print(f"The {takes} takes have these tags already.")
+        return
+    table = Table("tag", "was", "is", "episodes", "takes", show_edge=False, pad_edge=False)
+    for row in rows:
+        words = [
+            value if isinstance(value, str) else json.dumps(value)
+            for value in (row["from"], row["to"])
+        ]
+        cells = [row["tag"], *(escape(word) or "-" for word in words), spans(row["episodes"])]
+        table.add_row(*cells, str(len(row["episodes"])))
+    console.print(table)
+    if not shown:
+        console.print(NOT_SHOWN, soft_wrap=True, highlight=False)

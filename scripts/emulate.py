@@ -18,9 +18,13 @@ from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
     from gaploop.core.protocols import Plant
-    from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
+    from gaploop.teleop.emulator import ArmPlan, Fault
     from gaploop.teleop.emulator.console import EmulatorConsole
 
+RARE = (
+    "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
+    "wire_time", "seed", "duration_s",
+)  # fmt: skip
 EXAMPLE = """gaploop emulate --model=so101 --link=./follower
 gaploop emulate --model=koch --role=leader --link=./leader --hand=middle_then_ranges
 gaploop emulate --model=so101 --link=./follower --plant=mujoco --cameras=top,side
@@ -88,7 +92,7 @@ def run(config: EmulateConfig) -> int:
     from gaploop.teleop.emulator.bus import raise_priority
     from gaploop.teleop.emulator.console import EmulatorConsole
 
-    plan, faults = _plan(config), _faults(config.faults)
+    plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
     hand, _, trace = config.hand.partition("=")
     with stoppable() as stopped, ExitStack() as stack:
         plant = stack.enter_context(_plant(config))
@@ -107,16 +111,31 @@ def run(config: EmulateConfig) -> int:
         console = EmulatorConsole(bus)
         if trace:
             console.carry_out(f"hand {hand} {trace}")
-        _ready(config, bus)
+        ids = [servo.id for servo in plan.servos]
+        ready = {
+            "event": "ready",
+            "model": plan.model,
+            "role": plan.role,
+            "protocol": plan.protocol.value,
+            "port": bus.port,
+            "ids": ids,
+            "plant": config.plant,
+            "cameras": f"tcp://127.0.0.1:{config.camera_port}" if config.cameras else None,
+        }
+        text = f"{plan.model} {plan.role} without servos at {bus.port}."
+        if ids:
+            text = (
+                f"{plan.model} {plan.role} ({plan.protocol.value}, ids {ids[0]} to {ids[-1]}) at "
+                f"{bus.port}. Type help for commands; Ctrl-C ends."
+            )
+        _event(config, ready, text)
         _listen(config, console, stopped)
-        _event(config, {"event": "end", **_counts(bus)}, f"{bus.counts.exchanges} exchanges.")
+        _event(config, {"event": "end", **vars(bus.counts)}, f"{bus.counts.exchanges} exchanges.")
     return 128 + stopped[0] if stopped else 0
 
 
-# --- what to emulate ---------------------------------------------------------------------------
-
-
 def _plan(config: EmulateConfig) -> ArmPlan:
+    """Return the arm to emulate, with the changes that are asked for."""
     from gaploop.core.files import write_json
     from gaploop.teleop.emulator import arm_plan
 
@@ -131,15 +150,7 @@ def _plan(config: EmulateConfig) -> ArmPlan:
         plan = plan.calibrated()
     if config.factory_new:
         plan = plan.factory_new()
-    plan = _changed(plan, config.servos)
-    if config.calibration:
-        config.calibration.parent.mkdir(parents=True, exist_ok=True)
-        write_json(config.calibration, plan.calibration())
-    return plan
-
-
-def _changed(plan: ArmPlan, changes: dict[str, Any]) -> ArmPlan:
-    for name, change in changes.items():
+    for name, change in config.servos.items():
         if change is None:
             plan.with_servo(name)  # refuses a name that isn't there
             plan = plan.without([name])
@@ -149,20 +160,25 @@ def _changed(plan: ArmPlan, changes: dict[str, Any]) -> ArmPlan:
                 f"--servos: {name} must map fields to values, such as {{id: 5}}, or be null."
             )
         fixed = {k: v for k, v in change.items() if k in ("id", "model")}
-        servo = next((s for s in plan.servos if s.name == name), None)
         registers = {k: v for k, v in change.items() if k not in fixed}
-        settings = {**(servo.settings if servo else {}), **registers}
-        plan = plan.with_servo(name, **fixed, settings=settings)
+        held = next((s.settings for s in plan.servos if s.name == name), {})
+        plan = plan.with_servo(name, **fixed, settings={**held, **registers})
+    if config.calibration:
+        config.calibration.parent.mkdir(parents=True, exist_ok=True)
+        write_json(config.calibration, plan.calibration())
     return plan
 
 
-def _faults(given: str) -> tuple[Fault, ...]:
+def read_faults(given: str) -> tuple[Fault, ...]:
+    """Return the faults in a YAML or JSON file, or in a list written out.
+
+    Raises:
+        UnusableInputError: it can't be read, or isn't a list of faults.
+    """
     from gaploop.core.files import read_text
     from gaploop.core.schema import parse_yaml
     from gaploop.teleop.emulator import parse_faults
 
-    if not given:
-        return ()
     where = "--faults"
     if not given.lstrip().startswith("["):
         where = given
@@ -178,35 +194,31 @@ def _faults(given: str) -> tuple[Fault, ...]:
 
 @contextmanager
 def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
+    """Yield what the servos move, with its cameras served; None where joints are on their own."""
     if config.plant == "servo":
         yield None
         return
-    from gaploop.sim.plant import make_plant, serve_cameras
+    from gaploop.sim.plant import CameraServer, make_plant
 
     names = ["top"] if config.cameras == "true" else config.cameras.split(",")
+    size_px, fps = config.camera_size, config.camera_fps
     with ExitStack() as stack:
         plant = make_plant(config.model, seed=config.seed)
         if config.cameras:
             stack.enter_context(
-                serve_cameras(
-                    plant,
-                    names,
-                    port=config.camera_port,
-                    size_px=config.camera_size,
-                    fps=config.camera_fps,
-                )
+                CameraServer(plant, names, port=config.camera_port, size_px=size_px, fps=fps)
             )
         yield plant
 
 
-# --- while it runs -----------------------------------------------------------------------------
-
-
 def _listen(config: EmulateConfig, console: EmulatorConsole, stopped: list[int]) -> None:
     """Carry out what is typed, and tell what happens, until the end."""
+    from gaploop.teleop.emulator.console import servo_state
+
+    bus = console.bus
     end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
     typed = _Lines()
-    seen: list[str] = []
+    told: list[str] = []
     while not stopped and not console.over and (end_s is None or time.monotonic() < end_s):
         for line in typed.wait(0.1):
             try:
@@ -214,21 +226,19 @@ def _listen(config: EmulateConfig, console: EmulatorConsole, stopped: list[int])
             except GaploopError as error:
                 _event(config, {"event": "refused", "line": line, "why": str(error)}, str(error))
                 continue
-            event = {"event": "done", "line": line}
+            event: dict[str, Any] = {"event": "done", "line": line}
             if line.strip() == "status":
-                event = {"event": "status", **_state(console.bus)}
+                with bus.lock:
+                    servos = [servo_state(servo) for servo in bus.all_servos]
+                    event = {"event": "status", "servos": servos, **vars(bus.counts)}
             _event(config, event, text)
-        seen = _tell_faults(config, console.bus, seen)
-
-
-def _tell_faults(config: EmulateConfig, bus: EmulatedBus, seen: list[str]) -> list[str]:
-    with bus.lock:
-        now = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
-    if now != seen:
-        text = ", ".join(now) or "none"
-        event = {"event": "faults", "at_s": round(bus.age_s(), 3), "active": now, "port": bus.port}
-        _event(config, event, f"faults: {text}")
-    return now
+        with bus.lock:
+            active = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
+        if active != told:
+            at_s = round(bus.age_s(), 3)
+            event = {"event": "faults", "at_s": at_s, "active": active, "port": bus.port}
+            _event(config, event, f"faults: {', '.join(active) or 'none'}")
+        told = active
 
 
 class _Lines:
@@ -254,39 +264,6 @@ class _Lines:
             self._open = False
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
-
-
-def _ready(config: EmulateConfig, bus: EmulatedBus) -> None:
-    plan = bus.plan
-    ids = [servo.id for servo in plan.servos]
-    event = {
-        "event": "ready",
-        "model": plan.model,
-        "role": plan.role,
-        "protocol": plan.protocol.value,
-        "port": bus.port,
-        "ids": ids,
-        "plant": config.plant,
-        "cameras": f"tcp://127.0.0.1:{config.camera_port}" if config.cameras else None,
-    }
-    text = (
-        f"{plan.model} {plan.role} ({plan.protocol.value}, ids {ids[0]} to {ids[-1]}) at "
-        f"{bus.port}. Type help for commands; Ctrl-C ends."
-        if ids
-        else f"{plan.model} {plan.role} without servos at {bus.port}."
-    )
-    _event(config, event, text)
-
-
-def _counts(bus: EmulatedBus) -> dict[str, Any]:
-    return dict(vars(bus.counts))
-
-
-def _state(bus: EmulatedBus) -> dict[str, Any]:
-    from gaploop.teleop.emulator.console import servo_state
-
-    with bus.lock:
-        return {"servos": [servo_state(s) for s in bus.all_servos], **_counts(bus)}
 
 
 def _event(config: EmulateConfig, event: dict[str, Any], text: str) -> None:

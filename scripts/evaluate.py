@@ -1,13 +1,22 @@
 """`gaploop evaluate`: how often a policy succeeds, under what, and what goes wrong."""
 
-from __future__ import annotations
+# Annotations are not postponed: a config's dataclass is made inside a function (see cli.py).
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.finetune.evaluation import Drop, Evaluation, Rollout
+
+log = logging.getLogger(__name__)
 
 EXAMPLE: Final = """\
 gaploop evaluate --policy.path=base --n=100
@@ -65,27 +74,231 @@ def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
     from gaploop.scripts._arguments import chosen_types, file_types
 
-    if "env" in {**file_types(arguments), **chosen_types(arguments)}:
-        from gaploop.scripts._evaluate_gym import config_class
+    is_gym = "env" in {**file_types(arguments), **chosen_types(arguments)}
+    return _gym_config_class() if is_gym else EvaluateConfig
 
-        return config_class()
+
+def _gym_config_class() -> type:
+    """Return the options of `gaploop evaluate --env.type=…`."""
+    from lerobot.envs.configs import EnvConfig, PushtEnv
+
+    @dataclass
+    class EvaluateConfig:
+        """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
+
+        Gives its success with Wilson intervals. Scene by scene, so that results of two policies
+        pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
+        comes: after Ctrl-C the same command goes on.
+        """
+
+        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+        env: EnvConfig = field(default_factory=PushtEnv)
+        """The environment, as in lerobot-eval."""
+        n: int = 50
+        """Rollouts of each task."""
+        seed: int = 0
+        """Of the first scene."""
+        workers: int = 2
+        """Environments side by side, each in a process of its own from 2 on."""
+        output_dir: Path | None = None
+        """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it
+        was."""
+        json: bool = False
+        """Print one JSON object."""
+
     return EvaluateConfig
 
 
 def run(config: Any) -> int:
-    """Evaluate, print, and write what was asked for."""
+    """Evaluate and print."""
+    from gaploop.finetune.evaluation import drops
+
+    result, notes = _evaluated(config)
+    lines = [*_lines(result, drops(result)), *([notes] if notes else [])]
+    if config.output_dir is not None:
+        lines.append(str(config.output_dir / "evaluation.json"))
+    options.emit(config.json, _answer(result), "\n".join(lines))
+    return 0
+
+
+def evaluate(config: Any) -> "Evaluation":
+    """Roll a policy out, or count what was recorded, and write what was asked for.
+
+    Args:
+        config: an `EvaluateConfig`, or the options of one of LeRobot's environments.
+
+    Raises:
+        UnusableInputError: no policy, no such setting, or a folder with other rollouts.
+    """
+    return _evaluated(config)[0]
+
+
+def _evaluated(config: Any) -> tuple["Evaluation", str]:
+    """Return the evaluation, written to --output_dir, and what didn't count, in words."""
     from gaploop.core.files import writable_folder
-    from gaploop.scripts import _evaluate
 
     folder = writable_folder(config.output_dir) if config.output_dir else None
+    notes = ""
     if getattr(config, "rollouts", None) is not None:
-        result, notes = _evaluate.counted(config)
-        return _evaluate.tell(config, result, folder, notes)
-    options.warn_withdrawn(config.policy.required())
-    if isinstance(config.env, options.EnvOptions):
-        result, notes = _evaluate.in_the_cell(config, folder), ""
+        result, notes = _counted(config)
     else:
-        from gaploop.scripts._evaluate_gym import in_gym
+        options.warn_withdrawn(config.policy.required())
+        is_cell = isinstance(config.env, options.EnvOptions)
+        result = _in_the_cell(config, folder) if is_cell else _in_gym(config, folder)
+    if folder is not None:
+        _write(config, result, folder)
+    return result, notes
 
-        result, notes = in_gym(config, folder), ""
-    return _evaluate.tell(config, result, folder, notes)
+
+def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
+    """Roll out in the embedded cell."""
+    from gaploop.finetune.evaluate import condition_name, evaluate
+    from gaploop.finetune.factors import settings
+    from gaploop.finetune.lerobot_policy import cell_of
+
+    trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
+    if trained not in (None, here):
+        log.warning(
+            "%s was trained for %s with %s, and is tried on %s with %s: see --env.task and "
+            "--env.robot.", config.policy.path, *trained, *here,
+        )  # fmt: skip
+    base = config.env.conditions
+    varied = [*settings(config.factors, base), *config.conditions]
+    count = len({condition_name(c) for c in varied})
+    with _running(config.n * count, folder) as seen:
+        return evaluate(
+            config.policy.required(),
+            config.n,
+            gaps=config.env.gaps,
+            gap_seed=config.env.gap_seed,
+            conditions=varied,
+            seed=config.seed,
+            workers=config.workers,
+            task=config.env.task,
+            max_s=config.max_s,
+            base=base,
+            folder=folder,
+            on_rollouts=seen,
+            ray=config.ray.address,
+            robot=config.env.robot,
+        )
+
+
+def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
+    """Roll out in the environment of LeRobot's that the options describe."""
+    from gaploop.finetune.lerobot_gym import evaluate_gym
+
+    with _running(config.n, folder) as seen:
+        return evaluate_gym(
+            config.policy.required(),
+            config.env,
+            config.n,
+            seed=config.seed,
+            batch=config.workers,
+            folder=folder,
+            on_rollouts=seen,
+        )
+
+
+def _counted(config: Any) -> tuple["Evaluation", str]:
+    """Count recorded rollouts; return them and what didn't count, in words."""
+    from gaploop.finetune.evaluation import SETTINGS
+    from gaploop.finetune.lerobot_policy import policy_id
+    from gaploop.finetune.recorded import recorded
+
+    if config.factors or config.conditions or config.env.conditions or config.env.gaps:
+        raise UnusableInputError(
+            "--rollouts counts takes by what they were recorded with: leave --factors, "
+            "--conditions, --env.gaps and --env.conditions out."
+        )
+    if config.output_dir is not None and (config.output_dir / SETTINGS).exists():
+        raise UnusableInputError(
+            f"{config.output_dir} holds rollouts that were evaluated, not recorded. Name another "
+            "--output_dir."
+        )
+    policy = policy_id(config.policy.path) if config.policy.path else ""
+    with options.progress("Reading takes") as advance:
+        found = recorded(config.rollouts, policy, advance)
+    left = ", ".join(f"{n} {words}" for words, n in found.left_out.items())
+    return found.evaluation, f"Left out: {left}." if left else ""
+
+
+@contextlib.contextmanager
+def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence["Rollout"]], None]]:
+    """Show a progress bar with the success so far; say what is kept where it is stopped."""
+    won = tried = 0
+    with options.progress("Rolling out", total) as advance:
+
+        def seen(rollouts: Sequence["Rollout"]) -> None:
+            nonlocal won, tried
+            won, tried = won + sum(r.success for r in rollouts), tried + len(rollouts)
+            advance(len(rollouts), f"Rolling out, {won / tried:.0%} succeed" if tried else "")
+
+        try:
+            yield seen
+        except (KeyboardInterrupt, SystemExit):
+            if folder is not None:
+                options.print_error(
+                    f"{tried} of {total} rollouts are in {folder}; the same command goes on.",
+                    "evaluate",
+                )
+            raise
+
+
+def _answer(result: "Evaluation") -> dict[str, Any]:
+    from gaploop.finetune.evaluation import drops
+
+    found = [{**vars(d), "verdict": d.verdict} for d in drops(result)]
+    return {**result.to_json(), "drops": found}
+
+
+def _write(config: Any, result: "Evaluation", folder: Path) -> None:
+    from gaploop.core.files import write_atomically, write_json
+    from gaploop.core.run_record import write_run
+    from gaploop.finetune.evaluation import ROLLOUTS, drops
+    from gaploop.finetune.evaluation_figure import positions_png, success_png
+
+    if not result.paired:  # recorded ones; others were written as they came
+        write_atomically(folder / ROLLOUTS, result.to_csv())
+    write_json(folder / "evaluation.json", options.jsonable(_answer(result)))
+    title = f"{config.policy.path or 'recorded rollouts'}; {result.evidence}"
+    write_atomically(folder / "evaluation.png", success_png(result, drops(result), title))
+    if (positions := positions_png(result)) is not None:
+        write_atomically(folder / "positions.png", positions)
+    summary = {"successes": result.successes, "trials": result.trials, "rate": result.rate}
+    policy = {"root": config.policy.path, "id": result.policy}
+    write_run(folder, "evaluate", options.jsonable(config), [policy], summary)
+
+
+def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
+    """Return what people read: each setting, what it costs, what went wrong."""
+    from gaploop.core.statistics import points
+    from gaploop.finetune.evaluation import NOMINAL
+    from gaploop.finetune.factors import order, words
+
+    gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
+    cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
+    place = result.where or cell
+    lines = [place if result.base == NOMINAL else f"{place}, {result.base}"]
+    drop = {d.condition: d for d in against}
+    names = sorted(result.by_condition, key=lambda n: order(n, result.base))
+    width = max(len(words(n, result.base)) for n in names)
+    for name in names:
+        line = f"  {words(name, result.base):<{width}}  {result.by_condition[name]!s:<26}"
+        if (d := drop.get(name)) is not None:
+            line += f"  {points(d.difference):<26}  {d.verdict}"
+        lines.append(line.rstrip())
+    modes = Counter(r.category for r in result.outcomes if not r.success)
+    if modes:
+        each = ", ".join(
+            f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes.most_common(6)
+        )
+        lines.append(f"Failures: {each}.")
+    if against:
+        sure = [d for d in against if d.verdict != "not shown"]
+        scenes = "on equal scenes" if result.paired else "scenes not equal"
+        lines.append(
+            f"{len(sure)} of {len(against)} settings differ from the base beyond chance "
+            f"({scenes}, 5 % for all together)."
+        )
+    return [*lines, f"Evidence: {result.evidence}."]

@@ -13,8 +13,7 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gaploop.failure_analysis.across.across import Across
-    from gaploop.failure_analysis.across.trials import Trials
+    from gaploop.failure_analysis.cohort.trials import Trials
 
 EXAMPLE: Final = """
 gaploop factors ./rollouts
@@ -69,41 +68,35 @@ class FactorsConfig:
 def run(config: FactorsConfig) -> int:
     """Compare; 0, or 3 where there is nothing to compare."""
     from gaploop.core.run_record import write_run
-    from gaploop.failure_analysis.across.across import across_trials
-    from gaploop.failure_analysis.across.words import across_lines
-    from gaploop.failure_analysis.report.across_page import across_page
+    from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
+    from gaploop.failure_analysis.report.cohort_page import cohort_page
 
     rows, counted, source, inputs = _rows(config)
     rows = _chosen(rows, config.only)
-    found = across_trials(rows, counted, config.reference)
+    found = cohort_of_trials(rows, counted, config.reference)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"
     )
     result = {"source": source.name, **found.to_json()}
     write_json(folder / "factors.json", options.jsonable(result))
-    html, pictures = across_page(found, source.name)
+    html, pictures = cohort_page(found, source.name)
     for name, png in pictures.items():
         write_atomically(folder / name, png)
     write_atomically(folder / "factors.html", html)
     summary = {"trials": len(rows), "effects": len(found.table.effects) if found.table else 0}
     write_run(folder, "factors", options.jsonable(config), inputs, summary)
-    lines = [f"{counted} of {source.name}", *across_lines(found), str(folder / "factors.html")]
+    lines = [f"{counted} of {source.name}", *cohort_lines(found), str(folder / "factors.html")]
     options.emit(config.json, result, "\n".join(lines))
-    return 0 if _compared(found) else INCONCLUSIVE
-
-
-def _compared(found: Across) -> bool:
-    return bool(found.table and found.table.effects) or bool(found.gaps) or found.change is not None
+    compared = (found.table and found.table.effects) or found.gaps or found.change is not None
+    return 0 if compared else INCONCLUSIVE
 
 
 def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
     """Return trials, which they are in words, where they are from, and how run.json names them."""
-    from gaploop.failure_analysis.across.trials import (
-        Columns,
-        attempted,
-        read_trials,
-        trials_of,
-    )
+    import hashlib
+
+    from gaploop.datasets.labels.store import open_labelled
+    from gaploop.failure_analysis.cohort.trials import Columns, attempted, read_trials, trials_of
     from gaploop.failure_analysis.lineage import file_input
 
     if config.trials is not None:
@@ -121,26 +114,14 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
     with options.progress("Reading outcomes", len(folders)) as advance:
         attempts, inputs = [], []
         for folder in folders:
-            found = _episodes(folder)
+            found = list(open_labelled(folder).episodes)
             attempts += found
-            inputs.append(_input(folder, found))
+            ended = "".join(f"{e.info.uid} {e.outcome}\n" for e in found)
+            digest = hashlib.sha256(ended.encode()).hexdigest()
+            inputs.append({"root": str(folder), "takes": len(found), "hash": digest})
             advance()
     judged, counted = attempted(attempts)
     return trials_of(judged), counted, folders[0], inputs
-
-
-def _episodes(folder: Path) -> list[Any]:
-    from gaploop.datasets.labels.labelled import open_labelled
-
-    return list(open_labelled(folder).episodes)
-
-
-def _input(folder: Path, episodes: Sequence[Any]) -> dict[str, Any]:
-    import hashlib
-
-    said = "".join(f"{e.info.uid} {e.outcome}\n" for e in episodes)
-    digest = hashlib.sha256(said.encode()).hexdigest()
-    return {"root": str(folder), "takes": len(episodes), "hash": digest}
 
 
 def _chosen(rows: Sequence[Trials], only: dict[str, str]) -> Sequence[Trials]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,23 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
-from gaploop.scripts import _finetune_job as jobs
+from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts import options
-from gaploop.scripts._finetune_options import (
-    LoraFlags,
-    MixOptions,
-    RandomiseFlags,
-    RetentionFlags,
-    TunedPolicyOptions,
-)
 from gaploop.scripts._pushing import MODEL, push_folder
 
 if TYPE_CHECKING:
     from gaploop.finetune.pretrain import TrainedPolicy
+    from gaploop.finetune.tuning.recipes import ShareChoice
+    from gaploop.finetune.tuning.retention import Retention
     from gaploop.finetune.tuning.work import AdaptOptions
 
 log = logging.getLogger(__name__)
 
+RARE = (
+    "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.license", "policy.tags",
+    "sim_takes", "mixture", "lora.*", "episodes", "station", "per_station", "held_out",
+    "patience", "rename_map", "cache.*", "randomise.*", "retention.*", "precision",
+    "num_workers", "merge", "seed", "job.*",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
     --held_out_share=0.2 --lora.r=16 --output_dir=adapted
@@ -36,6 +38,93 @@ gaploop finetune --policy.path=base --real='[real]' --sim='[sim]' --ablation --o
 gaploop finetune --preset=help
 accelerate launch --num_processes=4 -m gaploop.scripts.cli finetune --device=auto …
 """
+
+
+@dataclass
+class MixOptions:
+    """How sources are mixed."""
+
+    real: str = "0.5"
+    """Share of real samples in a batch, where there are simulated ones; auto to choose it on
+    held-out real takes."""
+
+
+@dataclass
+class LoraFlags:
+    """Size of the adapter."""
+
+    r: int = 0
+    """Rank; the preset's (16) unless given."""
+    alpha: int = 0
+    """Scale; 0 means twice the rank."""
+    dropout: float = 0.0
+    """Dropout on the adapter's input."""
+    target_modules: list[str] = field(default_factory=list)
+    """What gets an adapter: names of modules, or one regular expression; the preset's unless
+    given."""
+
+
+@dataclass
+class RandomiseFlags:
+    """Visual randomisation of training pictures."""
+
+    strength: float = 0.0
+    """0 for none to 1 for strong: light, noise, camera pose, background."""
+    ramp: float = 0.3
+    """Part of the run over which the strength rises from 0."""
+
+
+@dataclass
+class RetentionFlags:
+    """What the base could do in simulation, and whether the tuned policy still can."""
+
+    n: int = 0
+    """Paired rollouts in the nominal cell afterwards; 0 for none."""
+    margin: float = 3.0
+    """Success may fall by this many points; more ends with exit code 1. The adapter is kept."""
+    workers: int = 1
+    """Processes."""
+
+
+@dataclass
+class TunedPolicyOptions(options.PolicyOptions):
+    """Which policy to start from, and what becomes of the adapted one."""
+
+    push_to_hub: bool = False
+    """Push the adapter afterwards; see gaploop push --help. A Hub that is down is tried later."""
+    repo_id: str = ""
+    """With push_to_hub: owner and name on the Hub, such as me/pick_place_adapter."""
+    private: bool | None = None
+    """With push_to_hub: make a new repository private."""
+    license: str = ""
+    """With push_to_hub: licence for the card; apache-2.0 unless given, as LeRobot."""
+    tags: list[str] | None = None
+    """With push_to_hub: more tags for the card."""
+
+    def __post_init__(self) -> None:
+        if self.push_to_hub:
+            check_repo_id(self.repo_id, "--policy.repo_id")
+
+
+@dataclass
+class JobFlags:
+    """Where the training runs."""
+
+    target: str = ""
+    """A machine of HF Jobs, such as a10g-small (hf jobs hardware lists them); here unless given."""
+    image: str = "huggingface/lerobot-gpu:latest"
+    """Container of the job."""
+    timeout: str = "2h"
+    """The longest the job may take."""
+    package: str = "gaploop"
+    """What pip installs in the job, such as git+https://… of a repository."""
+    dry_run: bool = False
+    """Print the job and don't submit it."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs elsewhere."""
+        return self.target not in ("", "local")
 
 
 @dataclass
@@ -106,43 +195,122 @@ class FinetuneConfig:
     """Draws adapter weights and batches."""
     resume: bool = False
     """Go on from the checkpoint in --output_dir."""
-    job: jobs.JobFlags = field(default_factory=jobs.JobFlags)
+    job: JobFlags = field(default_factory=JobFlags)
     output_dir: Path | None = None
     """Run folder to write."""
     json: bool = False
     """Print one JSON object."""
 
 
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What came of `finetune`.
+
+    Attributes:
+        policy: the adapter or policy, and how its training ended.
+        share_real: share of real samples in a batch; None where a mixture says.
+        choice: how that share was chosen, with --mix.real=auto.
+        retention: success in nominal simulation before and after, where it was asked for.
+        push: the repository that it was pushed to, likewise.
+    """
+
+    policy: TrainedPolicy
+    share_real: float | None
+    choice: ShareChoice | None = None
+    retention: Retention | None = None
+    push: dict[str, Any] | None = None
+
+
 def run(config: FinetuneConfig) -> int:
     """Adapt and print where the adapter is."""
-    from gaploop.finetune.tuning.presets import table
+    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.tuning import presets, recipes
 
     if config.preset == "help":
-        options.emit(config.json, {"presets": _presets()}, table())
+        known = [dataclasses.asdict(p) for p in presets.PRESETS.values()]
+        options.emit(config.json, {"presets": known}, presets.table())
         return 0
+    folder = _require_sense(config)
+    if config.job.is_remote:
+        return _hand_in(config)
+    if config.ablation:
+        if config.mix.real == "auto":
+            raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
+        arms = recipes.ablation(_options(config, folder), _say)
+        files = {"table": folder / "recipes.json", "figure": folder / "recipes.png"}
+        options.emit(
+            config.json, {"arms": arms, **files}, f"{recipes.table(arms)}\n{files['figure']}"
+        )
+        return 0
+    found = {s: folder / plain_name(s, "station") for s in _stations(config)}
+    done = {
+        station: finetune(
+            dataclasses.replace(config, station=station, per_station=False, output_dir=place)
+        )
+        for station, place in (found or {config.station: folder}).items()
+    }
+    if not Ranks(config.device).is_main:
+        return 0
+    answers = {station: _answer(result) for station, result in done.items()}
+    texts = [_text(config, result) for result in done.values()]
+    answer = {"stations": answers} if config.per_station else answers[config.station]
+    options.emit(config.json, answer, "\n".join(texts))
+    return max(int(r.retention is not None and not r.retention.is_kept) for r in done.values())
+
+
+def finetune(config: FinetuneConfig) -> FinetuneResult:
+    """Adapt a policy once and write its run folder.
+
+    Where several processes train, all call this; the first one measures and pushes.
+
+    Args:
+        config: the command's options; --ablation, --per_station and --job are `run`'s.
+
+    Raises:
+        UnusableInputError: options or data don't go together; why, and how to fix it.
+    """
+    from gaploop.finetune.adapt import adapt, require_free
+    from gaploop.finetune.ranks import Ranks
+    from gaploop.finetune.tuning import recipes, retention
+
+    folder, flags = _require_sense(config), config.retention
+    if config.ablation or config.per_station or config.job.is_remote:
+        raise UnusableInputError("--ablation, --per_station and --job are gaploop finetune's.")
+    what = _options(config, folder)
+    if flags.n:
+        retention.require_measurable(what.base)
+    if not config.resume:
+        require_free(what.output_dir)
+    choice = None
+    if recipes.parse_share(config.mix.real) is None:
+        choice = recipes.chosen_share(what, _say)
+        what = dataclasses.replace(what, share_real=choice.share)
+    with options.progress("Training", total=what.spec.steps) as advance:
+        done = adapt(what, lambda *_: advance())
+    share = what.share_real if what.sim or what.sim_takes else 1.0
+    result = FinetuneResult(done, None if what.mixture else share, choice)
+    if not Ranks(config.device).is_main:
+        return result
+    if flags.n:
+        with options.progress("Nominal simulation", total=2 * flags.n) as advance:
+            kept = retention.measure(
+                what.base, done.folder, flags.n, flags.margin, done.run,
+                workers=flags.workers, progress=advance,
+            )  # fmt: skip
+        result = dataclasses.replace(result, retention=kept)
+    if config.policy.push_to_hub:
+        pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
+        result = dataclasses.replace(result, push=pushed)
+    return result
+
+
+def _require_sense(config: FinetuneConfig) -> Path:
+    """Refuse options that would be ignored, or undo each other; return the run folder."""
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
     config.policy.required()
     if config.job.is_remote:
-        return jobs.hand_in(config, FinetuneConfig())
-    _require_sense(config)
-    what = _options(config, config.output_dir)
-    if config.retention.n:
-        from gaploop.finetune.tuning.retention import require_measurable
-
-        require_measurable(what.base)
-    if config.ablation:
-        return _ablation(config, what)
-    if config.per_station:
-        return _per_station(config, what)
-    answer, text, code = _one(config, what)
-    if answer:
-        options.emit(config.json, answer, text)
-    return code
-
-
-def _require_sense(config: FinetuneConfig) -> None:
-    """Refuse options that would be ignored, or undo each other."""
+        return config.output_dir  # the job looks at the rest itself
     flags, push = config.retention, config.policy.push_to_hub
     if config.patience and not (config.held_out or config.held_out_share or config.ablation):
         raise UnusableInputError(
@@ -168,20 +336,16 @@ def _require_sense(config: FinetuneConfig) -> None:
             "--per_station makes several adapters, and --policy.repo_id names one repository. Push "
             "each afterwards: gaploop push OUT/STATION --repo_id=me/name"
         )
-
-
-def _presets() -> list[dict[str, Any]]:
-    from gaploop.finetune.tuning.presets import PRESETS
-
-    return [dataclasses.asdict(p) for p in PRESETS.values()]
+    return config.output_dir
 
 
 def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
+    from gaploop.core.plan import load_plan
     from gaploop.finetune.adapt import base_of, kind_of
     from gaploop.finetune.lerobot_adapter import LoraOptions
     from gaploop.finetune.tuning.presets import Targets, preset_for
-    from gaploop.finetune.tuning.ratio import parse_share
-    from gaploop.finetune.tuning.work import AdaptOptions, Randomise
+    from gaploop.finetune.tuning.recipes import parse_share
+    from gaploop.finetune.tuning.work import AdaptOptions, Randomise, weights_of
 
     base = config.policy.required()
     preset = preset_for(kind_of(base_of(base)), config.full, config.preset)
@@ -201,6 +365,14 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     targets: Targets = tuple(names) if names else preset.targets
     if len(names) == 1 and not names[0].isidentifier():
         targets = names[0]
+    weights = {}
+    if config.plan is not None:
+        if config.mixture:
+            raise UnusableInputError(
+                f"--plan={config.plan} weighs --real by dimension; {config.mixture} has weights of "
+                "its own. Give one of the two."
+            )
+        weights = weights_of(load_plan(config.plan))
     share = parse_share(config.mix.real)
     return AdaptOptions(
         base=base,
@@ -221,7 +393,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         resume=config.resume,
         mixture=config.mixture,
         stats=config.stats,
-        weights=_weights(config),
+        weights=weights,
         station=config.station,
         rename=config.rename_map,
         cache=config.cache.options(),
@@ -232,147 +404,62 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     )
 
 
-def _weights(config: FinetuneConfig) -> dict[str, float]:
-    if config.plan is None:
-        return {}
-    from gaploop.core.plan import load_plan
-    from gaploop.finetune.tuning.plan_weights import weights_of
-
-    if config.mixture:
-        raise UnusableInputError(
-            f"--plan={config.plan} weighs --real by dimension; {config.mixture} has weights of "
-            "its own. Give one of the two."
-        )
-    return weights_of(load_plan(config.plan))
-
-
-def _one(config: FinetuneConfig, what: AdaptOptions) -> tuple[dict[str, Any], str, int]:
-    """Adapt once; return the answer, its text and the exit code; nothing in other processes."""
-    from gaploop.finetune.adapt import adapt
-    from gaploop.finetune.ranks import Ranks
+def _answer(result: FinetuneResult) -> dict[str, Any]:
     from gaploop.finetune.tuning import retention
-    from gaploop.finetune.tuning.ratio import parse_share
-    from gaploop.finetune.tuning.resume_guard import require_free
 
-    if not config.resume:
-        require_free(what.output_dir)
-    chosen = None
-    if parse_share(config.mix.real) is None:
-        from gaploop.finetune.tuning.recipes import chosen_share
-
-        chosen = chosen_share(what, _say)
-        what = dataclasses.replace(what, share_real=chosen.share)
-    with options.progress("Training", total=what.spec.steps) as advance:
-        done = adapt(what, lambda *_: advance())
-    if not Ranks(config.device).is_main:
-        return {}, "", 0
-    kept, code = None, 0
-    if config.retention.n:
-        flags = config.retention
-        with options.progress("Nominal simulation", total=2 * flags.n) as advance:
-            kept = retention.measure(
-                what.base, done.folder, flags.n, flags.margin, done.run,
-                workers=flags.workers, progress=advance,
-            )  # fmt: skip
-        code = 0 if kept.is_kept else 1
-    pushed = None
-    if config.policy.push_to_hub:
-        pushed = push_folder(done.folder, MODEL, config.policy, None).as_json()
-    answer = {
-        **_answer(done),
-        "share_real": _share_of(what),
-        "ratio": chosen,
-        "retention": retention.as_json(kept) if kept else None,
-        "push": pushed,
-    }
-    said = [chosen.says()] if chosen else []
-    said.append(_text(config, done))
-    said += [kept.says()] if kept else []
-    return answer, "\n".join(said), code
-
-
-def _share_of(what: AdaptOptions) -> float | None:
-    if what.mixture:
-        return None
-    return what.share_real if what.sim or what.sim_takes else 1.0
-
-
-def _answer(done: TrainedPolicy) -> dict[str, Any]:
+    done, ended, kept = result.policy, result.policy.result, result.retention
     return {
         "policy": done.folder,
         "merged": done.merged,
         "id": done.id,
         "run": done.run,
         "takes": {i["root"]: i["takes"] for i in done.inputs},
-        "steps": done.result.steps,
-        "stopped_early": done.result.stopped_early,
-        "best_step": done.result.best_step,
-        "ranks": done.result.ranks,
-        "weights_sha256": done.result.weights_sha256,
-        "loss": done.result.loss,
-        "held_out_error": done.result.held_out,
+        "steps": ended.steps,
+        "stopped_early": ended.stopped_early,
+        "best_step": ended.best_step,
+        "ranks": ended.ranks,
+        "weights_sha256": ended.weights_sha256,
+        "loss": ended.loss,
+        "held_out_error": ended.held_out,
+        "share_real": result.share_real,
+        "ratio": result.choice,
+        "retention": retention.as_json(kept) if kept else None,
+        "push": result.push,
     }
 
 
-def _text(config: FinetuneConfig, done: TrainedPolicy) -> str:
-    result = done.result
+def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
+    done, ended = result.policy, result.policy.result
     mixed = config.sim or config.sim_takes or config.mixture
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
     best = ""
-    if result.held_out:
-        best = f" Best on held-out takes: step {result.best_step}, kept."
-    early = " It had stopped getting better." if result.stopped_early else ""
-    return (
-        f"{done.folder} ({done.id}): {result.steps} steps, loss {result.loss:.4f}.{best}{early}"
+    if ended.held_out:
+        best = f" Best on held-out takes: step {ended.best_step}, kept."
+    early = " It had stopped getting better." if ended.stopped_early else ""
+    lines = [result.choice.says()] if result.choice else []
+    lines.append(
+        f"{done.folder} ({done.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
         f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100"
     )
+    return "\n".join([*lines, *([result.retention.says()] if result.retention else [])])
 
 
-def _ablation(config: FinetuneConfig, what: AdaptOptions) -> int:
-    from gaploop.finetune.tuning import recipes
-
-    if config.mix.real == "auto":
-        raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
-    arms = recipes.ablation(what, _say)
-    folder = what.output_dir
-    options.emit(
-        config.json,
-        {"arms": arms, "table": folder / "recipes.json", "figure": folder / "recipes.png"},
-        f"{recipes.table(arms)}\n{folder / 'recipes.png'}",
-    )
-    return 0
-
-
-def _per_station(config: FinetuneConfig, what: AdaptOptions) -> int:
-    found = _stations(what)
-    answers, texts, codes = {}, [], []
-    for station in found:
-        folder = what.output_dir / plain_name(station, "station")
-        answer, text, code = _one(
-            config, dataclasses.replace(what, station=station, output_dir=folder)
-        )
-        answers[station] = answer
-        texts.append(text)
-        codes.append(code)
-    if all(answers.values()):
-        options.emit(config.json, {"stations": answers}, "\n".join(texts))
-    return max(codes)
-
-
-def _stations(what: AdaptOptions) -> list[str]:
-    """Return the stations among the real takes that would be learned from."""
+def _stations(config: FinetuneConfig) -> list[str]:
+    """Return the stations among the real takes that would be learned from; none unless asked."""
     from gaploop.datasets.layout import read_episodes, read_info
     from gaploop.datasets.mixing.selection import wanted_episodes
 
-    if not what.real:
+    if not config.per_station:
+        return []
+    if not config.real:
         raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
     episodes = [
         e
-        for root in what.real
-        for e in wanted_episodes(root, read_episodes(read_info(root)), what.select)
-        if what.episodes is None or e.index in what.episodes
+        for root in config.real
+        for e in wanted_episodes(root, read_episodes(read_info(root)), config.select)
+        if not config.episodes or e.index in config.episodes
     ]
-    found = sorted({e.info.station for e in episodes if what.station in ("", e.info.station)})
+    found = sorted({e.info.station for e in episodes if config.station in ("", e.info.station)})
     if "" in found or not found:
         raise UnusableInputError(
             "--per_station: some real takes name no station. Add it with gaploop edit retag, or "
@@ -388,3 +475,56 @@ def _stations(what: AdaptOptions) -> list[str]:
 
 def _say(arm: str) -> None:
     log.info("Training %s.", arm)
+
+
+def _hand_in(config: FinetuneConfig) -> int:
+    """Submit the same command to a machine of Hugging Face's, or print it with --job.dry_run."""
+    from gaploop.finetune.tuning import jobs
+
+    if config.mixture is not None or config.plan is not None:
+        raise UnusableInputError(
+            f"--job.target={config.job.target}: the job can't see --mixture and --plan, which are "
+            "files here. Name datasets with --real and --sim."
+        )
+    plain = FinetuneConfig()
+    datasets = [str(d) for d in (*config.real, *config.sim)]
+    there = dataclasses.replace(
+        config,
+        real=[Path(jobs.place_of(str(d))) for d in config.real],
+        sim=[Path(jobs.place_of(str(d))) for d in config.sim],
+        job=plain.job,
+    )
+    job = jobs.job_for(
+        arguments_of(there, plain),
+        datasets,
+        flavor=config.job.target,
+        image=config.job.image,
+        timeout=config.job.timeout,
+        package=config.job.package,
+    )
+    if config.job.dry_run:
+        options.emit(config.json, job.as_json(), f"{job.flavor}, {job.image}:\n{job.command[-1]}")
+        return 0
+    done = jobs.submit(job)
+    options.emit(
+        config.json,
+        {**job.as_json(), **done},
+        f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})",
+    )
+    return 0
+
+
+def arguments_of(config: Any, plain: Any, prefix: str = "--") -> list[str]:
+    """Return the arguments that make `config` of what stands in `plain`."""
+    words: list[str] = []
+    for option in dataclasses.fields(config):
+        given, default = getattr(config, option.name), getattr(plain, option.name)
+        if given == default:
+            continue
+        if dataclasses.is_dataclass(given):
+            words += arguments_of(given, default, f"{prefix}{option.name}.")
+        else:
+            as_json = isinstance(given, list | dict | bool)
+            text = json.dumps(given, default=str) if as_json else str(given)
+            words.append(f"{prefix}{option.name}={text}")
+    return words

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gaploop.core.suite import Suite
     from gaploop.finetune.gate.design import GateDesign
-    from gaploop.finetune.gate.folder import Contest, GateFolder
+    from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
 
 EXAMPLE: Final = """\
@@ -76,38 +76,68 @@ class GateConfig:
 
 
 def run(config: GateConfig) -> int:
-    """Run the gate, or check what it left."""
+    """Run the gate, or check what it left; print."""
     if config.example:
         options.emit(False, {}, example_suite().read_text().rstrip())
         return 0
     if config.verify is not None:
         return _verify(config.verify, config.json)
-    _check(config)
+    result = gate(config, _tell)
+    told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
+    lines = [f"{stage.stage}: {stage.answer.value}. {stage.says}" for stage in result.stages]
+    lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
+    lines += [f"{result.verdict.value.upper()}. {result.says}", f"Evidence: {result.evidence}."]
+    lines.append(f"Report: {result.folder / 'report.html'}")
+    options.emit(config.json, result.to_json() | told, "\n".join(lines))
+    return result.verdict.exit_code
+
+
+def gate(config: GateConfig, tell: Callable[[str], None] = lambda _words: None) -> GateResult:
+    """Decide whether a candidate may replace the baseline; write report, outcomes and record.
+
+    On a station without --command, or with tasks that an operator judges, it asks at the terminal.
+
+    Args:
+        config: the command's options; --verify and --example are `run`'s.
+        tell: called with what is planned, before the first attempt, and with what else a person
+            should know by the way.
+
+    Raises:
+        UnusableInputError: policies, suite or folder can't be used; why, and how to fix it.
+    """
     import contextlib
 
-    with contextlib.ExitStack() as stack:
-        return _decide(config, *_prepared(config, _suite(config), stack))
-
-
-def _decide(config: GateConfig, gate: Gate, folder: GateFolder) -> int:
-    """Run the gate; return its exit code."""
+    from gaploop.finetune.gate.judge import STAGES, Answer
+    from gaploop.finetune.gate.promotion import withdraw, write_promotion
+    from gaploop.finetune.gate.report import write_report
     from gaploop.finetune.gate.run import plan, run_gate
 
-    suite = gate.suite
-    with options.progress("Planning"):
-        design = plan(suite, folder.seed)
-    _tell(_planned(suite, design))
-    if folder.resumed:
-        _tell(f"Going on in {folder.path}.")
-    if gate.station is not None:  # a bar would be drawn over what the operator is asked
-        result = run_gate(gate, folder, design)
-    else:
-        with options.progress("Attempts, pairs") as advance:
-            result = run_gate(gate, folder, design, _shown(advance))
-    _write(config, gate, folder, result)
-    told = {"output_dir": folder.path, "baseline": config.baseline, "candidate": config.candidate}
-    options.emit(config.json, result.to_json() | told, _text(result, folder.path))
-    return result.exit_code
+    if config.stage not in STAGES:
+        raise unknown_choice("stage", config.stage, STAGES, "--stage")
+    for name in ("baseline", "candidate") if config.outcomes is None else ():
+        if not getattr(config, name):
+            raise UnusableInputError(
+                f"Which {name}? Name its folder with --{name}=DIR, or give --outcomes=FILE.csv."
+            )
+    with contextlib.ExitStack() as stack:
+        what, folder = _prepared(config, _suite(config), stack)
+        with options.progress("Planning"):
+            design = plan(what.suite, folder.seed)
+        tell(_planned(what.suite, design))
+        if folder.resumed:
+            tell(f"Going on in {folder.path}.")
+        if what.station is not None:  # a bar would be drawn over what the operator is asked
+            result = run_gate(what, folder, design)
+        else:
+            with options.progress("Attempts, pairs") as advance:
+                result = run_gate(what, folder, design, _shown(advance))
+        names = config.baseline or "baseline", config.candidate or "candidate"
+        write_report(result, folder.path, names)
+        if result.verdict is Answer.PROMOTE:
+            write_promotion(folder.path, what.policies, config.suite, config.outcomes)
+        elif withdrawn := withdraw(folder.path):
+            tell(f"An earlier stage had promoted it: that record is {withdrawn.name} now.")
+    return result
 
 
 def example_suite() -> Path:
@@ -115,19 +145,6 @@ def example_suite() -> Path:
     from gaploop.finetune import gate
 
     return Path(gate.__path__[0]) / "suite_so101_cell.yaml"
-
-
-def _check(config: GateConfig) -> None:
-    from gaploop.finetune.gate.judge import STAGES
-
-    if config.stage not in STAGES:
-        raise unknown_choice("stage", config.stage, STAGES, "--stage")
-    if config.outcomes is None:
-        for name in ("baseline", "candidate"):
-            if not getattr(config, name):
-                raise UnusableInputError(
-                    f"Which {name}? Name its folder with --{name}=DIR, or give --outcomes=FILE.csv."
-                )
 
 
 def _suite(config: GateConfig) -> Suite | None:
@@ -144,13 +161,13 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
     import hashlib
     import json
+    from dataclasses import replace
 
     from gaploop.core.files import sha256, writable_folder, write_json
     from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
-    from gaploop.finetune.gate.policies import SamePolicies
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
-    from gaploop.finetune.gate.run import Gate
+    from gaploop.finetune.gate.run import Gate, SamePolicies
 
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     if suite is None:
@@ -164,48 +181,31 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     if config.outcomes is not None:
         ids = (sha256(config.outcomes),) * 2
     else:
-        ids, policies = _policies(config)
+        from gaploop.finetune.lerobot_policy import policy_id, resolve
+
+        policies = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
+        for place in policies.values():
+            options.warn_withdrawn(place)
+        ids = policy_id(policies["baseline"]), policy_id(policies["candidate"])
     contest = Contest(ids[0], ids[1], digest)
-    path = writable_folder(config.output_dir or FOLDER / _short(contest))
+    named = "\n".join((contest.baseline, contest.candidate, contest.suite))
+    short = hashlib.sha256(named.encode()).hexdigest()[:12]
+    path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
     same = SamePolicies(policies, {"baseline": ids[0], "candidate": ids[1]})
     gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
-    gate = _with_station(config, gate, path)
+    if recorded is None and (suite.asks or config.command):  # a person or a command tries them
+        from gaploop.finetune.gate.station_attempts import StationAttempts
+
+        attempts = StationAttempts(path, policies, suite.tasks, config.command, ask)
+        gate = replace(gate, station=attempts)
     if gate.cell_tasks:
         from gaploop.finetune.gate.cell_attempts import check_tasks
 
         check_tasks(gate.cell_tasks)
     return gate, folder
-
-
-def _policies(config: GateConfig) -> tuple[tuple[str, str], dict[str, Path]]:
-    from gaploop.finetune.lerobot_policy import policy_id, resolve
-
-    folders = {side: resolve(getattr(config, side)) for side in ("baseline", "candidate")}
-    for folder in folders.values():
-        options.warn_withdrawn(folder)
-    return (policy_id(folders["baseline"]), policy_id(folders["candidate"])), folders
-
-
-def _short(contest: Contest) -> str:
-    import hashlib
-
-    named = "\n".join((contest.baseline, contest.candidate, contest.suite))
-    return hashlib.sha256(named.encode()).hexdigest()[:12]
-
-
-def _with_station(config: GateConfig, gate: Gate, path: Path) -> Gate:
-    """Return the gate with a station where a person or a command makes the attempts."""
-    from dataclasses import replace
-
-    if gate.recorded is not None or not (gate.suite.asks or config.command):
-        return gate
-    from gaploop.finetune.gate.station_attempts import StationAttempts
-
-    attempts = StationAttempts(path, gate.policies, gate.suite.tasks, config.command, ask)
-    return replace(gate, station=attempts)
 
 
 def ask(question: str) -> str:
@@ -264,26 +264,6 @@ def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
         seen[stage] = done
 
     return say
-
-
-def _write(config: GateConfig, gate: Gate, folder: GateFolder, result: GateResult) -> None:
-    from gaploop.finetune.gate.promotion import withdraw, write_promotion
-    from gaploop.finetune.gate.report import write_report
-    from gaploop.finetune.verdict import Answer
-
-    names = config.baseline or "baseline", config.candidate or "candidate"
-    write_report(result, folder.path, names)
-    if result.verdict is Answer.PROMOTE:
-        write_promotion(folder.path, gate.policies, config.suite, config.outcomes)
-    elif withdrawn := withdraw(folder.path):
-        _tell(f"An earlier stage had promoted it: that record is {withdrawn.name} now.")
-
-
-def _text(result: GateResult, path: Path) -> str:
-    lines = [f"{stage.stage}: {stage.answer.value}. {stage.says}" for stage in result.stages]
-    lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
-    lines += [f"{result.verdict.value.upper()}. {result.says}", f"Evidence: {result.evidence}."]
-    return "\n".join([*lines, f"Report: {path / 'report.html'}"])
 
 
 def _tell(words: str) -> None:

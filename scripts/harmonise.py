@@ -11,8 +11,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.edit.pieces import DatasetPiece
-    from gaploop.datasets.harmonise.dataset import Conversion
+    from gaploop.datasets.edit.compose import DatasetPiece
+    from gaploop.datasets.harmonise.conversion import Conversion
     from gaploop.datasets.harmonise.plan import SpecDraft
 
 EXAMPLE: Final = """
@@ -71,10 +71,9 @@ def run(config: HarmoniseConfig) -> int:
 
 
 def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Conversion:
-    from gaploop.datasets.harmonise.dataset import resolve
+    from gaploop.datasets.harmonise.conversion import history_of, resolve, undone
     from gaploop.datasets.harmonise.plan import derive
     from gaploop.datasets.harmonise.spec import load_spec, parse_spec
-    from gaploop.datasets.harmonise.undo import history_of, undone
 
     piece = pieces[0]
     if config.undo:
@@ -97,7 +96,7 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
 def _convert(
     config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...], conversion: Conversion
 ) -> int:
-    from gaploop.datasets.edit.pieces import DatasetPiece
+    from gaploop.datasets.edit.compose import DatasetPiece
     from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
     from gaploop.datasets.harmonise.plan import derive
 

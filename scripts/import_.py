@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -101,50 +101,46 @@ def run(config: ImportConfig) -> int:
         raise UnusableInputError("Import where to? Name a folder with --output_dir=DIR.")
     if config.format and config.format not in FORMATS:
         raise unknown_choice("format", config.format, FORMATS, "--format")
-    name = config.format or _guessed(config.source)
-    _check_options(config, name)
-    run_format: Callable[[ImportConfig, Path, Path], int]
-    if name in LAYOUTS:
-        return _layout(config, name, config.source, config.output_dir)
-    run_format = _lerobot if name == "lerobot" else _takes
-    return run_format(config, config.source, config.output_dir)
+    name: str | None = config.format
+    if not name:
+        from gaploop.datasets.formats.registry import guess
 
-
-def _check_options(config: ImportConfig, name: str) -> None:
-    """Refuse what the format would pass over in silence."""
+        name = guess(config.source)
+    if name is None:
+        raise UnusableInputError(
+            f"{config.source}: its content doesn't show what it is. Say it with --format=…, one "
+            f"of: {', '.join(sorted(FORMATS))}."
+        )
     plain = ImportConfig()
-    for option, formats in _ONLY_FOR.items():
+    for option, formats in _ONLY_FOR.items():  # what the format would pass over in silence
         if name not in formats and getattr(config, option) != getattr(plain, option):
             raise UnusableInputError(
                 f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
             )
-
-
-def _guessed(source: Path) -> str:
-    from gaploop.datasets.formats.registry import guess
-
-    name = guess(source)
-    if name is None:
-        raise UnusableInputError(
-            f"{source}: its content doesn't show what it is. Say it with --format=…, one of: "
-            f"{', '.join(sorted(FORMATS))}."
-        )
-    return name
+    if name in LAYOUTS:
+        return _layout(config, name, config.source, config.output_dir)
+    if name == "lerobot":
+        return _lerobot(config, config.source, config.output_dir)
+    return _takes(config, config.source, config.output_dir)
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.dataset import write_dataset
     from gaploop.datasets.formats.model import ImportSettings
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
-    from gaploop.datasets.formats.sink import write_dataset
 
     guess(source)  # it exists
+    keys = {
+        str(feature): (named,) if isinstance(named, str) else tuple(map(str, named))
+        for feature, named in config.keys.items()
+    }
     settings = ImportSettings(
         config.fps,
         config.units,
         config.task,
         config.robot_type,
-        _keys(config.keys),
+        keys,
         **_words(config),
         swap_red_blue=config.swap_red_blue,
     )
@@ -187,13 +183,6 @@ def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
     return replace(incoming, count=len(chosen), episodes=episodes)
 
 
-def _keys(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {
-        str(feature): (keys,) if isinstance(keys, str) else tuple(map(str, keys))
-        for feature, keys in given.items()
-    }
-
-
 def _words(config: ImportConfig) -> dict[str, Any]:
     """Return kind, domain and outcome as words of the vocabulary, None where nobody said one.
 
@@ -212,8 +201,7 @@ def _words(config: ImportConfig) -> dict[str, Any]:
 
 
 def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
     from gaploop.collect.imports.takes import write_takes
     from gaploop.collect.imports.uci_failures import read_uci_failures
 

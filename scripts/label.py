@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.labels import FIELDS
-from gaploop.scripts._label_write import give, import_labels, set_labels, undo
+from gaploop.core.labels import FIELDS, LabelEvent
+from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.labels.labelled import FolderLabels
+    from gaploop.datasets.labels.store import LabelStore
     from gaploop.datasets.layout import EpisodeRow
 
+RARE = (
+    "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
+)  # fmt: skip
 EXAMPLE: Final = """
 gaploop label recordings/pick
 gaploop label recordings/pick --where='outcome==failure and contact_dynamics>0.5'
@@ -96,17 +100,16 @@ class LabelConfig:
 
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.store import open_labelled
 
     if config.roots:
         return _search_many(config)
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop label DIR")
-    setting = [name for name in FIELDS if getattr(config, name) is not None]
     jobs = {
-        set_labels: bool(setting),
-        undo: config.undo,
-        import_labels: config.import_ is not None,
+        _set_labels: any(getattr(config, name) is not None for name in FIELDS),
+        _undo: config.undo,
+        _import_labels: config.import_ is not None,
         _agreement: config.agreement,
         _export: config.export is not None,
     }
@@ -116,31 +119,23 @@ def run(config: LabelConfig) -> int:
             "Setting labels, --undo, --import, --agreement, --export and --history are done one at "
             "a time; only --history --export go together."
         )
-    _check_said(config, asked)
-    folder = open_labelled(config.dataset.root)
-    job = asked[0] if asked else _history if config.history else _show
-    return job(config, folder, _chosen(config, folder))
-
-
-def _check_said(config: LabelConfig, asked: Sequence[Any]) -> None:
-    """Refuse what would be said about a label where none is set: it would be lost."""
     said = ("author", "source", "confidence", "note", "dry_run")
     given = [n for n in said if getattr(config, n) != getattr(LabelConfig, n)]
-    if given and not {set_labels, undo, import_labels}.intersection(asked):
-        raise UnusableInputError(
+    if given and not {_set_labels, _undo, _import_labels}.intersection(asked):
+        raise UnusableInputError(  # it would be lost
             f"--{given[0]} goes with a label to set, such as --outcome=failure, with --undo or "
             "with --import."
         )
+    store = open_labelled(config.dataset.root)
+    job = asked[0] if asked else _history if config.history else _show
+    return job(config, store, _chosen(config, store))
 
 
 def _search_many(config: LabelConfig) -> int:
-    from dataclasses import replace
-
     from gaploop.scripts import survey
 
     searched = {name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")}
-    plain = replace(LabelConfig(), **searched)
-    if not config.where or plain != config:
+    if not config.where or replace(LabelConfig(), **searched) != config:
         raise UnusableInputError(
             "--roots searches many datasets: give it --where alone. To set labels name one "
             "dataset: gaploop label DIR"
@@ -150,55 +145,54 @@ def _search_many(config: LabelConfig) -> int:
     )
 
 
-def _chosen(config: LabelConfig, folder: FolderLabels) -> list[EpisodeRow]:
+def _chosen(config: LabelConfig, store: LabelStore) -> list[EpisodeRow]:
     """Return the takes that are named; all of them where none is."""
-    from gaploop.datasets.labels.labelled import chosen
     from gaploop.datasets.labels.query import where
 
     indices = [] if config.episode is None else [config.episode]
     if config.episodes:
         from gaploop.datasets.lerobot_import import parse_episodes
 
-        indices += parse_episodes(config.episodes, len(folder.episodes))
+        indices += parse_episodes(config.episodes, len(store.episodes))
     named = indices or config.uid
-    found = chosen(folder, indices, config.uid) if named else list(folder.episodes)
+    found = store.select(indices, config.uid) if named else list(store.episodes)
     if not config.where:
         return found
     wanted = set(where(config.where, found))
     return [e for e in found if e.index in wanted]
 
 
-def _show(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
+def _show(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.scripts._label_report import current, print_current
 
-    give(config, current(folder, takes))
+    _give(config, current(store, takes))
     if not config.json:
-        print_current(folder, takes, config.where)
+        print_current(store, takes, config.where)
     return 0 if takes else 1
 
 
-def _history(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
+def _history(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.scripts._label_report import histories, print_histories
 
-    found = histories(folder, takes)
-    give(config, {"dataset": folder.root, "takes": found})
+    found = histories(store, takes)
+    _give(config, {"dataset": store.root, "takes": found})
     if not config.json:
-        print_histories(folder, found)
+        print_histories(store, found)
     return 0
 
 
-def _agreement(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
+def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.datasets.labels.agreement import agreement
     from gaploop.scripts._label_report import print_agreement
 
-    found = agreement(folder.events, [take.info.uid for take in takes])
-    give(config, {"dataset": folder.root, "fields": found})
+    found = agreement(store.events, [take.info.uid for take in takes])
+    _give(config, {"dataset": store.root, "fields": found})
     if not config.json:
-        print_agreement(folder, found)
+        print_agreement(store, found)
     return 0 if found else 1
 
 
-def _export(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRow]) -> int:
+def _export(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
     from gaploop.core.files import writable_folder
     from gaploop.datasets.labels.label_csv import export_events, export_takes
 
@@ -212,10 +206,119 @@ def _export(config: LabelConfig, folder: FolderLabels, takes: Sequence[EpisodeRo
     writable_folder(config.export.absolute().parent, "Folder", "--export")
     if config.history:
         uids = {take.info.uid for take in takes}
-        rows = export_events([e for e in folder.events if e.uid in uids], config.export)
+        rows = export_events([e for e in store.events if e.uid in uids], config.export)
     else:
-        rows = export_takes(folder, takes, config.export)
-    what = "events" if config.history else f"{folder.what}s"
+        rows = export_takes(store, takes, config.export)
+    what = "events" if config.history else f"{store.what}s"
     text = f"{config.export}: {rows} {what}. Read it back with: --import={config.export}"
-    give(config, {"file": config.export, "rows": rows}, text)
+    _give(config, {"file": config.export, "rows": rows}, text)
     return 0
+
+
+def named_author(given: str) -> str:
+    """Return who says something: the name given, or the login name.
+
+    Raises:
+        UnusableInputError: nobody knows who that is.
+    """
+    import getpass
+
+    try:
+        return given.strip() or getpass.getuser()
+    except (KeyError, OSError):
+        raise UnusableInputError("Who says so? Name yourself with --author=NAME.") from None
+
+
+def _template(config: LabelConfig) -> LabelEvent:
+    """Return an event by the author, of now, to be filled in.
+
+    Raises:
+        UnusableInputError: nobody knows who that is, or an option is out of range.
+    """
+    author = named_author(config.author)
+    return LabelEvent(
+        "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note
+    )
+
+
+def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    from gaploop.datasets.labels.store import repeats
+
+    if not (config.episode is not None or config.episodes or config.uid or config.where):
+        raise UnusableInputError(
+            "Which takes? Name them with --episode, --episodes, --uid or --where; "
+            "all of them: --where='episode>=0'"
+        )
+    said = _template(config)
+    values = {n: v for n in FIELDS if (v := getattr(config, n)) is not None}
+    for name in values.keys() - {"discard_reason"}:
+        if values[name] == "none":
+            values[name] = labels.NOTHING_SAID[name]
+    own = labels.standing(e for e in store.events if e.author == said.author)
+    new = [
+        replace(said, uid=take.info.uid, field=name, value=value)
+        for take in takes
+        for name, value in values.items()
+    ]
+    return _write(config, store, [e for e in new if not repeats(e, own.get(e.key))], len(new))
+
+
+def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    """Take back the author's last act about these takes."""
+    said = _template(config)
+    uids = {take.info.uid for take in takes}
+    act = labels.last_act([e for e in store.events if e.uid in uids], said.author)
+    if not act:
+        people = ", ".join(sorted({e.author for e in store.events if e.source != "auto"}))
+        raise UnusableInputError(
+            f"{store.root}: {said.author} has said nothing that isn't taken back. "
+            f"Name another with --author: {people or 'nobody has labelled it yet'}."
+        )
+    new = [labels.retraction(event, said.at, config.note) for event in act]
+    return _write(config, store, new, len(new), "taken back")
+
+
+def _import_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
+    from gaploop.datasets.labels.label_csv import read_labels
+    from gaploop.scripts.options import print_error
+
+    if config.import_ is None:
+        raise UnusableInputError("Import what? Name the file with --import=labels.csv.")
+    found = read_labels(store, config.import_, _template(config))
+    if found.ignored:
+        print_error(f"these columns mean nothing here: {', '.join(found.ignored)}", "label")
+    uids = {take.info.uid for take in takes}
+    new = [e for e in found.events if e.uid in uids]
+    return _write(config, store, new, len(new) + found.same, "imported", found.whole_history)
+
+
+def _write(
+    config: LabelConfig,
+    store: LabelStore,
+    new: Sequence[LabelEvent],
+    stated: int,
+    verb: str = "labelled",
+    merged: bool = False,
+) -> int:
+    """Write events down and say what that changed; 1 where nothing was said about anything."""
+    from gaploop.scripts._label_report import written
+
+    adds = bool(new) and store.lacks_columns
+    shown = True
+    if new and not config.dry_run:
+        with progress("Writing labels"):
+            shown = (store.add_columns() if adds else store).say(new, merged=merged)
+    answer, text = written(
+        store, new, stated, verb, config.dry_run, merged=merged, shown=shown, adds=adds
+    )
+    _give(config, answer, text)
+    return 0 if stated else 1
+
+
+def _give(config: LabelConfig, answer: Any, text: str = "") -> None:
+    """Print an answer, and write it to the folder that was named for it."""
+    from gaploop.core.files import writable_folder, write_json
+
+    if config.output_dir is not None:
+        write_json(writable_folder(config.output_dir) / "label.json", jsonable(answer))
+    emit(config.json, answer, text)

@@ -73,7 +73,7 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
     """Time every variant that this machine can compute, and count its successes."""
     import torch
 
-    from gaploop.finetune.lerobot_latency import VARIANTS, variant, warm_up
+    from gaploop.finetune.lerobot_latency import VARIANTS, time_plans, variant, warm_up
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
 
     path = resolve(config.policy.required())
@@ -87,9 +87,24 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
             warm_up(made[name], seen, name)
         except UnusableInputError as error:
             lacking[name] = str(error)
-    plans: dict[str, Callable[[], object]] = {n: _planning(p, seen) for n, p in made.items()}
-    plans[PEER] = _lerobot(path, seen)
-    took_s = _timed(plans)
+
+    def planning(policy: ActPolicy) -> Callable[[], object]:
+        def plan() -> object:
+            policy.reset()  # one that looks back would hand out what is left of its last plan
+            return policy.plan(seen)
+
+        return plan
+
+    plans = {**{name: planning(one) for name, one in made.items()}, PEER: _lerobot(path, seen)}
+    timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in plans}
+    with options.progress("Timing", BLOCKS) as advance:
+        for block in range(BLOCKS):
+            names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
+            for name in names:
+                timing = time_plans(plans[name], PLANS)
+                timed[name].append((timing.took_s, timing.cpu_s))
+            advance()
+    took_s = {name: np.array(rows) for name, rows in timed.items()}  # by clock, by processor
     successes = _successes(made, config.n, config.seed) if config.n and policy.needs_scene else {}
     return {
         "policy": policy_id(path),
@@ -114,24 +129,22 @@ def table(result: Mapping[str, Any]) -> str:
         f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
         f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
         f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}   {'CPU, times fp32':<22}same scenes",
-        *(_row(name, one) for name, one in result["variants"].items()),
-        *(f"{name}: left out: {why}" for name, why in result["lacking"].items()),
     ]
+    for name, one in result["variants"].items():
+        low, high = one["ratio_interval"]
+        line = f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}   "
+        line += f"{f'{one["ratio"]:.2f} [{low:.2f}, {high:.2f}]':<22}"
+        if "successes" in one:
+            line += f"{one['successes']} of {one['trials']}"
+            if name != REFERENCE:
+                change = 100 * one["difference"]["value"]
+                least, most = (100 * end for end in one["difference"]["interval"])
+                line += f" ({change:+.0f} points [{least:+.0f}, {most:+.0f}])"
+        lines.append(line.rstrip())
+    lines += [f"{name}: left out: {why}" for name, why in result["lacking"].items()]
     if result["evidence"]:
         lines.append(f"Evidence of success: {result['evidence']}.")
     return "\n".join(lines)
-
-
-def _row(name: str, one: Mapping[str, Any]) -> str:
-    low, high = one["ratio_interval"]
-    line = f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}   "
-    line += f"{f'{one["ratio"]:.2f} [{low:.2f}, {high:.2f}]':<22}"
-    if "successes" in one:
-        line += f"{one['successes']} of {one['trials']}"
-        if name != REFERENCE:
-            least, most = (100 * end for end in one["difference"]["interval"])
-            line += f" ({100 * one['difference']['value']:+.0f} points [{least:+.0f}, {most:+.0f}])"
-    return line.rstrip()
 
 
 # -- what is timed ------------------------------------------------------------------------------
@@ -143,7 +156,7 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
     Raises:
         UnusableInputError: it sees what neither the embedded cell nor a camera shows.
     """
-    from gaploop.finetune.lerobot_facts import facts_of
+    from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
     if not policy.needs_scene:
@@ -154,23 +167,15 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
             )
         grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
         return Observation(np.zeros(len(facts.state_names)), None, grey)
+    from gaploop.sim.arms import to_degrees
     from gaploop.sim.cell import Cell
     from gaploop.sim.tracker import Tracker
-    from gaploop.sim.units import to_degrees
 
     with Cell() as cell:
         cell.reset(seed)
         image = cell.frame().image
         state = to_degrees(cell.read().position_rad)
         return Observation(state, Tracker.nominal(cell.image_size).observe(image), {})
-
-
-def _planning(policy: ActPolicy, seen: Observation) -> Callable[[], object]:
-    def plan() -> object:
-        policy.reset()  # one that looks back would hand out what is left of its last plan
-        return policy.plan(seen)
-
-    return plan
 
 
 def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
@@ -211,23 +216,13 @@ def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
     return act
 
 
-def _timed(plans: Mapping[str, Callable[[], object]]) -> dict[str, FloatArray]:
-    """Return how long plans took by clock and processor [s], shape (BLOCKS, 2, PLANS)."""
-    from gaploop.finetune.lerobot_latency import time_plans
-
-    timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in plans}
-    with options.progress("Timing", BLOCKS) as advance:
-        for block in range(BLOCKS):
-            names = list(plans)[block % len(plans) :] + list(plans)[: block % len(plans)]
-            for name in names:
-                timing = time_plans(plans[name], PLANS)
-                timed[name].append((timing.took_s, timing.cpu_s))
-            advance()
-    return {name: np.array(rows) for name, rows in timed.items()}
-
-
 def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
-    """Return quantiles, and processor time as a ratio to the reference's, with its interval."""
+    """Return quantiles, and processor time as a ratio to the reference's, with its interval.
+
+    Args:
+        took_s: by clock and by processor [s], shape (BLOCKS, 2, PLANS).
+        reference_s: the same of the reference.
+    """
     clock_s, cpu_s = took_s[:, 0], took_s[:, 1]
     ratios = np.median(cpu_s, axis=1) / np.median(reference_s[:, 1], axis=1)
     draws = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
@@ -248,8 +243,7 @@ def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, di
     """Return how often every variant succeeds on the same scenes of the nominal cell."""
     from gaploop.collect.rig import embedded_rig
     from gaploop.finetune.evaluate import roll_out
-    from gaploop.finetune.evaluation import NOMINAL, wilson
-    from gaploop.finetune.verdict import paired_difference
+    from gaploop.finetune.evaluation import NOMINAL, paired_difference, wilson
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
     rig = embedded_rig()

@@ -43,8 +43,7 @@ class MergeConfig:
 
 def run(config: MergeConfig) -> int:
     """Merge; the work is in `datasets.edit`."""
-    from gaploop.datasets.edit.actions import opened
-    from gaploop.datasets.edit.merge import plan_merge
+    from gaploop.datasets.edit.actions import opened, plan_merge
 
     output = required_output(config)
     with opened(config.roots) as pieces:

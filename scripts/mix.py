@@ -47,8 +47,7 @@ class MixConfig:
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
     from gaploop.core.files import writable_folder, write_json
-    from gaploop.datasets.mixing.report import REPORT, report
-    from gaploop.datasets.mixing.sources import open_mixture
+    from gaploop.datasets.mixing.sources import REPORT, open_mixture, report
     from gaploop.datasets.mixing.spec import load_mixture
 
     if config.mixture is None:

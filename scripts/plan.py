@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
+from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from gaploop.core.plan import Plan
     from gaploop.core.station import Station
-    from gaploop.failure_analysis.planning.curves import Trial
+    from gaploop.failure_analysis.planning.curves import RolloutCounts, Trial
+    from gaploop.failure_analysis.planning.effort import SeenTake
     from gaploop.failure_analysis.planning.plan import Ask, Planned
 
 EXAMPLE = """\
@@ -88,61 +93,64 @@ class PlanConfig:
 
 def run(config: PlanConfig) -> int:
     """Plan; exit code 0, also where the plan is not to collect."""
+    made = plan(config)
+    options.emit(config.json, made, "" if config.json else _text(made, _folder(config)))
+    return 0
+
+
+def plan(config: PlanConfig) -> Plan:
+    """Make a plan and write it with its pages, curves.json and run.json to the output folder.
+
+    Raises:
+        UnusableInputError: diagnosis, takes, results, curves or station can't be read, or a
+            budget or price can't be.
+    """
     from gaploop.core.plan import save_plan
     from gaploop.core.run_record import write_run
+    from gaploop.core.station import SIM_STATION, load_station
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.lineage import file_input
+    from gaploop.failure_analysis.planning.curves import load_trials, save_curves
     from gaploop.failure_analysis.planning.plan import plan_for
-    from gaploop.failure_analysis.planning.results import save_curves
 
-    if config.diagnosis is None:
-        raise UnusableInputError("Which diagnosis? Name it with --diagnosis=diagnosis.json.")
-    path = config.diagnosis
-    path = path / "diagnosis.json" if path.is_dir() else path
+    path = _diagnosis_file(config)
     diagnosis = load_diagnosis(path)
-    station = _station(config)
-    trials, sources = _trials(config, station)
+    station = load_station(config.station) if config.station else SIM_STATION
+    trials = list(load_trials(config.curves)) if config.curves else []
+    sources = [config.curves] if config.curves else []
+    for campaign in config.results:
+        trials.append(_campaign_result(campaign, station))
+        sources.append(campaign / "plan.yaml")
     ask = _ask(config, station, trials)
     planned = plan_for(diagnosis, ask)
-    plan, folder = planned.plan, writable_folder(config.output_dir or path.parent)
-    save_plan(plan, folder / "plan.yaml")
+    made, folder = planned.plan, writable_folder(_folder(config))
+    save_plan(made, folder / "plan.yaml")
     inputs = [file_input(path, diagnosis.id), *(file_input(p) for p in sources)]
     curves_id = uuid7()
     save_curves(folder / "curves.json", curves_id, ask.curves, trials, inputs[1:])
     _write_pages(planned, folder)
-    result = {"id": plan.id, "takes": plan.takes, "curves": curves_id}
+    result = {"id": made.id, "takes": made.takes, "curves": curves_id}
     write_run(folder, "plan", options.jsonable(config), inputs, result)
-    options.emit(config.json, plan, "" if config.json else _text(plan, folder))
-    return 0
+    return made
 
 
-def _station(config: PlanConfig) -> Station:
-    from gaploop.core.station import SIM_STATION, load_station
+def _diagnosis_file(config: PlanConfig) -> Path:
+    if config.diagnosis is None:
+        raise UnusableInputError("Which diagnosis? Name it with --diagnosis=diagnosis.json.")
+    path = config.diagnosis
+    return path / "diagnosis.json" if path.is_dir() else path
 
-    return load_station(config.station) if config.station else SIM_STATION
 
-
-def _trials(config: PlanConfig, station: Station) -> tuple[list[Trial], list[Path]]:
-    """Return what campaigns brought, and the files that say so."""
-    from gaploop.failure_analysis.planning.results import load_trials
-    from gaploop.scripts._plan_results import campaign_result
-
-    trials = list(load_trials(config.curves)) if config.curves else []
-    sources = [config.curves] if config.curves else []
-    for folder in config.results:
-        trial, path = campaign_result(folder, station)
-        trials.append(trial)
-        sources.append(path)
-    return trials, sources
+def _folder(config: PlanConfig) -> Path:
+    return config.output_dir or _diagnosis_file(config).parent
 
 
 def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
-    from gaploop.core.costs import Costs, parse_costs
+    from gaploop.core.station import Costs, parse_costs
     from gaploop.failure_analysis.planning.allocation import Budget
     from gaploop.failure_analysis.planning.curves import learn
     from gaploop.failure_analysis.planning.effort import effort_from
     from gaploop.failure_analysis.planning.plan import Ask
-    from gaploop.scripts._plan_results import seen_takes
 
     limits = asdict(config.budget)
     if all(limit is None for limit in limits.values()):
@@ -154,7 +162,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     stated = parse_costs({"currency": station.costs.currency or Costs.currency} | given, "--cost")
     with options.progress("Reading takes") as advance:
         takes = []
-        for take in seen_takes(config.takes):
+        for take in _seen_takes(config.takes):
             takes.append(take)
             advance()
     images = config.policy_sees == "images"
@@ -175,10 +183,10 @@ def _write_pages(planned: Planned, folder: Path) -> None:
     from gaploop.failure_analysis.planning.document import (
         headline,
         plan_markdown,
+        plan_section,
         prospect_figure,
     )
     from gaploop.failure_analysis.report.page import page, save_figure, section
-    from gaploop.failure_analysis.report.plan_part import plan_section
 
     plan, picture = planned.plan, ""
     sections = [plan_section(plan)]
@@ -218,11 +226,91 @@ def _text(plan: Plan, folder: Path) -> str:
     if plan.items:
         Console(file=buffer, width=100, color_system=None).print(table)
     shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
-    said = [item for n, item in enumerate(plan.items)
-            if item.dimension not in [other.dimension for other in plan.items[:n]]]  # fmt: skip
+    first = {item.dimension: item for item in reversed(plan.items)}  # items may share a dimension
     words = [
-        f"{item.dimension.value}: {item.why} {item.protocol} Test: {item.test}" for item in said
+        f"{item.dimension.value}: {item.why} {item.protocol} Test: {item.test}"
+        for item in plan.items
+        if item is first[item.dimension]
     ]
     words += [plan.stop, *plan.notes]
     wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
     return "\n".join([headline(plan), *shown, *wrapped, str(folder / "plan.yaml")])
+
+
+def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
+    """Yield the takes of journals and datasets, oldest first within each.
+
+    Raises:
+        UnusableInputError: a folder that holds neither.
+    """
+    from gaploop.datasets.sources import open_takes
+    from gaploop.failure_analysis.planning.effort import SeenTake
+
+    for folder in folders:
+        for take in open_takes(folder):
+            yield SeenTake(take.info, take.outcome, take.duration_s)
+
+
+def _campaign_result(folder: Path, station: Station) -> Trial:
+    """Return what the campaign in a folder brought.
+
+    The folder holds `plan.yaml`, and what was measured `before` and `after`: `before.json` as
+    `gaploop demo` leaves it, `before/evaluation.json` of `gaploop evaluate`, or a journal or
+    dataset `before/` of `gaploop rollout`. Takes are counted in `takes/` where that is there.
+
+    Raises:
+        UnusableInputError: something is missing, or before and after don't compare.
+    """
+    from gaploop.core.files import existing_folder
+    from gaploop.core.plan import load_plan
+    from gaploop.failure_analysis.planning.curves import campaign_trial
+
+    existing_folder(folder, "Campaign")
+    recorded_for = load_plan(folder / "plan.yaml", station)
+    before, where_before = _counted(folder, "before")
+    after, where_after = _counted(folder, "after")
+    if where_before != where_after:
+        raise UnusableInputError(
+            f"{folder}: before was measured in {where_before}, after in {where_after}. Evaluate "
+            "both policies in the same cell."
+        )
+    recorded: Counter[str] | None = None
+    if (folder / "takes").is_dir():
+        shown = _seen_takes([folder / "takes"])
+        recorded = Counter(t.info.plan for t in shown if t.outcome is Outcome.SUCCESS)
+    return campaign_trial(recorded_for, before, after, recorded)
+
+
+def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
+    """Return rollouts of one policy, and where they were measured, in words."""
+    from gaploop.failure_analysis.planning.curves import RolloutCounts
+
+    for path in (folder / f"{name}.json", folder / name / "evaluation.json"):
+        if path.is_file():
+            return _evaluated(path)
+    if not (folder / name).is_dir():
+        raise UnusableInputError(
+            f"{folder}: no {name}.json, no {name}/evaluation.json and no rollouts in {name}/. Put "
+            f"what was measured {name} the campaign there: gaploop evaluate, or gaploop rollout."
+        )
+    judged = [
+        t
+        for t in _seen_takes([folder / name])
+        if t.info.kind is TakeKind.ROLLOUT and t.outcome in (Outcome.SUCCESS, Outcome.FAILURE)
+    ]
+    stations = sorted({f"{t.info.domain.value} {t.info.station}".strip() for t in judged})
+    policies = "+".join(sorted({t.info.policy for t in judged}))
+    done = sum(t.outcome is Outcome.SUCCESS for t in judged)
+    return RolloutCounts(done, len(judged), policies), ", ".join(stations)
+
+
+def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
+    from gaploop.core.files import read_json
+    from gaploop.failure_analysis.planning.curves import RolloutCounts
+    from gaploop.finetune.evaluation import Evaluation
+
+    value = read_json(path)
+    found = Evaluation.from_json(value if isinstance(value, dict) else {}, str(path))
+    gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"
+    cell = f"{found.domain.value} ({gaps}, seed {found.gap_seed}, {', '.join(found.by_condition)})"
+    return RolloutCounts(found.successes, found.trials, found.policy), cell

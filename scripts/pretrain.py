@@ -53,7 +53,7 @@ class PretrainConfig:
 def run(config: PretrainConfig) -> int:
     """Train and print where the policy is."""
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.train_spec import TRACKED_SPECS
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS
 
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts._pushing import DATASET, Sent, kind_of, send
+from gaploop.scripts._pushing import DATASET, kind_of, send
 from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class PushConfig:
 def run(config: PushConfig) -> int:
     """Push; 1 where something waits because a Hub can't be reached, 2 where it was refused."""
     from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.errors import Patience
+    from gaploop.datasets.hub.target import endpoint
+    from gaploop.datasets.hub.upload import Patience
 
     if config.retries < 0 or not config.timeout_s > 0:
         raise UnusableInputError("--retries must be 0 or more and --timeout_s above 0.")
@@ -90,15 +91,28 @@ def run(config: PushConfig) -> int:
     if asked is not None and sent[0].state == "refused":
         raise UnusableInputError(sent[0].reason)
     if asked is None or sent[0].state == "pushed":
-        sent += [send(p, patience, keep=True) for p in push_queue.waiting() if _is_for_here(p)]
-    return _tell(config, sent)
+        for push in push_queue.waiting():
+            if push.endpoint == endpoint():
+                sent.append(send(push, patience, keep=True))
+                continue
+            log.info(  # never send it to another Hub
+                "%s waits for another Hub. Send it with: HF_ENDPOINT=%s gaploop push",
+                push.repo_id,
+                push.endpoint,
+            )
+    states = ("pushed", "queued", "refused")
+    answer = {state: [s.as_json() for s in sent if s.state == state] for state in states}
+    for one in sent:
+        for line in one.warnings:
+            log.info("%s", line)
+    emit(config.json, answer, "\n".join(one.as_text() for one in sent) or "Nothing waits.")
+    return 2 if answer["refused"] else int(bool(answer["queued"]))
 
 
 def _asked(config: PushConfig) -> QueuedPush | None:
     """Return the push that the options describe, or None where they name no folder."""
-    from gaploop.datasets.hub.client import endpoint
     from gaploop.datasets.hub.queue import QueuedPush
-    from gaploop.datasets.hub.target import check_repo_id
+    from gaploop.datasets.hub.target import check_repo_id, endpoint
 
     if config.folder is None:
         if config.repo_id or config.dry_run:
@@ -118,35 +132,10 @@ def _asked(config: PushConfig) -> QueuedPush | None:
     )
 
 
-def _is_for_here(push: QueuedPush) -> bool:
-    """Say whether a push goes to the Hub that is set; never send it to another one."""
-    from gaploop.datasets.hub.client import endpoint
-
-    if push.endpoint == endpoint():
-        return True
-    log.info(
-        "%s waits for another Hub. Send it with: HF_ENDPOINT=%s gaploop push",
-        push.repo_id,
-        push.endpoint,
-    )
-    return False
-
-
-def _tell(config: PushConfig, sent: list[Sent]) -> int:
-    states = ("pushed", "queued", "refused")
-    answer = {state: [s.as_json() for s in sent if s.state == state] for state in states}
-    for one in sent:
-        for line in one.warnings:
-            log.info("%s", line)
-    text = "\n".join(one.as_text() for one in sent) or "Nothing waits."
-    emit(config.json, answer, text)
-    return 2 if answer["refused"] else int(bool(answer["queued"]))
-
-
 def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
     from gaploop.core.files import writable_folder, write_atomically
     from gaploop.datasets.hub import dataset as hub_dataset
-    from gaploop.datasets.hub.facts import PICTURE
+    from gaploop.datasets.hub.card import PICTURE
 
     if asked is None:
         raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,30 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import SIM_STATION, Station
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
-from gaploop.scripts._campaign import Campaign, require_consents, telling_set_ups
+from gaploop.scripts._campaign import Campaign, require_consents
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_checks import check_options, check_targets
-from gaploop.scripts._record_publish import STOPPING
-from gaploop.scripts._record_report import tell_end
-from gaploop.scripts._signals import stoppable
+from gaploop.scripts._record_checks import check_options
 
 if TYPE_CHECKING:
-    from gaploop.collect.rig import EmbeddedRig, Rig
-    from gaploop.collect.session import (
-        MakeLeader,
-        MakeRig,
-        Quota,
-        SessionEnd,
-        SessionSpec,
-        TakeResult,
-    )
+    from gaploop.collect.devices import SharedDriver
+    from gaploop.collect.session import SessionEnd, SessionSpec
+    from gaploop.core.protocols import Follower
     from gaploop.datasets.lerobot_publish import PublishReport
+    from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
 
+RARE = (
+    "dataset.private", "dataset.tags", "dataset.reset_time_s", "journal", "yes", "sensors",
+    "keys", "auto_start", "play_sounds", "cartesian.*", "consents", "reconnect_s", "seed",
+    "publish_every",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop record --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 640, height: 480, fps: 30}}' \\
@@ -159,36 +157,46 @@ def config_class_for(arguments: Sequence[str]) -> type:
 
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
+    from gaploop.collect.campaign import Quota
+    from gaploop.collect.campaign import campaign as in_order
+
     check_options(config)
     station = _station(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     plan = load_plan(config.plan) if config.plan is not None else None
-    quotas = _quotas(config, plan)
+    quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
     campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, station)
     if config.status:
-        return _status(config, campaign)
-    require_consents(_with_conditions(config, quotas), station, config.consent, config.consents)
+        if campaign is None:
+            raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
+        options.emit(config.json, campaign.as_json(), campaign.as_text())
+        return 0
+    always = getattr(config.robot, "conditions", {})
+    asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
+    require_consents(asked, station, config.consent, config.consents)
     for item in plan.items if plan is not None else ():
         if not item.takes:
-            _tell(f"{item.id} ({item.dimension.value}): nothing to record; {item.remedy}.")
+            what = f"{item.id} ({item.dimension.value})"
+            log.info("%s: nothing to record; %s.", what, item.remedy)
     if campaign is not None:
-        _tell(campaign.as_text())
-    make_policy, spec = _spec(config, journal)
-    if is_attended(config):
-        from gaploop.scripts._attended import attend
-        from gaploop.scripts._attended_session import AttendedJob
+        log.info("%s", campaign.as_text())
+    from gaploop.scripts._sessions import SessionJob, record_alone
 
-        job = AttendedJob(config, station, root, journal, tuple(quotas), spec, campaign)
-        end, published, stopped = attend(job)
+    shared, spec = _spec(config, journal)
+    job = SessionJob(config, station, root, journal, tuple(quotas), spec, campaign, shared=shared)
+    if is_attended(config):
+        from gaploop.scripts._attended import record_attended
+
+        end, published, stopped = record_attended(job)
     else:
-        make_rig, make_leader = _wire(config, make_policy)
-        check_targets(make_rig, quotas, root, journal)
-        with stoppable(STOPPING) as stopped:
-            end, published = _record(config, root, quotas, make_rig, make_leader, spec, stopped)
+        from gaploop.collect.take import Attendant
+
+        attendant = Attendant(config.reconnect_s)
+        end, published, stopped = record_alone(job, attendant, "Recording")
     evidence = _evidence(config, station, plan)
     pushed = push_after(config.dataset, root, config.consents, stopped)
-    tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
+    _tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
     return 128 + stopped[0] if stopped else int(bool(end.gave_up or end.trip))
 
 
@@ -217,22 +225,7 @@ def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
     return "sim-to-sim" if target else "sim"
 
 
-def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
-    """Build the embedded cell that the options describe, with something set up."""
-    from gaploop.collect.rig import embedded_rig
-
-    robot = config.robot
-    return embedded_rig(
-        task=robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions={**robot.conditions, **conditions},
-        fps=config.dataset.fps,
-        robot=robot.model,
-    )
-
-
-def _spec(config: Any, journal: Path) -> tuple[MakeLeader | None, SessionSpec]:
+def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]:
     """Return what builds the policy that drives, if one does, and what the takes share."""
     from gaploop.collect.session import SessionSpec
 
@@ -256,73 +249,73 @@ def _spec(config: Any, journal: Path) -> tuple[MakeLeader | None, SessionSpec]:
 
     policy = load_policy(config.policy.path)
 
-    def policy_leader(rig: Rig, seed: int) -> PolicyLeader:
-        del seed  # a policy draws nothing
-        return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
+    def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
+        return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
 
-    return policy_leader, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
-
-
-def _wire(config: Any, make_policy: MakeLeader | None) -> tuple[MakeRig, MakeLeader]:
-    """Return how to build the embedded cell, and who drives in it."""
-    from gaploop.collect.rig import scripted_leader
-
-    return functools.partial(embedded, config), make_policy or scripted_leader
+    return drive, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
 
 
-def _quotas(config: Any, plan: Plan | None) -> list[Quota]:
-    from gaploop.collect.campaign import Quota, campaign
-
-    return [Quota(config.dataset.num_episodes)] if plan is None else campaign(plan, config.seed)
-
-
-def _with_conditions(config: Any, quotas: list[Quota]) -> list[Quota]:
-    """Return the quotas with what `--robot.conditions` sets up for all of them."""
-    always = getattr(config.robot, "conditions", {})
-    return [replace(q, conditions={**always, **q.conditions}) for q in quotas]
-
-
-def _status(config: Any, campaign: Campaign | None) -> int:
-    if campaign is None:
-        raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
-    options.emit(config.json, campaign.as_json(), campaign.as_text())
-    return 0
-
-
-def _record(
-    config: Any,
+def _tell_end(
+    as_json: bool,
     root: Path,
-    quotas: list[Quota],
-    make_rig: MakeRig,
-    make_leader: MakeLeader,
-    spec: SessionSpec,
-    stopped: list[int],
-) -> tuple[SessionEnd, list[PublishReport]]:
-    from gaploop.collect.session import Attendant, record_takes
-    from gaploop.scripts._record_publish import Publisher
+    journal: Path,
+    end: SessionEnd,
+    reports: Sequence[PublishReport],
+    campaign: Campaign | None,
+    evidence: str,
+    pushed: Mapping[str, Any] | None = None,
+) -> None:
+    """Say how a session went.
 
-    wanted = sum(quota.takes for quota in quotas)
-    with (
-        Publisher(spec.journal, root, config.dataset.repo_id, config.consents) as publisher,
-        options.progress("Recording", wanted) as advance,
-    ):
+    Args:
+        as_json: print one JSON object on stdout.
+        root: the dataset.
+        journal: the takes.
+        end: how the session went.
+        reports: of every publication.
+        campaign: the plan that was followed, if any.
+        evidence: what the takes are evidence of, such as sim-to-sim.
+        pushed: what became of `--dataset.push_to_hub`, if that was asked for.
+    """
+    from gaploop.scripts._sessions import video_figures
 
-        def on_take(_result: TakeResult, counts: bool) -> None:
-            advance(int(counts))
-
-        end = record_takes(
-            spec,
-            quotas,
-            make_rig,
-            make_leader,
-            set_up=telling_set_ups(SIM_STATION.grid),
-            stop=lambda: bool(stopped),
-            on_take=on_take,
-            publish=publisher.behind,
-            attendant=Attendant(config.reconnect_s),
-        )
-    return end, publisher.reports
-
-
-def _tell(line: str) -> None:
-    log.info("%s", line)
+    for line in end.gave_up:
+        log.info("%s", line)
+    if end.trip:
+        log.error("%s", end.trip)
+    if end.recovered:
+        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
+    withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
+    for why, count in Counter(withheld.values()).items():
+        log.info("%d not published: %s.", count, why)
+    published = sum(len(report.published) for report in reports)
+    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
+    counts = {name: count for name, count in counts.items() if count}
+    summary = {
+        "journal": journal,
+        "root": root,
+        "plan": "" if campaign is None else campaign.plan.id,
+        "evidence": evidence,
+        "takes": len(end.takes),
+        "outcomes": counts,
+        "counted": end.counted,
+        "wanted": end.wanted,
+        "published": published,
+        "withheld": withheld,
+        "campaign": None if campaign is None else campaign.as_json(),
+        "recovered": end.recovered,
+        "reconnected": end.reconnected,
+        "interrupted": end.interrupted,
+        "gave_up": end.gave_up,
+        "trip": end.trip,
+        "uids": [take.uid for take in end.takes],
+        "video": video_figures(end.takes),
+        "push": pushed,
+    }
+    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
+    if end.interrupted:
+        text += " Stopped; go on with the same command and --resume."
+    if campaign is not None:
+        log.info("%s", campaign.as_text())
+    options.emit(as_json, summary, text)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts.options import emit
-
-if TYPE_CHECKING:
-    from gaploop.collect.recovery import RecoveryReport
-    from gaploop.datasets.repair.dataset import RepairReport
 
 
 @dataclass
@@ -92,6 +86,23 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
     writes = config.yes or config.output_dir is not None
     report = repair(root, options, config.output_dir) if writes else plan(root, options)
     ok = not report.left and (writes or not report.actions)
+    lines = []
+    if not report.actions and not report.left:
+        lines.append(f"{root}: nothing to repair.")
+    elif not report.actions:
+        lines.append(f"{root}: nothing that repair can fix.")
+    elif not writes:
+        lines.append(f"{root}: what repair would do (nothing is changed):")
+    lines += [f"  {action.what}" for action in report.actions]
+    if report.left:
+        lines.append("What it can't fix:")
+    for finding in report.left:
+        lines += [f"  {finding.where}: {finding.message}", f"    → {finding.mend}"]
+    if report.written is not None:
+        before = f"; before: {report.kept}" if report.kept else ""
+        lines.append(f"Written: {report.written}{before}")
+    elif report.actions and not writes:
+        lines.append(f"Do it with: gaploop repair {root} --yes   or --output_dir=DIR")
     answer = {
         "ok": ok,
         "actions": report.actions,
@@ -99,56 +110,26 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
         "written": report.written,
         "kept": report.kept,
     }
-    emit(config.json, answer, "\n".join(_lines(report, root, writes)))
+    emit(config.json, answer, "\n".join(lines))
     return int(not ok)
-
-
-def _lines(report: RepairReport, root: Path, writes: bool) -> Iterable[str]:
-    if not report.actions and not report.left:
-        yield f"{root}: nothing to repair."
-    elif not report.actions:
-        yield f"{root}: nothing that repair can fix."
-    elif not writes:
-        yield f"{root}: what repair would do (nothing is changed):"
-    for action in report.actions:
-        yield f"  {action.what}"
-    if report.left:
-        yield "What it can't fix:"
-    for finding in report.left:
-        yield f"  {finding.where}: {finding.message}"
-        yield f"    → {finding.mend}"
-    if report.written is not None:
-        yield f"Written: {report.written}" + (f"; before: {report.kept}" if report.kept else "")
-    elif report.actions and not writes:
-        yield f"Do it with: gaploop repair {root} --yes   or --output_dir=DIR"
 
 
 def _repair_journal(config: RepairConfig, root: Path) -> int:
     from gaploop.collect.recovery import recover
 
-    _require_no_dataset_options(config, root)
-    report = recover(root)
-    emit(config.json, report, _words(report, root))
-    return int(bool(report.failed))
-
-
-def _require_no_dataset_options(config: RepairConfig, root: Path) -> None:
-    """Refuse what only a dataset's repair heeds."""
-    options = {
+    only_for_datasets = {
         "--output_dir": config.output_dir is not None,
         "--labels_from": config.labels_from is not None,
         "--task": bool(config.task),
         "--deep": config.deep,
     }
-    given = [name for name, is_given in options.items() if is_given]
+    given = [name for name, is_given in only_for_datasets.items() if is_given]
     if given:
         raise UnusableInputError(
             f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
             f"where they are: gaploop repair {shlex.quote(str(root))}"
         )
-
-
-def _words(report: RecoveryReport, root: Path) -> str:
+    report = recover(root)
     lines = [
         f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
         f"{take.telemetry_rows} telemetry rows); {take.cut_s:.2f} s cut off."
@@ -157,4 +138,5 @@ def _words(report: RecoveryReport, root: Path) -> str:
     lines += [f"{uid}: is being recorded, left alone." for uid in report.open]
     lines += [f"{uid}: not recovered: {why}" for uid, why in report.failed]
     lines += [f"{uid}: holds nothing yet; it may be deleted." for uid in report.headless]
-    return "\n".join(lines) or f"{root}: every take is sealed."
+    emit(config.json, report, "\n".join(lines) or f"{root}: every take is sealed.")
+    return int(bool(report.failed))

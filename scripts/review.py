@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
-from gaploop.scripts._label_write import named_author
+from gaploop.scripts.label import named_author
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.labelled import FolderLabels
+    from gaploop.datasets.labels.store import LabelStore
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
-    from gaploop.failure_analysis.review.label_session import LabelSession
 
 EXAMPLE: Final = """
 gaploop review rollouts --author=ana
@@ -64,7 +65,10 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.core.files import writable_folder
+    from gaploop.datasets.labels.store import open_labelled
+    from gaploop.failure_analysis.diagnosis import load_diagnosis
+    from gaploop.failure_analysis.review.label_session import rescue
 
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop review DIR")
@@ -72,78 +76,53 @@ def run(config: ReviewConfig) -> int:
         raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
     author = named_author(config.author)
     with options.progress("Reading takes"):
-        folder = open_labelled(config.dataset.root)
-    if not folder.episodes:
-        raise UnusableInputError(f"{folder.root} holds no takes. Record some first.")
-    _check_writable(folder)
-    saved, lost = _serve(config, folder, author, _found(config))
-    left = _rescued(lost)
+        store = open_labelled(config.dataset.root)
+    if not store.episodes:
+        raise UnusableInputError(f"{store.root} holds no takes. Record some first.")
+    # What could not be labelled in the end is refused at once.
+    if store.file.exists() and not os.access(store.file, os.W_OK):
+        raise UnusableInputError(f"{store.file} can't be written. Change its permissions.")
+    for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
+        writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
+    found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
+    saved, lost = _serve(config, store, author, found)
+    left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
     text = f"{saved} {'label' if saved == 1 else 'labels'} saved by {author}."
-    options.emit(config.json, {"dataset": folder.root, "author": author, "saved": saved}, text)
+    options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
     if left:
         raise UnusableInputError(
-            f"{len(lost)} label events could not be written to {folder.file}; they are in {left}. "
+            f"{len(lost)} label events could not be written to {store.file}; they are in {left}. "
             f"Append its lines to that file once it can be written."
         )
     return 0
 
 
 def _serve(
-    config: ReviewConfig, folder: FolderLabels, author: str, found: Sequence[TakeDiagnosis]
+    config: ReviewConfig, store: LabelStore, author: str, found: Sequence[TakeDiagnosis]
 ) -> tuple[int, list[LabelEvent]]:
     """Serve until stopped; return how often something was saved, and what couldn't be."""
     from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.review.label_session import LabelSession
     from gaploop.failure_analysis.review.server import serve
-    from gaploop.failure_analysis.review.site import ReviewSite
-    from gaploop.failure_analysis.review.suggest import ReviewSuggester
+    from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
-    desk = LabelSession(
-        folder,
+    def say(address: str) -> None:
+        text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
+        print(text, file=sys.stderr, flush=True)
+
+    session = LabelSession(
+        store,
         author,
         found,
         show_others=config.show_others,
         use_suggestions=config.suggestions,
     )
     with review_folder() as media:
-        suggester = ReviewSuggester(folder.root) if config.suggestions else None
+        suggester = ReviewSuggester(store.root) if config.suggestions else None
         try:
-            site = ReviewSite(desk, media, suggester)
-            serve(site, config.port, lambda address: _say(address, desk), browser=config.browser)
+            serve(ReviewSite(session, media, suggester), config.port, say, browser=config.browser)
         finally:
             if suggester is not None:
                 suggester.close()
-            lost = desk.close()
-    return desk.saver.saved, lost
-
-
-def _say(address: str, desk: LabelSession) -> None:
-    import sys
-
-    takes = len(desk.folder.episodes)
-    print(f"{takes} takes. Open {address}\nCtrl-C ends it.", file=sys.stderr, flush=True)
-
-
-def _found(config: ReviewConfig) -> Sequence[TakeDiagnosis]:
-    from gaploop.failure_analysis.diagnosis import load_diagnosis
-
-    return load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
-
-
-def _check_writable(folder: FolderLabels) -> None:
-    """Refuse at once what could not be labelled in the end."""
-    import os
-
-    from gaploop.core.files import writable_folder
-
-    if folder.file.exists() and not os.access(folder.file, os.W_OK):
-        raise UnusableInputError(f"{folder.file} can't be written. Change its permissions.")
-    places = [folder.root] if folder.journal else [folder.root / "meta", folder.root.parent]
-    for place in places:
-        writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
-
-
-def _rescued(lost: Sequence[LabelEvent]) -> Path | None:
-    from gaploop.failure_analysis.review.saver import rescue
-
-    return rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
+            lost = session.close()
+    return session.saver.saved, lost

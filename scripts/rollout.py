@@ -9,6 +9,12 @@ from typing import Any, Final, Literal
 from gaploop.scripts import options
 from gaploop.teleop.leaders.options import CartesianOptions
 
+RARE = (
+    "dataset.push_to_hub", "dataset.private", "dataset.tags", "dataset.reset_time_s",
+    "take_over_*", "hand_back_s", "smoothing.*", "watch_false_alarms", "journal", "sensors",
+    "keys", "auto_start", "play_sounds", "cartesian.*", "consents", "reconnect_s", "seed",
+    "publish_every",
+)  # fmt: skip
 EXAMPLE: Final = """\
 gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted \\
     --take_over=auto --dataset.root=runs --dataset.num_episodes=10

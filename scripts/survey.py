@@ -60,6 +60,7 @@ def run(config: SurveyConfig) -> int:
 
 
 def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
+    from gaploop.datasets.check.findings import numbers
     from gaploop.datasets.survey.stream import find
 
     results = list(_written(config, sources, find(config.where, sources), _found_line))
@@ -73,7 +74,7 @@ def _find(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
         "frames": sum(found.frames for found in results),
         "by_dataset": [_found_line(found) for found in results],
     }
-    lines = [_short(f.dataset, [int(e) for e in f.episodes]) for f in hits[:_ROWS_SHOWN]]
+    lines = [f"{f.dataset}: {numbers(f.episodes.tolist())}" for f in hits[:_ROWS_SHOWN]]
     if len(hits) > _ROWS_SHOWN:
         lines.append(f"… and {len(hits) - _ROWS_SHOWN} more datasets; all with --json.")
     lines += [f"Not searched: {f.dataset}: {f.skipped}" for f in skipped[:_ROWS_SHOWN]]
@@ -93,39 +94,39 @@ def _overview(config: SurveyConfig, sources: Sequence[Metadata]) -> int:
     for one in results:
         for column, counts in one.counts.items():
             totals.setdefault(column.removeprefix("gap_"), Counter()).update(counts)
-    answer = {
+    answer: dict[str, Any] = {
         "ok": all(one.ok for one in results),
         "datasets": len(results),
         "episodes": sum(one.episodes for one in results),
         "frames": sum(one.frames for one in results),
         "shared_takes": shared_uids([one.uids for one in results]),
         "counts": {name: dict(count.most_common()) for name, count in totals.items()},
-        "fps": _counted(f"{one.fps:g}" for one in results),
-        "robot_types": _counted(one.robot_type for one in results),
+        "fps": dict(Counter(f"{one.fps:g}" for one in results).most_common()),
+        "robot_types": dict(Counter(one.robot_type for one in results).most_common()),
         "by_dataset": [_overview_line(one) for one in results],
     }
-    emit(config.json, answer, "\n".join(_words(answer, results)))
-    return int(not answer["ok"])
-
-
-def _words(answer: dict[str, Any], results: Sequence[Overview]) -> Iterator[str]:
-    yield (
+    lines = [
         f"{answer['datasets']} datasets, {answer['episodes']} episodes, {answer['frames']} frames."
-    )
+    ]
     for name in ("outcome", "domain", "kind", "dimensions"):
-        if counts := answer["counts"].get(name):
-            yield f"{name}: " + ", ".join(f"{n} {word}" for word, n in counts.items())
-    yield "fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items())
+        if found := answer["counts"].get(name):
+            lines.append(f"{name}: " + ", ".join(f"{n} {word}" for word, n in found.items()))
+    lines.append("fps: " + ", ".join(f"{n} at {fps}" for fps, n in answer["fps"].items()))
     if answer["shared_takes"]:
-        yield f"{answer['shared_takes']} takes stand in more than one of the datasets."
+        lines.append(f"{answer['shared_takes']} takes stand in more than one of the datasets.")
     faulty = [one for one in results if one.findings]
-    for one in faulty[:_ROWS_SHOWN]:
-        for finding in one.findings[:3]:
-            yield f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"
+    lines += [
+        f"{finding.severity} {finding.code}: {one.dataset}: {finding.message}"
+        for one in faulty[:_ROWS_SHOWN]
+        for finding in one.findings[:3]
+    ]
     if len(faulty) > _ROWS_SHOWN:
-        yield f"… and {len(faulty) - _ROWS_SHOWN} more datasets with findings; all with --json."
+        more = len(faulty) - _ROWS_SHOWN
+        lines.append(f"… and {more} more datasets with findings; all with --json.")
     if not faulty:
-        yield "Nothing wrong with their metadata."
+        lines.append("Nothing wrong with their metadata.")
+    emit(config.json, answer, "\n".join(lines))
+    return int(not answer["ok"])
 
 
 def _written[T](
@@ -165,13 +166,3 @@ def _overview_line(one: Overview) -> dict[str, Any]:
         "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
         "findings": [asdict(finding) for finding in one.findings],
     }
-
-
-def _counted(words: Iterator[str]) -> dict[str, int]:
-    return dict(Counter(words).most_common())
-
-
-def _short(dataset: str, episodes: Sequence[int]) -> str:
-    from gaploop.datasets.check.findings import numbers
-
-    return f"{dataset}: {numbers(episodes)}"

@@ -4,7 +4,10 @@
 
 import contextlib
 import math
+import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +18,13 @@ from gaploop.scripts import options
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
+    from gaploop.collect.devices import ArmDevices, Arms
+    from gaploop.collect.teleoperation import TeleopEnd
     from gaploop.core.protocols import Follower
-    from gaploop.scripts._teleop_session import Ended
-    from gaploop.teleop.control import ControlThread
+    from gaploop.core.types import Tick
     from gaploop.teleop.statistics import DurationSpread
 
+RARE = ("control_hz", "cartesian.*", "force.*_*")
 EXAMPLE: Final = """\
 gaploop teleoperate --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
     --teleop.type=so101_leader --teleop.port=/dev/ttyACM1 --teleop.id=blue
@@ -82,11 +87,12 @@ def run(config: Any) -> int:
     Returns:
         1 where it ended in a trip, 2 where a device failed, 128 + the signal where one came.
     """
+    from gaploop.collect.devices import ArmDevices
+    from gaploop.collect.operator.keys import keys
+    from gaploop.collect.operator.teleop_view import screen
+    from gaploop.collect.teleoperation import TeleopSession
     from gaploop.scripts import _arms
-    from gaploop.scripts._keys import keys
     from gaploop.scripts._signals import stoppable
-    from gaploop.scripts._teleop_screen import screen
-    from gaploop.scripts._teleop_session import TeleopSession
     from gaploop.teleop.loop import Rates
 
     control_hz = _rate(config)
@@ -94,7 +100,7 @@ def run(config: Any) -> int:
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
-    def connect() -> _arms.Arms:
+    def connect() -> "Arms":
         return _arms.connect(
             config.robot,
             config.teleop,
@@ -104,15 +110,17 @@ def run(config: Any) -> int:
         )
 
     with contextlib.ExitStack() as stack:
-        watch = stack.enter_context(_viewer(config.display_data))
+        watch = stack.enter_context(
+            rerun_view() if config.display_data else contextlib.nullcontext(lambda _devices: None)
+        )
         stopped = stack.enter_context(stoppable())
-        arms = connect()  # before the screen is taken: what is wrong is said in one line
-        stack.callback(arms.follower.close)
+        # Before the screen is taken: what is wrong is said in one line.
+        devices = ArmDevices(connect, station, rates, max_s=max_s, on_connect=watch)
+        stack.callback(devices.close)
         pressed = stack.enter_context(keys())
         show = stack.enter_context(screen())
-        session = TeleopSession(connect, station, rates, pressed, show, max_s, stopped, watch)
-        ended = session.run(arms)
-    return _report(config, control_hz, arms.title, ended)
+        ended = TeleopSession(devices, pressed, show, stopped).run()
+    return _report(config, control_hz, devices.arms.title, ended)
 
 
 def _rate(config: Any) -> float:
@@ -130,19 +138,7 @@ def _positive(config: Any, name: str) -> float:
     return value
 
 
-@contextlib.contextmanager
-def _viewer(wanted: bool) -> "Iterator[Callable[[ControlThread, Follower], None]]":
-    """Yield what subscribes Rerun's viewer to a control thread, or nothing."""
-    if not wanted:
-        yield lambda _control, _follower: None
-        return
-    from gaploop.scripts._rerun_view import rerun_view
-
-    with rerun_view() as watch:
-        yield watch
-
-
-def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
+def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> int:
     from gaploop.core.files import writable_folder, write_json
     from gaploop.scripts._arms import kind
 
@@ -182,7 +178,7 @@ def _report(config: Any, control_hz: float, title: str, ended: "Ended") -> int:
     return UnusableInputError.exit_code if ended.failed else 0
 
 
-def _words(title: str, ended: "Ended") -> str:
+def _words(title: str, ended: "TeleopEnd") -> str:
     figures = ended.figures
     lines = [
         f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
@@ -198,3 +194,67 @@ def _words(title: str, ended: "Ended") -> str:
 def _say(spread: "DurationSpread") -> str:
     p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
     return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"
+
+
+# -- --display_data --------------------------------------------------------------------------------
+
+DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
+"""Environment variables, one of which names the display on Linux."""
+CLOSE_S: Final = 2.0
+"""The viewer may take this long to show the last turns [s]."""
+SHOW_S: Final = 0.05
+"""The viewer gets a new picture this often [s]."""
+
+
+class _RerunSink:
+    """A subscriber that logs a turn now and then, in the robot's LeRobot units."""
+
+    def __init__(self, follower: "Follower", log: Callable[..., Any]) -> None:
+        self._follower, self._log = follower, log
+        self._next_s = 0.0
+
+    def tick(self, tick: "Tick") -> None:
+        """Log the turn if one is due."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or not tick.policy_frame:
+            return
+        self._next_s = now_s + SHOW_S
+        names, to_units = self._follower.joint_names, self._follower.to_units
+        position, sent = to_units(tick.state.position_rad), to_units(tick.command.sent_rad)
+        observation: dict[str, Any] = {
+            f"{name}.pos": float(value) for name, value in zip(names, position, strict=True)
+        }
+        observation |= {name: frame.image for name, frame in tick.frames.items()}
+        action = {f"{name}.pos": float(value) for name, value in zip(names, sent, strict=True)}
+        self._log("rerun", observation=observation, action=action)
+
+
+@contextlib.contextmanager
+def rerun_view() -> "Iterator[Callable[[ArmDevices], object]]":
+    """Open the viewer; yield what subscribes it to the loop of connected arms.
+
+    Raises:
+        UnusableInputError: there is no display to open it on.
+    """
+    if sys.platform == "linux" and not any(map(os.environ.get, DISPLAYS)):
+        raise UnusableInputError(
+            "--display_data opens Rerun's window, and there is no display here. Leave it out: the "
+            "terminal shows the joints too."
+        )
+    from lerobot.utils.visualization_utils import (
+        init_visualization,
+        log_visualization_data,
+        shutdown_visualization,
+    )
+
+    def watch(devices: "ArmDevices") -> None:
+        devices.control.attach(_RerunSink(devices.arms.follower, log_visualization_data))
+
+    init_visualization("rerun", session_name="gaploop teleoperate")
+    try:
+        yield watch
+    finally:
+        # It waits for the viewer to take what is left, for ever where that has gone.
+        closing = threading.Thread(target=shutdown_visualization, args=("rerun",), daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)

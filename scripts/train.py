@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -96,24 +96,14 @@ def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
 
 def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> int:
     from accelerate import PartialState
-    from lerobot.scripts.lerobot_train import train
 
     from gaploop.core.files import read_json
-    from gaploop.datasets.cache.lerobot_cached_train import caching
-    from gaploop.datasets.mixing.lerobot_mixture_train import mixing
-    from gaploop.datasets.mixing.report import REPORT
+    from gaploop.datasets.mixing.sources import REPORT
+    from gaploop.finetune.lerobot_train import train
 
     options = _options()
-    for name in ("policy", "reward_model"):
-        _refuse_foreign_code(name, getattr(options, name, None))
-    with (
-        caching(cache, progress),
-        mixing(opened) if opened else contextlib.nullcontext(),
-        _recorded(opened) as write_result,
-    ):
-        train(options)
+    train(options, cache, opened, progress)
     if PartialState().is_main_process:
-        write_result()
         answer = {"output_dir": options.output_dir, "steps": options.steps}
         text = f"{options.output_dir}: {options.steps} steps."
         if opened:
@@ -122,71 +112,6 @@ def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> in
             text += f" Samples drawn: {parts}."
         emit(as_json, answer, text)
     return 0
-
-
-@contextlib.contextmanager
-def _recorded(opened: OpenMixture | None) -> Iterator[Callable[[], None]]:
-    """Write run.json once LeRobot's `train`, called inside, has its data, before it learns.
-
-    A policy without it could be pushed though it learned from somebody who withdrew. Yields what
-    adds the policies once they are there.
-    """
-    from accelerate import PartialState
-    from lerobot.scripts import lerobot_train
-
-    from gaploop.core.files import read_json
-    from gaploop.core.run_record import RUN, write_run
-    from gaploop.datasets.layout import read_episodes, read_info
-    from gaploop.finetune.hub_fetch import fetch, is_hub_name
-    from gaploop.finetune.lerobot_policy import policy_id
-    from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
-
-    make, written = lerobot_train.make_train_eval_datasets, list[Callable[..., None]]()
-
-    def taken(dataset: Any) -> list[tuple[Any, Any]]:
-        if opened is not None:
-            mine = [[t.episode for t in opened.takes if t.dataset == number]
-                    for number in range(len(opened.datasets))]  # fmt: skip
-            return list(zip(opened.datasets, mine, strict=True))
-        info = read_info(Path(dataset.root))
-        return [(info, read_episodes(info, getattr(dataset, "episodes", None)))]
-
-    def made(config: Any) -> Any:
-        datasets = make(config)
-        if PartialState().is_main_process:
-            config.output_dir.mkdir(parents=True, exist_ok=True)
-            inputs, base, folder = begun(config, list(takes_inputs(taken(datasets[0]))))
-
-            def write(**result: Any) -> None:
-                known = {"output_dir": str(config.output_dir), "steps": config.steps}
-                write_run(config.output_dir, "train", known, inputs, result, seed=config.seed,
-                          base=base, base_folder=folder)  # fmt: skip
-
-            write()
-            written.append(lambda: write(policies=policies(config.output_dir)))
-        return datasets
-
-    def begun(config: Any, inputs: list[Any]) -> tuple[list[Any], str, Path | None]:
-        """Return inputs and base; what was learned from before a resumption stays learned."""
-        if config.resume and (config.output_dir / RUN).exists():
-            before = read_json(config.output_dir / RUN)
-            inputs += [entry for entry in before["inputs"] if entry not in inputs]
-            return inputs, str(before["lineage"]["base"]), None
-        base = config.trainable_config.pretrained_path
-        if not base:
-            return inputs, "", None
-        folder = fetch(str(base)) if is_hub_name(base) else Path(base)
-        return inputs, policy_id(folder), folder
-
-    def policies(folder: Path) -> list[str]:
-        found = sorted(folder.glob(f"{CHECKPOINTS}/*/pretrained_model"))
-        return list(dict.fromkeys(policy_id(p) for p in found))
-
-    lerobot_train.make_train_eval_datasets = made
-    try:
-        yield lambda: written[0]() if written else None
-    finally:
-        lerobot_train.make_train_eval_datasets = make
 
 
 def _options() -> Any:
@@ -220,33 +145,6 @@ def _options() -> Any:
         raise UnusableInputError(
             f"lerobot-train's options: {said}. All of them: lerobot-train --help"
         ) from None
-
-
-def _refuse_foreign_code(option: str, config: Any) -> None:
-    """Look at the policy that LeRobot is about to start from; what is looked at is what it loads.
-
-    Args:
-        option: what LeRobot calls it on the command line, which it reads once more by itself.
-        config: its configuration, if it is given.
-
-    Raises:
-        UnusableInputError: its files name code to run, or it isn't there.
-    """
-    from gaploop.finetune import lerobot_adapter as adapter
-    from gaploop.finetune.hub_fetch import fetch, is_hub_name
-    from gaploop.finetune.lerobot_trust import refuse_foreign_code
-
-    path = getattr(config, "pretrained_path", None)
-    if not path:
-        return
-    folder = Path(path)
-    if is_hub_name(path):
-        folder = fetch(str(path), getattr(config, "pretrained_revision", None))
-        # Another could be pushed in between.
-        sys.argv.append(f"--{option}.pretrained_revision={folder.name}")
-    refuse_foreign_code(folder)
-    if adapter.is_adapter(folder):
-        adapter.base_folder(folder)
 
 
 def _hint(error: str) -> str:

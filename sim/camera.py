@@ -6,18 +6,98 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import cv2
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import CameraFrame
 from gaploop.sim import scene
-from gaploop.sim.gaps.catalog import InjectedGap
-from gaploop.sim.gaps.images import ImagePath
-from gaploop.sim.layers import LayeredCamera, set_offscreen
+from gaploop.sim.gaps.mechanism import ImagePath
 
 SNAPSHOTS = 64  # captures kept for a camera that lags: two and a half seconds at 25 Hz
+
+ALL: Final = mujoco.mjtCatBit.mjCAT_ALL.value
+STILL: Final = mujoco.mjtCatBit.mjCAT_STATIC.value
+"""What is fixed to the world; a hand that follows a path isn't."""
+MOVING: Final = mujoco.mjtCatBit.mjCAT_DYNAMIC.value
+MULTISAMPLES: Final = 0  # of the renderer: two cost two thirds of the frames on a CPU
+MOST_GEOMS: Final = 1000
+
+type Layer = tuple[NDArray[np.uint8], NDArray[np.float32]]
+"""Colour, shape (size, size, 3), and depth, shape (size, size), larger where nearer."""
+
+
+class LayeredCamera:
+    """A fixed camera of a model, drawn off the screen; what stands still only once a take.
+
+    Where a CPU draws, the table with its texture and the sky cost nearly as much as the arm, and
+    they don't move. So they are kept with their depth, and a picture is what moves laid over them:
+    to the bit what drawing everything gives.
+    """
+
+    def __init__(self, model: mujoco.MjModel, camera: str, size_px: int) -> None:
+        """Draw `camera` of `model`, `size_px` pixels wide and high."""
+        self._model, self._size_px = model, size_px
+        set_offscreen(model, size_px, size_px)
+        self._gl = mujoco.GLContext(size_px, size_px)
+        self._gl.make_current()
+        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150.value)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
+        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
+        self._rect = mujoco.MjrRect(0, 0, size_px, size_px)
+        self._scene = mujoco.MjvScene(model, MOST_GEOMS)
+        self._options, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._camera.fixedcamid = model.camera(camera).id
+        self.forget()
+
+    def forget(self) -> None:
+        """Draw everything anew: between takes the model may be changed."""
+        self._still: Layer | None = None
+        model = self._model  # what is seen through something is drawn with it
+        self._whole = bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
+
+    def draw(self, data: mujoco.MjData) -> NDArray[np.uint8]:
+        """Return the picture of `data`, whose kinematics are known, shape (size, size, 3)."""
+        self._gl.make_current()
+        if self._whole:
+            return _upright(self._drawn(data, ALL)[0])
+        if self._still is None:
+            self._still = self._drawn(data, STILL)
+        (colour, depth), (behind, behind_depth) = self._drawn(data, MOVING), self._still
+        nearer = (depth > behind_depth).view(np.uint8)
+        return _upright(cv2.copyTo(colour, nearer, behind.copy()))
+
+    def close(self) -> None:
+        """Free what the graphics library holds."""
+        self._gl.make_current()
+        self._context.free()
+        self._gl.free()
+
+    def _drawn(self, data: mujoco.MjData, what: int) -> Layer:
+        self._scene.flags[mujoco.mjtRndFlag.mjRND_SKYBOX] = what != MOVING
+        mujoco.mjv_updateScene(
+            self._model, data, self._options, None, self._camera, what, self._scene
+        )
+        mujoco.mjr_render(self._rect, self._scene, self._context)
+        colour = np.empty((self._size_px, self._size_px, 3), dtype=np.uint8)
+        depth = np.empty((self._size_px, self._size_px), dtype=np.float32)
+        mujoco.mjr_readPixels(colour, depth, self._rect, self._context)
+        return colour, depth
+
+
+def _upright(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a picture from the top row down; a graphics library counts rows from below."""
+    return np.ascontiguousarray(picture[::-1])
+
+
+def set_offscreen(model: mujoco.MjModel, width: int, height: int) -> None:
+    """Make the buffer that is drawn into as large as the picture: it is resolved as a whole."""
+    model.vis.quality.offsamples = MULTISAMPLES
+    model.vis.global_.offwidth, model.vis.global_.offheight = width, height
 
 
 @dataclass(frozen=True)
@@ -37,7 +117,7 @@ class OverheadCamera:
     def __init__(
         self,
         model: mujoco.MjModel,
-        gaps: Sequence[InjectedGap],
+        images: ImagePath,
         *,
         size_px: int,
         rate_hz: float,
@@ -46,7 +126,7 @@ class OverheadCamera:
         """See Cell for the arguments."""
         self._model = model
         self._data = mujoco.MjData(model)  # to draw in, so that drawing touches no physics
-        self._images = ImagePath(gaps, size_px)
+        self._images = images
         self._size_px = size_px
         self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
@@ -56,7 +136,7 @@ class OverheadCamera:
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
         """Start a take with a capture of `data`; `noise_seed` seeds the pictures' noise."""
         self._noise_seed = list(noise_seed)
-        self._images.reset(np.random.default_rng(self._noise_seed))
+        self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
         self._snapshots.clear()
         if self._layers is not None:
@@ -73,12 +153,18 @@ class OverheadCamera:
 
     def frame(self, now_s: float) -> CameraFrame:
         """The newest picture at `now_s` [s]; drawn when first asked for."""
-        snapshot = self._newest(now_s)
+        latest_s = now_s - self._latency_s + 1e-9
+        in_time = (s for s in reversed(self._snapshots) if s.t_s <= latest_s)
+        snapshot = next(in_time, self._snapshots[0])
         if self._frame is None or self._frame[0] != snapshot.index:
-            picture = self._own_layers().draw(self._at(snapshot))
+            if self._layers is None:
+                self._layers = LayeredCamera(self._model, scene.CAMERA_NAME, self._size_px)
+                # Not left to __del__, which at exit runs after EGL is gone.
+                self._free = weakref.finalize(self, self._layers.close)
+            picture = self._layers.draw(self._at(snapshot))
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
-                picture = self._images.apply(picture, rng, snapshot.t_s)
+                picture = self._images.picture(picture, rng, snapshot.t_s)
             self._frame = (snapshot.index, CameraFrame(picture, snapshot.t_s))
         return self._frame[1]
 
@@ -94,20 +180,6 @@ class OverheadCamera:
         if self._layers is not None:
             self._free()
             self._layers = None
-
-    def _newest(self, now_s: float) -> _Snapshot:
-        latest_s = now_s - self._latency_s + 1e-9
-        for snapshot in reversed(self._snapshots):
-            if snapshot.t_s <= latest_s:
-                return snapshot
-        return self._snapshots[0]
-
-    def _own_layers(self) -> LayeredCamera:
-        if self._layers is None:
-            self._layers = LayeredCamera(self._model, scene.CAMERA_NAME, self._size_px)
-            # Not left to __del__, which at exit runs after EGL is gone.
-            self._free = weakref.finalize(self, self._layers.close)
-        return self._layers
 
     def _at(self, snapshot: _Snapshot) -> mujoco.MjData:
         """Return the data to draw from, as at a snapshot."""

@@ -6,8 +6,9 @@ and reports call results between the two sim-to-sim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
@@ -17,24 +18,95 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import CameraFrame, FollowerState
-from gaploop.sim import scene, units
+from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.camera import OverheadCamera
-from gaploop.sim.conditions import OBJECTS, parse_conditions
-from gaploop.sim.gaps import draw_gaps
-from gaploop.sim.gaps.actuators import CommandPath, weaken_servos
-from gaploop.sim.gaps.hand import HandMotion, add_hand, hand_gap
-from gaploop.sim.gaps.scene_effects import (
-    apply_to_model,
-    criterion,
-    object_options,
-    scene_edits,
+from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
+from gaploop.sim.gaps import draw_gaps, put_into
+from gaploop.sim.gaps.hand import HandMotion
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    CommandPath,
+    ImagePath,
+    ModelApplier,
+    SensorPath,
+    Values,
 )
-from gaploop.sim.gaps.sensors import SensorPath
-from gaploop.sim.kinematics import TCP_SITE
+from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.placement import distractor_poses, place_task
-from gaploop.sim.tasks import TASKS, is_success
-from gaploop.sim.watch import Watch
+from gaploop.sim.tasks import TASKS, TaskState, is_success
+
+# What bus servos would report.
+ENCODER_STEP_RAD = 2.0 * math.pi / 4096.0  # 4096 steps per turn: STS3215 and X series alike
+SUPPLY_VOLTAGE_V = 12.0
+SUPPLY_RESISTANCE_OHM = 0.15  # assumed: lead and supply of a six-servo chain
+AMBIENT_TEMPERATURE_C = 32.0  # assumed: housing of an idle, powered servo
+WINDING_RISE_C_PER_A2_S = 0.02  # assumed: some degrees per minute of hard work
+
+HELD_FORCE_N = 0.2  # a jaw that presses less is only touching
+
+
+class Watch:
+    """Reads the object's and the target's state out of MuJoCo's."""
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        data: mujoco.MjData,
+        half_height_m: float,
+        finger_bodies: tuple[str, str],
+    ) -> None:
+        self._model = model
+        self._data = data
+        self._half_height_m = half_height_m
+        self._object = model.body("object").id
+        self._target = model.body("target").id
+        self._qpos = int(model.joint("object").qposadr[0])
+        self._dof = int(model.joint("object").dofadr[0])
+        self._tool = model.site(TCP_SITE).id
+        self._fingers = [model.body(name).id for name in finger_bodies]
+        self._force = np.zeros(6)
+
+    def state(self, table_z_m: float) -> TaskState:
+        """The state now, with the table top at `table_z_m` [m]."""
+        velocity = self._data.qvel[self._dof : self._dof + 6]
+        position = self._data.qpos[self._qpos : self._qpos + 3].copy()
+        return TaskState(
+            object_pos_m=position,
+            object_yaw_rad=fold_square(self.object_yaw_rad()),
+            object_rest_z_m=table_z_m + self._half_height_m,
+            object_half_height_m=self._half_height_m,
+            speed_m_s=float(np.linalg.norm(velocity[:3])),
+            turn_rad_s=float(np.linalg.norm(velocity[3:])),
+            target_pos_m=self._data.xpos[self._target].copy(),
+            held=self._held(),
+            t_s=float(self._data.time),
+            tool_distance_m=float(np.linalg.norm(position - self._data.site_xpos[self._tool])),
+        )
+
+    def object_yaw_rad(self) -> float:
+        """Direction of the object's x axis [rad], or of another that lies flatter."""
+        rotation = np.zeros(9)
+        mujoco.mju_quat2Mat(rotation, self._data.qpos[self._qpos + 3 : self._qpos + 7])
+        matrix = rotation.reshape(3, 3)
+        flattest = int(np.argmin(np.abs(matrix[2])))
+        # The x axis counts while it lies flat: it tells the longer side of a box.
+        axis = matrix[:2, 0 if abs(matrix[2, 0]) < 0.5 else flattest]
+        return float(np.arctan2(axis[1], axis[0]))
+
+    def _held(self) -> bool:
+        pressing = set()
+        contacts = self._data.contact
+        bodies = self._model.geom_bodyid[contacts.geom[: self._data.ncon]]
+        for row in np.flatnonzero((bodies == self._object).any(axis=1)):
+            first, second = int(bodies[row, 0]), int(bodies[row, 1])
+            other = first if second == self._object else second
+            if other not in self._fingers:
+                continue
+            mujoco.mj_contactForce(self._model, self._data, int(row), self._force)
+            if abs(self._force[0]) > HELD_FORCE_N:
+                pressing.add(other)
+        return len(pressing) == len(self._fingers)
 
 
 class Cell:
@@ -63,6 +135,7 @@ class Cell:
         camera_hz: float = 25.0,
         camera_latency_s: float = 0.0,
         robot: str = SO101.name,
+        parameters: Mapping[str, Values] | None = None,
     ) -> None:
         """Build the cell and reset it to seed 0.
 
@@ -74,11 +147,13 @@ class Cell:
             image_size: width and height of the camera's pictures [px].
             camera_hz: pictures per second.
             camera_latency_s: age of the newest picture when it becomes available [s].
-            robot: one of arms.ARMS.
+            robot: one of core.arms.CELL_ARMS.
+            parameters: "dimension.mechanism" to values of its parameters, where they are known, as
+                a twin's are, instead of drawn by a severity.
 
         Raises:
-            UnusableInputError: for an unknown task, dimension, mechanism, condition or arm, or an
-                arm whose model isn't installed.
+            UnusableInputError: for an unknown task, dimension, mechanism, parameter, condition or
+                arm, a value out of range, or an arm whose model isn't installed.
         """
         if task not in TASKS:
             raise unknown_choice("task", task, TASKS)
@@ -90,47 +165,39 @@ class Cell:
         self._gap_seed = gap_seed
         self.conditions = parse_conditions(conditions or {})
         self.injected = draw_gaps(gaps or {}, gap_seed)
-        self._gaps = [gap for gap in self.injected if gap.severity > 0.0]
-        self._build_model()
-        self._commands = CommandPath(self._gaps, self.arm)
-        self._sensors = SensorPath(self._gaps, self.arm)
-        self._camera = OverheadCamera(
-            self._model,
-            self._gaps,
-            size_px=image_size,
-            rate_hz=camera_hz,
-            latency_s=camera_latency_s,
-        )
-        self._criterion = criterion(task, self._gaps)
-        self.reset(0)
-
-    def _build_model(self) -> None:
         kind = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(
-            self.task,
+            task,
             self.arm,
             self.conditions.background,
             kind.half_size_m,
             kind.shape,
             kind.mass_kg,
+            object_rgba=kind.rgba or look.OBJECT_RGBA,
         )
-        hand = hand_gap(self.conditions.human, self._gaps)
-        edits = scene_edits(self.conditions, self._gaps, self._gap_seed, self.arm)
-        options = object_options(options, self._gaps)
-        options = replace(options, edits=edits + ((add_hand,) if hand else ()))
-        self._options = options
-        self._model = scene.build_model(options)
-        self._model.actuator("gripper").forcerange[:] = (
-            -self.arm.servos.gripper_nm,
-            self.arm.servos.gripper_nm,
+        on = Appliers(
+            ModelApplier(options, gap_seed),
+            ImagePath(image_size),
+            CommandPath(),
+            SensorPath(self.arm),
         )
-        apply_to_model(self._model, self.conditions, self._gaps, self.arm)
-        weaken_servos(self._model, self._gaps, self.arm)
+        self._set_up(on.model)
+        human = self.conditions.human
+        put_into(on, (), {f"human_behavior.{human}": HUMANS[human]} if HUMANS[human] else {})
+        put_into(on, self.injected, parameters)
+        self._commands, self._sensors = on.commands, on.sensors
+        self._criterion = on.model.criterion
+        self._model = on.model.compile()
+        self._options = on.model.options
         self._data = mujoco.MjData(self._model)
-        self._hand = HandMotion(self._model, hand) if hand else None
-        self._index_model()
-
-    def _index_model(self) -> None:
+        self._hand = HandMotion(self._model, on.model.hand) if on.model.hand else None
+        self._camera = OverheadCamera(
+            self._model,
+            on.images,
+            size_px=image_size,
+            rate_hz=camera_hz,
+            latency_s=camera_latency_s,
+        )
         model = self._model
         joints = [model.joint(name) for name in self.joint_names]
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
@@ -140,6 +207,16 @@ class Cell:
         self._watch = Watch(
             model, self._data, self._options.object_half_size_m[2], self.arm.finger_bodies
         )
+        self.reset(0)
+
+    def _set_up(self, on: ModelApplier) -> None:
+        """Put conditions into the model: what an experimenter changes on purpose."""
+        wanted = self.conditions
+        on.light(look.LIGHTINGS[wanted.lighting])
+        for _ in range(wanted.distractors):
+            on.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
+        on.move_camera(wanted.camera_pose)
+        on.move_table(wanted.table_height)
 
     @property
     def model(self) -> mujoco.MjModel:
@@ -172,21 +249,18 @@ class Cell:
         place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre)
         distractors = np.random.default_rng([seed, 12])
         distractor_poses(model, data, distractors, self._table_z, centre)
-        self._reset_paths(seed, q_home)
-        mujoco.mj_forward(self._model, self._data)
-        self._camera.reset([self._gap_seed, seed, 23], self._data)
-
-    def _reset_paths(self, seed: int, q_home: NDArray[np.float64]) -> None:
         self._steps = 0
         self._residual_s = 0.0
         self._goal = q_home.copy()
-        self._temperature_c = np.full(len(self.joint_names), units.AMBIENT_TEMPERATURE_C)
+        self._temperature_c = np.full(len(self.joint_names), AMBIENT_TEMPERATURE_C)
         self._temperature_t_s = 0.0
-        self._commands.reset(q_home, np.random.default_rng([self._gap_seed, seed, 24]))
-        self._sensors.reset(np.random.default_rng([self._gap_seed, seed, 21]))
+        self._commands.reset(q_home, [self._gap_seed, seed, 24])
+        self._sensors.reset([self._gap_seed, seed, 21])
         if self._hand is not None:
-            rng = np.random.default_rng([self._gap_seed, seed, 22])
-            self._hand.reset(rng, self._data, self._table_z)
+            hand = np.random.default_rng([self._gap_seed, seed, 22])
+            self._hand.reset(hand, self._data, self._table_z)
+        mujoco.mj_forward(self._model, self._data)
+        self._camera.reset([self._gap_seed, seed, 23], self._data)
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""
@@ -229,9 +303,11 @@ class Cell:
         now_s = self.now_s
         torque_nm = self._data.actuator_force[self._servos].copy()
         current_a = self.arm.servos.current_a(torque_nm)
-        self._warm_up(now_s, current_a)
+        warmer_c_s = WINDING_RISE_C_PER_A2_S * current_a**2
+        self._temperature_c += warmer_c_s * (now_s - self._temperature_t_s)
+        self._temperature_t_s = now_s
         position = self._sensors.position(now_s, self._data.qpos[self._qpos].copy())
-        step = units.ENCODER_STEP_RAD
+        step = ENCODER_STEP_RAD
         return FollowerState(
             t_s=now_s,
             position_rad=np.round(position / step) * step,
@@ -241,15 +317,10 @@ class Cell:
             temperature_c=np.round(self._temperature_c),
             voltage_v=np.full(
                 len(self.joint_names),
-                round(units.SUPPLY_VOLTAGE_V - units.SUPPLY_RESISTANCE_OHM * current_a.sum(), 1),
+                round(SUPPLY_VOLTAGE_V - SUPPLY_RESISTANCE_OHM * current_a.sum(), 1),
             ),
             status=np.zeros(len(self.joint_names), dtype=np.int64),
         )
-
-    def _warm_up(self, now_s: float, current_a: NDArray[np.float64]) -> None:
-        elapsed_s = now_s - self._temperature_t_s
-        self._temperature_c += units.WINDING_RISE_C_PER_A2_S * current_a**2 * elapsed_s
-        self._temperature_t_s = now_s
 
     def frame(self) -> CameraFrame:
         """The newest picture of the overhead camera; drawn when first asked for."""

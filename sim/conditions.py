@@ -41,7 +41,13 @@ OBJECTS: dict[str, ObjectKind] = {
     "cylinder": ObjectKind((0.014, 0.014, 0.014), 0.012, "cylinder"),
 }
 
-HUMANS = ("none", "reach_in", "nudge", "take")
+HUMANS: dict[str, dict[str, float]] = {
+    "none": {},
+    "reach_in": {"side_rad": 0.6, "stay_s": 1.5, "start_s": 0.4},
+    "nudge": {"side_rad": 0.6, "push_m": 0.035},
+    "take": {"side_rad": 0.6, "carry_m": 0.08},
+}
+"""What a person does, to the parameters of the gap mechanism of the same name."""
 
 PLACEMENTS = ("nominal", "inner", "flank")
 """Where the object starts. Only in nominal has any demonstration of the embedded cell begun; the
@@ -79,7 +85,7 @@ NAMES: dict[str, Sequence[str]] = {
     "background": tuple(look.BACKGROUNDS),
     "lighting": tuple(look.LIGHTINGS),
     "object": tuple(OBJECTS),
-    "human": HUMANS,
+    "human": tuple(HUMANS),
 }
 """Condition that takes a name, to the names the embedded cell knows."""
 

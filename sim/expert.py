@@ -2,25 +2,303 @@
 
 It stands for a person. With `sees="scene"` it sees the real scene, as a person does, and
 adapts to it; with `sees="tracker"` it knows only what the camera tracker reports and nominal
-sizes, as a controller made in simulation does.
+sizes, as a controller made in simulation does. From top to bottom: how it moves its tool, what it
+sees, what it does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, Protocol
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.core.errors import unknown_choice
-from gaploop.core.types import LeaderSample
+from gaploop.core.types import FollowerState, LeaderSample
+from gaploop.sim import scene
+from gaploop.sim.arms import SO101
 from gaploop.sim.cell import Cell
-from gaploop.sim.kinematics import fold_square, polar
-from gaploop.sim.motion import ToolGoal, ToolMotion
-from gaploop.sim.observers import SceneSight, SceneView, Sight, TrackerSight
+from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
+from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.tasks import FULL_SQUARE_RAD, GOAL_TOLERANCE_M
 from gaploop.sim.tracker import Tracker
+
+SPEED_M_S = 0.42
+ACCELERATION_M_S2 = 4.0
+TURN_RAD_S = 2.6
+JOINT_RAD_S = 2.8  # under the 3 rad/s that a station's safety filter allows by default
+GRIPPER_RAD_S = 2.6
+TURN_RAD_S2 = 30.0
+APPROACH_RATE_HZ = 11.0  # speed per distance left: slows down before the goal
+AZIMUTH_ARM_M = 0.20  # turns azimuth into a length, so that one speed limit serves all
+TREMOR_M = 0.0006  # standard deviation of a person's hand on a leader arm; assumed
+TREMOR_TIME_S = 0.25
+
+_SPEEDS = np.array([SPEED_M_S, SPEED_M_S, SPEED_M_S, TURN_RAD_S, GRIPPER_RAD_S])
+_ACCELERATIONS = np.array([ACCELERATION_M_S2] * 3 + [TURN_RAD_S2, TURN_RAD_S2])
+
+
+@dataclass(frozen=True)
+class ToolGoal:
+    """Where the tool shall be.
+
+    Attributes:
+        xy_m: tool centre over the table, shape (2,).
+        height_m: its height in the base frame.
+        turn_rad: jaw angle against the arm's radial direction: about the wrist_roll angle.
+        gripper_rad: opening of the gripper joint.
+    """
+
+    xy_m: NDArray[np.float64]
+    height_m: float
+    turn_rad: float
+    gripper_rad: float
+
+
+@cache
+def nominal_arm(arm: CellArm = SO101) -> mujoco.MjModel:
+    """The arm as designed, for kinematics; shared, must not be changed."""
+    return scene.build_model(scene.SceneOptions(arm=arm))
+
+
+class ToolMotion:
+    """Moves a tool set point towards goals with limited speed and acceleration."""
+
+    def __init__(self, rng: np.random.Generator, tremor: float, arm: CellArm) -> None:
+        """Move `arm`; `rng` draws tremor, scaled by `tremor` (0 for none)."""
+        self.ik = ArmIk(nominal_arm(arm), arm)
+        self._rng = rng
+        self._tremor_scale = tremor
+
+    def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
+        """Start from rest at `q_rad` [rad], gripper last, with a factor on the speed limits."""
+        self._q = q_rad.copy()
+        position, rotation = self.ik.tcp(q_rad)
+        azimuth, radius = polar(position[:2])
+        turn = float(np.arctan2(rotation[1, 0], rotation[0, 0])) - azimuth - np.pi
+        turn = (turn + np.pi) % (2.0 * np.pi) - np.pi
+        self._at = np.array([azimuth * AZIMUTH_ARM_M, radius, position[2], turn, q_rad[-1]])
+        self._rate = np.zeros(5)
+        self._speed_factor = speed
+        self._tremor = np.zeros(3)
+        self.correction_m: NDArray[np.float64] = np.zeros(3)
+
+    @property
+    def position_m(self) -> NDArray[np.float64]:
+        """Tool set point [m], shape (3,), in the base frame, without correction."""
+        xy = from_polar(self._at[0] / AZIMUTH_ARM_M, self._at[1])
+        return np.array([xy[0], xy[1], self._at[2]])
+
+    @property
+    def turn_rad(self) -> float:
+        """Present jaw angle against the arm's radial direction [rad]."""
+        return float(self._at[3])
+
+    def jaw_axis(self, xy_m: NDArray[np.float64], turn_rad: float) -> NDArray[np.float64]:
+        """Direction of the fixed jaw, shape (2,), for a tool at `xy_m` with `turn_rad`."""
+        angle = polar(xy_m)[0] + np.pi + turn_rad
+        return np.array([np.cos(angle), np.sin(angle)])
+
+    def step(self, goal: ToolGoal, period_s: float) -> NDArray[np.float64]:
+        """Move the set point for `period_s` [s] towards `goal`.
+
+        Returns:
+            Joint command [rad], gripper last.
+        """
+        before_at, before_q = self._at.copy(), self._q.copy()
+        error = self._coordinates(goal) - self._at
+        limit = _SPEEDS * self._speed_factor
+        wanted = np.clip(APPROACH_RATE_HZ * error, -limit, limit)
+        change = _ACCELERATIONS * period_s
+        self._rate += np.clip(wanted - self._rate, -change, change)
+        self._at = self._at + self._rate * period_s
+        keep = np.exp(-period_s / TREMOR_TIME_S)
+        kick = TREMOR_M * self._tremor_scale * np.sqrt(1.0 - keep**2)
+        self._tremor = keep * self._tremor + kick * self._rng.normal(size=3)
+        q = self._joints(before_q)
+        fastest = float(np.abs(q - before_q).max()) / max(period_s * JOINT_RAD_S, 1e-9)
+        if fastest > 1.0:  # near the arm's edge a straight tool path asks much of the joints
+            self._at = before_at + (self._at - before_at) / fastest
+            self._rate /= fastest
+            q = self._joints(before_q)
+        limit_rad = JOINT_RAD_S * period_s
+        self._q = np.clip(q, before_q - limit_rad, before_q + limit_rad)
+        return self._q.copy()
+
+    def hold(self) -> NDArray[np.float64]:
+        """Stop and repeat the last joint command [rad]."""
+        self._rate = np.zeros(5)
+        return self._q.copy()
+
+    def left(self, goal: ToolGoal) -> tuple[float, float, float]:
+        """Distance [m], turn [rad] and opening [rad] still to go."""
+        error = np.abs(self._coordinates(goal) - self._at)
+        return float(np.linalg.norm(error[:3])), float(error[3]), float(error[4])
+
+    def _coordinates(self, goal: ToolGoal) -> NDArray[np.float64]:
+        azimuth, radius = polar(goal.xy_m)
+        return np.array(
+            [azimuth * AZIMUTH_ARM_M, radius, goal.height_m, goal.turn_rad, goal.gripper_rad]
+        )
+
+    def _joints(self, q_start_rad: NDArray[np.float64]) -> NDArray[np.float64]:
+        azimuth = self._at[0] / AZIMUTH_ARM_M
+        position = self.position_m + self.correction_m + self._tremor
+        arm = self.ik.solve(position, azimuth + np.pi + self._at[3], q_start_rad)
+        return np.append(arm, self._at[4])
+
+
+HAND_CLEARANCE_M = 0.16  # a person waits while a hand is that near the object
+LOST_M = 0.045  # an object this far from the tool is no longer held
+GRIPPER_STILL_RAD_S = 0.2
+
+
+@dataclass(frozen=True)
+class SceneView:
+    """The scene at one moment.
+
+    Attributes:
+        object_xy_m: object on the table, shape (2,).
+        object_z_m: height of its centre.
+        object_yaw_rad: direction of its longer side.
+        half_size_m: half extents, shape (3,).
+        has_faces: False for a cylinder, which may be gripped at any angle.
+        rest_z_m: height of the object's centre on the table.
+        goal_xy_m: where to put it, shape (2,).
+        stack_m: height of what it is put on.
+        align: its faces must end up along the cell's axes.
+        tool_m: where the tool is, shape (3,).
+        gripper_moving: the jaws are still opening or closing.
+        hand_near: somebody reaches for the object or the tool.
+        lost: the object isn't in the gripper.
+        placed: the object lies where it should.
+    """
+
+    object_xy_m: NDArray[np.float64]
+    object_z_m: float
+    object_yaw_rad: float
+    half_size_m: NDArray[np.float64]
+    has_faces: bool
+    rest_z_m: float
+    goal_xy_m: NDArray[np.float64]
+    stack_m: float
+    align: bool
+    tool_m: NDArray[np.float64]
+    gripper_moving: bool
+    hand_near: bool
+    lost: bool
+    placed: bool
+
+
+class Sight(Protocol):
+    """A source of views."""
+
+    corrects: bool
+    """The tool is seen where it really is, so that errors of the arm can be corrected."""
+
+    def reset(self) -> None:
+        """Get ready for a new take."""
+        ...
+
+    def look(self) -> SceneView:
+        """Return the scene now."""
+        ...
+
+
+class SceneSight:
+    """A person who sees the real scene."""
+
+    corrects = True
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def reset(self) -> None:
+        """Nothing to forget: a person looks anew."""
+
+    def look(self) -> SceneView:
+        """Return the real scene."""
+        truth: dict[str, Any] = self._cell.truth()
+        position = np.asarray(truth["object_pos_m"])
+        half = np.asarray(truth["object_half_size_m"])
+        tool = np.asarray(truth["tool_pos_m"])
+        hand = truth["hand_pos_m"]
+        near = [np.linalg.norm(place[:2] - hand[:2]) for place in (position, tool)] if hand else []
+        nearest_m = float(min(near, default=np.inf))
+        stacked = self._cell.task == "stack_cube"
+        return SceneView(
+            object_xy_m=position[:2],
+            object_z_m=float(position[2]),
+            object_yaw_rad=float(truth["object_yaw_rad"]),
+            half_size_m=half,
+            has_faces=truth["object_shape"] == "box",
+            rest_z_m=float(truth["table_z_m"]) + float(half[2]),
+            goal_xy_m=np.asarray(truth["goal_xy_m"]),
+            stack_m=2.0 * CUBE_HALF_SIZE_M if stacked else 0.0,
+            align=float(truth["yaw_tolerance_rad"]) < FULL_SQUARE_RAD - 1e-6,
+            tool_m=tool,
+            gripper_moving=_moving(self._cell.read()),
+            hand_near=nearest_m < HAND_CLEARANCE_M,
+            lost=float(np.linalg.norm(position - tool)) > LOST_M,
+            placed=bool(truth["success"]),
+        )
+
+
+class TrackerSight:
+    """A controller made in simulation: tracked poses, joint readings, nominal sizes."""
+
+    corrects = False
+
+    def __init__(self, cell: Cell, tracker: Tracker | None = None) -> None:
+        self._cell = cell
+        self._tracker = tracker or Tracker.nominal(cell.image_size, arm=cell.arm)
+        self._ik = ArmIk(nominal_arm(cell.arm), cell.arm)
+        self._seen: NDArray[np.float64] | None = None
+        self._seen_t_s = 0.0
+
+    def reset(self) -> None:
+        """Forget the last take's detections."""
+        self._tracker.reset()
+        self._seen = None
+
+    def look(self) -> SceneView:
+        """Return the scene as tracked."""
+        frame = self._cell.frame()
+        if self._seen is None or frame.t_capture_s != self._seen_t_s:
+            self._seen = self._tracker.observe(frame.image, frame.t_capture_s)
+            self._seen_t_s = frame.t_capture_s
+        seen = self._seen
+        state = self._cell.read()
+        q_rad = state.position_rad
+        tool, _ = self._ik.tcp(q_rad)
+        object_xy = from_polar(float(seen[0]), float(seen[1]))
+        goal_xy = from_polar(float(seen[3]), float(seen[4]))
+        return SceneView(
+            object_xy_m=object_xy,
+            object_z_m=CUBE_HALF_SIZE_M,
+            object_yaw_rad=fold_square(float(seen[2])) + float(seen[0]),
+            half_size_m=np.full(3, CUBE_HALF_SIZE_M),
+            has_faces=True,
+            rest_z_m=CUBE_HALF_SIZE_M,
+            goal_xy_m=goal_xy,
+            stack_m=2.0 * CUBE_HALF_SIZE_M if self._cell.task == "stack_cube" else 0.0,
+            align=False,
+            tool_m=tool,
+            gripper_moving=_moving(state),
+            hand_near=False,
+            lost=bool(q_rad[-1] < self._cell.arm.grip.empty_rad),
+            placed=float(np.linalg.norm(object_xy - goal_xy)) < GOAL_TOLERANCE_M,
+        )
+
+
+def _moving(state: FollowerState) -> bool:
+    return bool(abs(state.velocity_rad_s[-1]) > GRIPPER_STILL_RAD_S)
+
 
 Sees = Literal["scene", "tracker"]
 
@@ -144,7 +422,9 @@ class ScriptedLeader:
         self._last_t_s = t_s
         view = self._sight.look()
         if view.hand_near and ExpertStage.DESCEND <= self._stage <= ExpertStage.LOWER:
-            return LeaderSample(t_s, self._wait_for_hand())
+            # A grasp that isn't finished starts over afterwards.
+            self._grasp_disturbed = self._stage <= ExpertStage.CLOSE
+            return LeaderSample(t_s, self._motion.hold())
         if self._grasp_disturbed:
             self._grasp_disturbed = False
             self._enter(ExpertStage.APPROACH)
@@ -153,11 +433,6 @@ class ScriptedLeader:
         if self._sight.corrects:
             self._correct(view, period_s)
         return LeaderSample(t_s, self._motion.step(goal, period_s))
-
-    def _wait_for_hand(self) -> NDArray[np.float64]:
-        """Hold still while a hand is near; a grasp that isn't finished starts over afterwards."""
-        self._grasp_disturbed = self._stage <= ExpertStage.CLOSE
-        return self._motion.hold()
 
     def _draw_habits(self) -> _Habits:
         rng, k = self._rng, self._noise
@@ -190,7 +465,16 @@ class ScriptedLeader:
     def _grasp_goal(self, view: SceneView) -> ToolGoal:
         """Tool pose that puts the object between the jaws, a face near the fixed one."""
         azimuth, _ = polar(view.object_xy_m)
-        turn, half_m = _best_grip(view, azimuth, self._grip.widest_m)
+        turn, half_m = 0.0, float(view.half_size_m[0])
+        if view.has_faces:
+            # The jaw angle nearest to wrist_roll 0 at which the object fits.
+            turn = fold_square(view.object_yaw_rad - azimuth)
+            quarters = round((view.object_yaw_rad - azimuth - turn) / (np.pi / 2.0))
+            half_m = float(view.half_size_m[quarters % 2])
+            narrow_m = min(self._grip.widest_m, 1.3 * float(view.half_size_m[:2].min()))
+            if half_m > narrow_m:
+                turn += -np.pi / 2.0 if turn > 0 else np.pi / 2.0
+                half_m = float(view.half_size_m[(quarters + 1) % 2])
         jaw = azimuth + np.pi + turn + self._habits.yaw_rad
         reach_m = self._grip.beside_m(half_m, JAW_CLEARANCE_M) + self._habits.jaw_m
         xy = view.object_xy_m - reach_m * np.array([np.cos(jaw), np.sin(jaw)])
@@ -203,7 +487,12 @@ class ScriptedLeader:
     def _place_goal(self, view: SceneView) -> ToolGoal:
         """Tool pose that puts the held object on the goal, or above it."""
         if self._stage is ExpertStage.CARRY:
-            self._held_x_m = self._held_offset(view)
+            # Where the object is in the gripper, along the tool's x axis.
+            self._held_x_m = self._grip.beside_m(float(view.half_size_m[0]), 0.0)
+            if self._sight.corrects:
+                axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
+                held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
+                self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
         turn = self._motion.turn_rad
         if view.align and self._stage <= ExpertStage.LOWER:
             turn = fold_square(-polar(view.goal_xy_m)[0])
@@ -213,13 +502,6 @@ class ScriptedLeader:
         height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
         opened = self._stage >= ExpertStage.OPEN
         return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
-
-    def _held_offset(self, view: SceneView) -> float:
-        """Where the object is in the gripper, along the tool's x axis [m]."""
-        axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
-        if not self._sight.corrects:
-            return self._grip.beside_m(float(view.half_size_m[0]), 0.0)
-        return float(np.clip((view.object_xy_m - view.tool_m[:2]) @ axis, -0.02, 0.02))
 
     def _change_stage(self, view: SceneView, period_s: float) -> None:
         if self._stage is ExpertStage.DONE or self._grasp is None:
@@ -239,7 +521,12 @@ class ScriptedLeader:
             return
         if self._stage is ExpertStage.APPROACH and view.hand_near:
             return
-        self._enter(self._following(view))
+        lifted = self._stage is ExpertStage.LIFT and self._cell.task == "pick_lift"
+        missed = self._stage is ExpertStage.RETREAT and not view.placed
+        if missed and self._attempts_left > 0:
+            self._retry()
+        else:
+            self._enter(ExpertStage.DONE if lifted else ExpertStage(self._stage + 1))
 
     def _reached(self, view: SceneView) -> bool:
         goal = self._goal(view)
@@ -252,15 +539,6 @@ class ScriptedLeader:
         gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
         settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
         return settled or self._waited_s > PATIENCE_S
-
-    def _following(self, view: SceneView) -> ExpertStage:
-        stage = self._stage
-        if stage is ExpertStage.LIFT and self._cell.task == "pick_lift":
-            return ExpertStage.DONE
-        if stage is ExpertStage.RETREAT and self._attempts_left > 0 and not view.placed:
-            self._retry()
-            return ExpertStage.APPROACH
-        return ExpertStage(stage + 1)
 
     def _retry(self) -> None:
         self._attempts_left -= 1
@@ -277,16 +555,3 @@ class ScriptedLeader:
         change = CORRECTION_RATE_HZ * period_s * missing
         total = self._motion.correction_m + change
         self._motion.correction_m = np.clip(total, -LARGEST_CORRECTION_M, LARGEST_CORRECTION_M)
-
-
-def _best_grip(view: SceneView, azimuth_rad: float, widest_m: float) -> tuple[float, float]:
-    """Jaw angle nearest to wrist_roll 0 at which the object fits, and the half width there."""
-    if not view.has_faces:
-        return 0.0, float(view.half_size_m[0])
-    turn = fold_square(view.object_yaw_rad - azimuth_rad)
-    quarters = round((view.object_yaw_rad - azimuth_rad - turn) / (np.pi / 2.0))
-    half_m = float(view.half_size_m[quarters % 2])
-    if half_m <= widest_m and half_m <= 1.3 * float(view.half_size_m[:2].min()):
-        return turn, half_m
-    turn += -np.pi / 2.0 if turn > 0 else np.pi / 2.0
-    return turn, float(view.half_size_m[(quarters + 1) % 2])

@@ -6,8 +6,8 @@ from typing import Final
 
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
+from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import Cell
-from gaploop.sim.units import from_degrees, to_degrees
 
 CAMERA_NAME: Final = "overhead"
 

@@ -10,8 +10,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.sim.arms import SO101, CellArm
-from gaploop.sim.so101 import PAN_AXIS_X_M
+from gaploop.core.arm import PAN_AXIS_X_M, CellArm
+from gaploop.sim.arms import SO101
 
 __all__ = ["PAN_AXIS_X_M", "TCP_SITE", "ArmIk", "fold_square", "from_polar", "polar"]
 

@@ -17,8 +17,9 @@ from lerobot.processor.pipeline import ObservationProcessorStep
 from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES
 from numpy.typing import NDArray
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.arms import ARMS, SO101
+from gaploop.sim.arms import SO101
 from gaploop.sim.scene import CAMERA_NAME
 from gaploop.sim.tracker import NAMES, Tracker
 
@@ -32,7 +33,7 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         domain: last feature of the tracked scene: 0 for sim, 1 for real.
         task: task whose target the tracker looks for.
         image_size_px: size that pictures are tracked at.
-        robot: arm of the cell whose overhead camera took them, one of arms.ARMS.
+        robot: arm of the cell whose overhead camera took them, one of core.arms.CELL_ARMS.
     """
 
     camera: str = CAMERA_NAME
@@ -68,7 +69,7 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         batched = value.ndim == 4
         pictures = [_to_rgb(picture) for picture in (value if batched else value[None])]
         while len(self._trackers) < len(pictures):
-            arm = ARMS[self.robot]
+            arm = CELL_ARMS[self.robot]
             self._trackers.append(Tracker.nominal(self.image_size_px, self.domain, self.task, arm))
         rows = [t.observe(p) for t, p in zip(self._trackers, pictures, strict=False)]
         state = torch.as_tensor(np.stack(rows), dtype=torch.float32, device=value.device)

@@ -11,15 +11,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Rgba = tuple[float, float, float, float]
+from gaploop.core.arm import Paint
+from gaploop.core.arm import Rgba as Rgba
 
 ARM_RGBA: Rgba = (0.17, 0.18, 0.21, 1.0)
 SERVO_RGBA: Rgba = (0.07, 0.07, 0.08, 1.0)
 JAW_RGBA: Rgba = (0.80, 0.80, 0.78, 1.0)
+PAINT = Paint(ARM_RGBA, SERVO_RGBA, JAW_RGBA)
 OBJECT_RGBA: Rgba = (0.90, 0.12, 0.06, 1.0)
 TARGET_RGBA: Rgba = (0.08, 0.30, 0.85, 1.0)
 SKIN_RGBA: Rgba = (0.86, 0.66, 0.53, 1.0)
 SLEEVE_RGBA: Rgba = (0.38, 0.40, 0.44, 1.0)
+# Of set-up distractors: none near the hues of object and target.
+DISTRACTOR_RGBA: tuple[Rgba, ...] = (
+    (0.15, 0.55, 0.22, 1.0),
+    (0.86, 0.78, 0.15, 1.0),
+    (0.45, 0.20, 0.50, 1.0),
+    (0.25, 0.25, 0.25, 1.0),
+)
 
 TEXTURE_SIZE_PX = 256
 

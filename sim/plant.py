@@ -1,60 +1,55 @@
-"""A MuJoCo arm behind an emulated servo bus: the SO-101's cell, or another arm on a table.
+"""A MuJoCo arm behind an emulated servo bus: the cell, or another arm on a table, with cameras.
 
-Implements `core.protocols.Plant`. The cell is the one of `sim.cell`, with cube and disc; for the
-Koch and the OpenMANIPULATOR there is the arm alone, from the models of `core.kinematics`.
+Implements `core.protocols.Plant`. The cell is the one of `sim.cell`, with cube and disc; for other
+arms there is the arm alone, from the models of `core.kinematics`.
+
+Its cameras are served over ZeroMQ as LeRobot's `zmq` cameras expect them: one message per frame,
+JSON: {"timestamps": {name: s}, "images": {name: base64 of a JPEG}} (lerobot/cameras/zmq, version
+0.6.1). The bus must not wait for pictures, so they are drawn in a process of their own: it gets a
+copy of the model once, and the positions of all bodies through shared memory after every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import base64
+import json
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.synchronize import Event
+from types import TracebackType
+from typing import Any, Final, Self
 
 from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
 
 # isort: split
+import cv2
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import unknown_choice
-from gaploop.core.kinematics import ARM_MODELS, ArmModel
-from gaploop.core.types import FloatArray, FollowerState
+from gaploop.core.arms import ARM_MODELS, CELL_ARMS
+from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.types import FloatArray, FollowerState, Image
 from gaploop.sim import scene
+from gaploop.sim.camera import set_offscreen
 from gaploop.sim.cell import Cell
 from gaploop.sim.scene import look_at_quat
 
-CAMERAS = ("top", "side")
-"""What `serve_cameras` can show."""
-
-_AMBIENT_C = 30.0
-_STALL_A = 2.7  # of an STS3215 at 12 V, Feetech's sheet
-
-
-class ScenePlant(Protocol):
-    """A plant whose scene can be drawn elsewhere."""
-
-    name: str
-    joint_names: tuple[str, ...]
-    model: mujoco.MjModel
-    data: mujoco.MjData
-    on_advance: Callable[[], None]
-    """Called after every step."""
-
-    def command(self, q_rad: FloatArray) -> None:
-        """See `Plant`."""
-        ...
-
-    def power(self, on: NDArray[np.bool_]) -> None:
-        """See `Plant`."""
-        ...
-
-    def advance(self, duration_s: float) -> None:
-        """See `Plant`."""
-        ...
-
-    def read(self) -> FollowerState:
-        """See `Plant`."""
-        ...
+CELL_CAMERAS: Final = {"top": scene.CAMERA_NAME, "side": scene.REPORT_CAMERA_NAME}
+"""What `CameraServer` can show, with its name in the cell's model."""
+_EYES_M: Final[Mapping[str, tuple[float, float, float]]] = {
+    "top": (0.13, 0.001, 0.75),
+    "side": (0.35, -0.55, 0.40),
+}
+"""Where the same cameras stand beside an arm alone."""
+JPEG_QUALITY: Final = 90
+_AMBIENT_C: Final = 30.0
+_STALL_A: Final = 2.7  # of an STS3215 at 12 V, Feetech's sheet
+_START_S: Final = 30.0
 
 
 class MujocoPlant:
@@ -73,7 +68,7 @@ class MujocoPlant:
     ) -> None:
         self.name, self.model, self.data = name, model, data
         self.joint_names = joint_names
-        self.on_advance: Callable[[], None] = _nothing
+        self.on_advance: Callable[[], None] = lambda: None
         self._qpos = np.array([int(model.joint(n).qposadr[0]) for n in joint_names])
         self._dof = np.array([int(model.joint(n).dofadr[0]) for n in joint_names])
         self._servos = np.array([model.actuator(n).id for n in joint_names])
@@ -126,30 +121,18 @@ def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
     """Return the plant of an arm, at rest.
 
     Args:
-        name: so101 (with the cell's table, cube and disc), koch or openmanipulator.
-        seed: draws the scene of the so101.
+        name: one of `ARM_MODELS`; an arm of the cell comes with its table, cube and disc.
+        seed: draws the cell's scene.
 
     Raises:
         UnusableInputError: no such arm.
     """
     if name not in ARM_MODELS:
         raise unknown_choice("arm model", name, ARM_MODELS)
-    if name == "so101":
-        return _cell_plant(seed)
-    model = _arm_alone(name)
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    return MujocoPlant(name, model, data, ArmModel.load(name).joint_names)
-
-
-def _cell_plant(seed: int) -> MujocoPlant:
-    cell = Cell()
-    cell.reset(seed)
-    return MujocoPlant("so101", cell.model, cell.data, scene.JOINT_NAMES)
-
-
-def _arm_alone(name: str) -> mujoco.MjModel:
-    """An arm on a floor, with light and the two cameras."""
+    if name in CELL_ARMS:
+        cell = Cell(robot=name)
+        cell.reset(seed)
+        return MujocoPlant(name, cell.model, cell.data, cell.joint_names)
     spec = mujoco.MjSpec.from_file(str(ARM_MODELS[name].mjcf))
     world = spec.worldbody
     world.add_geom(
@@ -157,37 +140,179 @@ def _arm_alone(name: str) -> mujoco.MjModel:
     )
     world.add_light(pos=[0.2, 0.3, 1.2], dir=[-0.1, -0.2, -1.0], diffuse=[0.6, 0.6, 0.6])
     spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
-    target = np.array([0.12, 0.0, 0.08])
-    for camera, eye_m in _EYES.items():
+    for camera, eye_m in _EYES_M.items():
         added = world.add_camera(name=camera, pos=list(eye_m), fovy=45.0)
-        added.quat = list(look_at_quat(np.asarray(eye_m), target))
-    return spec.compile()
+        added.quat = list(look_at_quat(np.asarray(eye_m), np.array([0.12, 0.0, 0.08])))
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    return MujocoPlant(name, model, data, ArmModel.load(name).joint_names)
 
 
-_EYES: Mapping[str, tuple[float, float, float]] = {
-    "top": (0.13, 0.001, 0.75),
-    "side": (0.35, -0.55, 0.40),
-}
+class CameraServer:
+    """Publishes pictures on 127.0.0.1; a context manager.
 
-
-def _nothing() -> None:
-    return
-
-
-def camera_in(plant_name: str, camera: str) -> str:
-    """Return the name in the model of one of CAMERAS."""
-    if camera not in CAMERAS:
-        raise unknown_choice("camera", camera, CAMERAS, "--cameras")
-    if plant_name != "so101":
-        return camera
-    return {"top": scene.CAMERA_NAME, "side": scene.REPORT_CAMERA_NAME}[camera]
-
-
-def serve_cameras(plant: MujocoPlant, names: list[str], **settings: Any) -> Any:
-    """Serve pictures of the plant's scene from a process of their own; a context manager.
-
-    See `camera_server.CameraServer` for the settings.
+    Attributes:
+        address: what a subscriber connects to.
     """
-    from gaploop.sim.camera_server import CameraServer
 
-    return CameraServer(plant, {n: camera_in(plant.name, n) for n in names}, **settings)
+    def __init__(
+        self,
+        plant: MujocoPlant,
+        cameras: Sequence[str],
+        *,
+        port: int = 5555,
+        size_px: Sequence[int] = (320, 240),
+        fps: float = 25.0,
+    ) -> None:
+        """Check the settings.
+
+        Args:
+            plant: whose scene.
+            cameras: some of `CELL_CAMERAS`, by which LeRobot names them, too.
+            port: TCP port.
+            size_px: width and height [px].
+            fps: pictures a second [Hz].
+
+        Raises:
+            UnusableInputError: no such camera, a setting out of range, or the port is taken.
+        """
+        for camera in cameras:
+            if camera not in CELL_CAMERAS:
+                raise unknown_choice("camera", camera, CELL_CAMERAS, "--cameras")
+        if len(size_px) != 2 or not all(16 <= side <= 2048 for side in size_px):
+            raise UnusableInputError(
+                f"--camera_size must be width and height from 16 to 2048 px, got {list(size_px)}."
+            )
+        if not 0 < fps <= 120:
+            raise UnusableInputError(f"--camera_fps must be above 0 and at most 120, got {fps:g}.")
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise UnusableInputError(
+                f"--camera_port={port} can't be used: {error}. Name a free one from 1024 to 65535."
+            ) from error
+        self.address = f"tcp://127.0.0.1:{port}"
+        self._plant = plant
+        model = plant.model
+        context = multiprocessing.get_context("spawn")
+        self._shared = context.RawArray("d", 1 + model.nq + 7 * model.nmocap)
+        self._stop, self._up = context.Event(), context.Event()
+        self._model = model
+        in_model = {c: CELL_CAMERAS[c] if plant.name in CELL_ARMS else c for c in cameras}
+        self._settings = (in_model, self.address, tuple(size_px), fps)
+        self._context = context
+        self._process: Any = None
+
+    def __enter__(self) -> Self:
+        self._view = np.frombuffer(self._shared)
+        self._publish()
+        self._plant.on_advance = self._publish
+        self._process = self._context.Process(
+            target=_serve,
+            args=(self._model, self._shared, self._settings, self._stop, self._up),
+            name="cameras",
+            daemon=True,
+        )
+        self._process.start()
+        end_s = time.monotonic() + _START_S
+        while not self._up.wait(0.1):
+            if not self._process.is_alive() or time.monotonic() > end_s:
+                self.__exit__(None, None, None)
+                raise DeviceError(
+                    "The cameras didn't start: no renderer. Set MUJOCO_GL=egl or osmesa, or leave "
+                    "--cameras out."
+                )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._process is not None:
+            self._process.join(5.0)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+
+    def _publish(self) -> None:
+        """Copy where everything is. A picture drawn of half a copy shows two moments 5 ms apart."""
+        data, nq = self._plant.data, self._model.nq
+        view = self._view
+        view[0] = time.time()
+        view[1 : 1 + nq] = data.qpos
+        if self._model.nmocap:
+            view[1 + nq :] = np.concatenate((data.mocap_pos.ravel(), data.mocap_quat.ravel()))
+
+
+def _serve(
+    model: Any,
+    shared: Any,
+    settings: tuple[dict[str, str], str, tuple[int, int], float],
+    stop: Event,
+    up: Event,
+) -> None:
+    """Draw and publish until `stop`; runs in the process of the cameras."""
+    import zmq
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+    cameras, address, size_px, fps = settings
+    view = np.frombuffer(shared)
+    painter = _Painter(model, size_px)
+    with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
+        publisher.setsockopt(zmq.LINGER, 0)
+        publisher.setsockopt(zmq.SNDHWM, 2)
+        publisher.bind(address)
+        parent = multiprocessing.parent_process()
+        due_s = time.monotonic()
+        while not stop.is_set() and (parent is None or parent.is_alive()):
+            state = view.copy()
+            images = {
+                name: base64.b64encode(encode_jpeg(painter.draw(camera, state))).decode("ascii")
+                for name, camera in cameras.items()
+            }
+            stamps = dict.fromkeys(cameras, float(state[0]))
+            publisher.send_string(json.dumps({"timestamps": stamps, "images": images}))
+            up.set()
+            due_s = max(due_s + 1.0 / fps, time.monotonic())
+            stop.wait(max(0.0, due_s - time.monotonic()))
+
+
+def encode_jpeg(image: Image) -> bytes:
+    """Return a picture, RGB, shape (height, width, 3), as LeRobot's reader wants it.
+
+    LeRobot 0.6.1 hands on what OpenCV decodes without swapping channels, although it calls it
+    RGB; its own image server feeds OpenCV's encoder with RGB. So the channels go in swapped.
+    """
+    done, buffer = cv2.imencode(".jpg", image, [int(cv2.IMWRITE_JPEG_QUALITY), JPEG_QUALITY])
+    if not done:
+        raise DeviceError("OpenCV can't encode a JPEG.")
+    return bytes(buffer)
+
+
+class _Painter:
+    """Draws a model from given positions."""
+
+    def __init__(self, model: Any, size_px: tuple[int, int]) -> None:
+        self._model, self._data = model, mujoco.MjData(model)
+        width, height = size_px
+        set_offscreen(model, width, height)
+        self._renderer = mujoco.Renderer(model, height, width)
+
+    def draw(self, camera: str, state: FloatArray) -> NDArray[np.uint8]:
+        """Return the picture of a camera, RGB, shape (height, width, 3)."""
+        model, data, nq = self._model, self._data, self._model.nq
+        data.qpos[:] = state[1 : 1 + nq]
+        if model.nmocap:
+            data.mocap_pos.ravel()[:] = state[1 + nq : 1 + nq + 3 * model.nmocap]
+            data.mocap_quat.ravel()[:] = state[1 + nq + 3 * model.nmocap :]
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        self._renderer.update_scene(data, camera)
+        return np.asarray(self._renderer.render(), dtype=np.uint8)

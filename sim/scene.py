@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
 
@@ -12,8 +12,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.sim import look
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 
 JOINT_NAMES = SO101.joint_names
 HOME_Q_RAD = SO101.home_q_rad
@@ -48,6 +49,7 @@ class SceneOptions:
         object_shape: "box" or "cylinder" (radius and half height from the half sizes).
         object_mass_kg: mass of the carried object.
         object_com_m: centre of mass relative to the geometric centre, shape (3,).
+        object_rgba: colour of the carried object.
         edits: further bodies (distractors, a hand, an occluder), applied in order.
     """
 
@@ -58,7 +60,8 @@ class SceneOptions:
     object_shape: str = "box"
     object_mass_kg: float = CUBE_MASS_KG
     object_com_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    edits: tuple[SpecEdit, ...] = field(default=())
+    object_rgba: look.Rgba = look.OBJECT_RGBA
+    edits: tuple[SpecEdit, ...] = ()
 
 
 def build_model(options: SceneOptions) -> mujoco.MjModel:
@@ -70,7 +73,7 @@ def build_model(options: SceneOptions) -> mujoco.MjModel:
     Returns:
         A model that the caller may change freely.
     """
-    spec = options.arm.load()
+    spec = options.arm.spec(look.PAINT)
     _set_physics(spec)
     _add_table_and_lights(spec, look.BACKGROUNDS[options.background])
     _add_object(spec, options)
@@ -135,7 +138,7 @@ def _add_object(spec: mujoco.MjSpec, options: SceneOptions) -> None:
         name="object",
         type=mujoco.mjtGeom.mjGEOM_CYLINDER if cylinder else mujoco.mjtGeom.mjGEOM_BOX,
         size=[half[0], half[2], 0.0] if cylinder else half,
-        rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
+        rgba=options.object_rgba, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
     )  # fmt: skip
     body.mass = options.object_mass_kg
     body.ipos = np.asarray(options.object_com_m)

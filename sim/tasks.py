@@ -19,7 +19,6 @@ TASKS = tuple(INSTRUCTIONS)
 # Thresholds of so101-nexus' PickAndPlace-v1 and StackCube-v1, but for the goal tolerance,
 # which is 15 instead of 25 mm: otherwise coarse placements count.
 GOAL_TOLERANCE_M = 0.015
-STACK_TOLERANCE_M = 0.0125
 REST_SLACK_M = 0.010
 LIFT_HEIGHT_M = 0.05
 STATIC_SPEED_M_S = 0.01
@@ -88,13 +87,11 @@ def is_success(criterion: Criterion, state: TaskState) -> bool:
     near = float(np.linalg.norm(state.object_pos_m[:2] - goal)) <= criterion.tolerance_m
     still = state.speed_m_s < STATIC_SPEED_M_S and state.turn_rad_s < STATIC_TURN_RAD_S
     aligned = abs(state.object_yaw_rad) <= criterion.yaw_tolerance_rad + 1e-9
-    done = near and _at_rest_height(criterion, state) and still and aligned and not state.held
-    return bool(done and state.tool_distance_m >= criterion.clearance_m)
-
-
-def _at_rest_height(criterion: Criterion, state: TaskState) -> bool:
-    height = state.object_pos_m[2]
+    height_m = float(state.object_pos_m[2])
     if criterion.task == "stack_cube":
-        wanted = state.target_pos_m[2] + 2.0 * state.object_half_height_m
-        return bool(abs(height - wanted) < REST_SLACK_M)
-    return bool(height < state.object_rest_z_m + REST_SLACK_M)
+        on_top_m = float(state.target_pos_m[2]) + 2.0 * state.object_half_height_m
+        at_rest = abs(height_m - on_top_m) < REST_SLACK_M
+    else:
+        at_rest = height_m < state.object_rest_z_m + REST_SLACK_M
+    done = near and at_rest and still and aligned and not state.held
+    return bool(done and state.tool_distance_m >= criterion.clearance_m)

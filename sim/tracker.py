@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arm import CellArm
 from gaploop.sim import scene
-from gaploop.sim.arms import SO101, CellArm
+from gaploop.sim.arms import SO101
 from gaploop.sim.kinematics import fold_square, polar
 
 NAMES = (
@@ -182,31 +183,30 @@ class Tracker:
         del t_s
         found = self.detect(image)
         self.last = found
-        visible = self._update_object(found)
-        self._update_target(found)
+        thing, goal, known = found.object, found.target, self.calibration
+        visible = thing is not None and found.object_area_ratio >= OCCLUDED_FRACTION
+        if thing is not None and (visible or not self._ever_seen[0]):
+            self._object_xy = _project(known.object_from_px, thing.centroid_px)
+            # Its direction on the table: image x is -y, image y is -x.
+            self._yaw_rad = -np.pi / 2.0 - thing.yaw_px_rad
+            self._ever_seen[0] = self._ever_seen[0] or visible
+        whole = goal is not None and found.target_area_ratio >= OCCLUDED_FRACTION
+        if goal is not None and (whole or not self._ever_seen[1]):
+            self._target_xy = _project(known.table_from_px, goal.centroid_px)
+            self._ever_seen[1] = self._ever_seen[1] or whole
         azimuth, radius = polar(self._object_xy)
         target_azimuth, target_radius = polar(self._target_xy)
         yaw = fold_square(self._yaw_rad - azimuth)
-        features = [azimuth, radius, yaw, target_azimuth, target_radius, visible, self.domain]
+        features = [
+            azimuth,
+            radius,
+            yaw,
+            target_azimuth,
+            target_radius,
+            float(visible),
+            self.domain,
+        ]
         return np.asarray(features, dtype=np.float32).astype(np.float64)
-
-    def _update_object(self, found: Detection) -> float:
-        if found.object is None:
-            return 0.0
-        whole = found.object_area_ratio >= OCCLUDED_FRACTION
-        if whole or not self._ever_seen[0]:
-            self._object_xy = _project(self.calibration.object_from_px, found.object.centroid_px)
-            self._yaw_rad = _yaw_on_table(found.object.yaw_px_rad)
-            self._ever_seen[0] = self._ever_seen[0] or whole
-        return float(whole)
-
-    def _update_target(self, found: Detection) -> None:
-        if found.target is None:
-            return
-        whole = found.target_area_ratio >= OCCLUDED_FRACTION
-        if whole or not self._ever_seen[1]:
-            self._target_xy = _project(self.calibration.table_from_px, found.target.centroid_px)
-            self._ever_seen[1] = self._ever_seen[1] or whole
 
     def detect(self, image: NDArray[np.uint8]) -> Detection:
         """Find the coloured regions of one picture.
@@ -279,8 +279,3 @@ def _with_yaw(blob: Blob, image: NDArray[np.uint8]) -> Blob:
 def _project(homography: NDArray[np.float64], px: NDArray[np.float64]) -> NDArray[np.float64]:
     point = homography @ np.array([px[0], px[1], 1.0])
     return np.asarray(point[:2] / point[2])
-
-
-def _yaw_on_table(yaw_px_rad: float) -> float:
-    """Direction on the table of a direction in the picture: image x is -y, image y is -x."""
-    return float(-np.pi / 2.0 - yaw_px_rad)

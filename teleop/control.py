@@ -12,28 +12,68 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
-from gaploop.core.types import FollowerState, SafetyReason, Tick
-from gaploop.teleop.loop import EndReason, LoopEnd, OnFrame, Rates, take_torque_off
-from gaploop.teleop.loop_thread import POLL_S, LoopMode, LoopThread, Wiring
-from gaploop.teleop.mailbox import Mailbox
-from gaploop.teleop.realtime import PacedClock, Realtime
+from gaploop.core.types import FollowerState, Observation, SafeCommand, SafetyReason, Tick
+from gaploop.teleop.loop import (
+    EndReason,
+    LoopEnd,
+    OnFrame,
+    Rates,
+    Resume,
+    run_loop,
+    take_torque_off,
+)
+from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.span import LoopSpan
-from gaploop.teleop.stopping import Step, on_signals, one_line, run_steps
-from gaploop.teleop.watchdog import STUCK_S
-
-__all__ = ["ControlThread", "LoopMode", "Snapshot"]
+from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps
 
 log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+"""While a trip waits for the operator, the arm is asked how it is this often [s]."""
+RETRY_S: Final = 0.5
+"""A servo that kept its torque after a trip is told again this often [s]: it may come back."""
+HANG_PERIODS: Final = 10
+"""A loop slower than 20 Hz may take this many periods before it is taken to hang."""
+SPAN_LOOK_S: Final = 0.005
+"""A span looks this often whether it has ended [s]."""
+CAPACITY: Final = 400
+"""Turns that a mailbox holds: two seconds at 200 Hz, or a disk that hiccups."""
+LINGER_S: Final = 0.02
+"""A subscriber that has taken everything looks again after this [s]. To be woken for each turn
+would cost it and the loop a tenth of a millisecond of processor time a turn."""
+DRAIN_S: Final = 10.0
+"""A subscriber has this long to work off its mailbox at the end [s]."""
+STUCK_S: Final = 0.5
+"""A loop that made no turn, or didn't stop as it was told, for this long hangs [s]."""
+ESTOP_S: Final = 0.1
+"""A loop that hasn't heeded an e-stop after this long hangs [s]."""
+ORPHAN_S: Final = 2.0
+"""A program whose main thread is gone may live on for this long to take torque off [s]."""
+_LOOK_EVERY_S: Final = 0.02
+
+
+class LoopMode(StrEnum):
+    """What a control thread is doing."""
+
+    READY = "ready"
+    """Not started."""
+    RUNNING = "running"
+    TRIPPED = "tripped"
+    """Torque is off, and the operator's `clear` is waited for."""
+    ENDED = "ended"
+    """Torque is off for good."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +136,37 @@ class ControlThread:
         until_done: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        paced, seen = clock or PacedClock(), tuple(cameras)
-        wiring = Wiring(follower, leader, safety, paced, rates, seen, tracker, max_s, until_done)
-        self._wiring, self._loop = wiring, LoopThread(wiring)
-        self._loop.on_frame = tuple(on_frame)
+        self._follower, self._leader, self._safety = follower, leader, safety
+        self._rates, self._cameras, self._tracker = rates, tuple(cameras), tracker
+        self._max_s, self._until_done = max_s, until_done
+        self.clock = clock or PacedClock()
+        """What paces the loop."""
+        # What the loop's thread writes and any other may read.
+        self._mode = LoopMode.READY
+        self._tick: Tick | None = None
+        self._state: FollowerState | None = None
+        self._realtime: Realtime | None = None
+        self._faults: tuple[str, ...] = ()
+        self._unconfirmed = ""
+        self._origin_s = math.nan
+        self._error: Exception | None = None
+        self._end: LoopEnd | None = None
+        self._stop_faults: tuple[str, ...] = ()
+        # What stops the loop from outside are plain flags: an Event's lock may be held by the very
+        # code that a signal interrupts.
+        self._stopping = self._clearing = self._is_limp = self._is_closed = False
+        self._estops = 0
+        # A daemon, so that a device that never returns can't keep the program alive; the
+        # watchdog sees to it that the program doesn't end before torque is off.
+        self._thread = threading.Thread(target=self._run, name="control loop", daemon=True)
+        self._watchdog = Watchdog(self._hangs, HANG_PERIODS * rates.period_s)
+        self._gate = _Gate(follower)
+        # Told in the loop's own thread; must not block. Replaced, never changed.
+        self._sinks: tuple[TakeSink, ...] = ()
+        self._on_frame: tuple[OnFrame, ...] = tuple(on_frame)
         self._boxes: tuple[Mailbox, ...] = ()
         for sink in sinks:
             self.attach(sink)
-        self._is_closed = False
 
     def start(self) -> None:
         """Get the leader ready, put torque on where the arm stands, and start the loop.
@@ -111,78 +174,192 @@ class ControlThread:
         Raises:
             DeviceError: the leader or the follower doesn't take it; torque is off.
         """
-        follower = self._wiring.follower
         with contextlib.ExitStack() as on_exception:
-            on_exception.callback(take_torque_off, follower)
-            self._wiring.leader.reset()
-            follower.torque_on()
+            on_exception.callback(take_torque_off, self._follower)
+            self._leader.reset()
+            self._follower.torque_on()
             on_exception.pop_all()
-        self._loop.start()
+        # Both before the thread runs: a span may begin at once, and is timed from the origin.
+        self._origin_s = self.clock.now_s()
+        self._mode = LoopMode.RUNNING
+        self._thread.start()
+        self._watchdog.start()
 
-    @property
-    def clock(self) -> Clock:
-        """What paces the loop."""
-        return self._wiring.clock
+    # In the loop's thread:
+
+    def _run(self) -> None:
+        """Run the loop, and take torque off however it ends."""
+        with CleanupStep() as attempt, quiet_interpreter():
+            self._realtime = raise_priority()
+            self._end = self._loop()
+        self._error = attempt.error
+        self._watchdog.rest()
+        if self._mode is LoopMode.RUNNING and self._error is None:
+            # Not after a trip or an error, where torque is off already: a Feetech servo that is
+            # sent a goal puts it on again.
+            hold = ("hold", lambda: self._gate.send(self._safety.hold()))
+            self._stop_faults = run_steps([hold])
+        self._is_limp = not take_torque_off(self._follower)
+        self._mode = LoopMode.ENDED
+        self._watchdog.stop()
+
+    def _loop(self) -> LoopEnd:
+        """Run the loop; after a trip, wait for the operator and go on."""
+        total = LoopEnd(EndReason.TIME, 0, 0, 0.0)
+        while True:
+            end = run_loop(
+                self._gate,
+                self._leader if self._until_done else _Tireless(self._leader),
+                self._safety,
+                self.clock,
+                self._rates,
+                max_s=self._max_s - total.duration_s,
+                cameras=self._cameras,
+                tracker=self._tracker,
+                sinks=(self,),
+                on_frame=(self._frame,),
+                stop=self._must_stop,
+                resume=Resume(total.ticks, self._origin_s),
+            )
+            total = LoopEnd(
+                end.reason,
+                total.ticks + end.ticks,
+                total.frames + end.frames,
+                total.duration_s + end.duration_s,
+                total.missed + end.missed,
+                total.tripped | end.tripped,
+                (*total.faults, *end.faults),
+            )
+            if end.reason is not EndReason.TRIPPED or not self._cleared():
+                return total
+
+    def tick(self, tick: Tick) -> None:
+        """Take a turn, as a `TakeSink` of its own loop: show it, and hand it to every sink."""
+        self._watchdog.beat()
+        self._tick, self._state = tick, tick.state
+        reasons = tick.command.reasons
+        if reasons and reasons & SafetyReason.TRIPPED:
+            self._watchdog.estopped(False)
+        for sink in self._sinks:
+            sink.tick(tick)
+
+    def _frame(self, observation: Observation) -> None:
+        for callback in self._on_frame:
+            callback(observation)
+
+    def _must_stop(self) -> bool:
+        # A main thread that died, by an exception or an exit, stops the arm, too.
+        return self._stopping or not threading.main_thread().is_alive()
+
+    def _cleared(self) -> bool:
+        """Wait for the operator, with torque off; False where the loop is to stop instead."""
+        self._watchdog.rest()
+        self._mode = LoopMode.TRIPPED
+        limp_by_s = 0.0
+        while not self._must_stop():
+            if self._clearing and self._engage():
+                return True
+            with CleanupStep():  # an arm that doesn't answer stays as it was last seen
+                self._state = self._follower.read()
+            if time.monotonic() >= limp_by_s:
+                failed = run_steps([("torque off", self._follower.torque_off)])
+                limp_by_s = time.monotonic() + RETRY_S if failed else math.inf
+                if self._unconfirmed and not failed:
+                    log.warning("Torque is off now: every servo has confirmed it.")
+                self._unconfirmed = "".join(failed).partition(": ")[2]
+            time.sleep(POLL_S)
+        return False
+
+    def _engage(self) -> bool:
+        """Put torque on where the arm stands; where that fails, it stays tripped and limp."""
+        self._clearing = False
+        self._watchdog.rest()
+        estops = self._estops
+        faults = run_steps([("clear", self._leader.reset)])
+        if not faults:
+            faults = run_steps([("clear", self._follower.torque_on)])
+        if faults:
+            self._faults += faults + take_torque_off(self._follower)
+            return False
+        self._unconfirmed = ""
+        self._safety.clear()
+        if self._estops != estops:  # pressed meanwhile: it counts
+            self._safety.estop()
+        self._mode = LoopMode.RUNNING
+        return True
+
+    # In the watchdog's thread:
+
+    def _hangs(self) -> None:
+        """Take torque off from outside."""
+        self._gate.shut = True
+        faults = take_torque_off(self._follower)
+        self._faults += ("the control loop hung", *faults)
+        self._is_limp = not faults
+        log.error("the control loop hung: torque was taken off from outside")
+
+    # From any thread:
 
     @property
     def alive(self) -> bool:
         """Say whether the loop runs or waits for `clear`."""
-        return self._loop.thread.is_alive()
+        return self._thread.is_alive()
 
     def snapshot(self) -> Snapshot:
         """Return how things stand; costs the loop nothing."""
-        newest = self._loop.newest
         return Snapshot(
-            newest.mode,
-            newest.tick,
-            newest.state,
-            self._wiring.safety.tripped,
-            newest.realtime,
-            (*newest.faults, *_faults(self._boxes)),
+            self._mode,
+            self._tick,
+            self._state,
+            self._safety.tripped,
+            self._realtime,
+            (*self._faults, *_faults(self._boxes)),
             _lost(self._boxes),
-            newest.unconfirmed,
+            self._unconfirmed,
         )
 
     def estop(self) -> None:
         """Trip the safety filter at the next turn; if the loop hangs, torque goes off anyway."""
-        self._loop.clearing = False
-        self._loop.estops += 1
-        self._wiring.safety.estop()
-        self._loop.watchdog.estopped(True)
+        self._clearing = False
+        self._estops += 1
+        self._safety.estop()
+        self._watchdog.estopped(True)
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        if self._wiring.safety.tripped:
-            self._loop.clearing = True
+        if self._safety.tripped:
+            self._clearing = True
 
     def stop(self) -> None:
         """End the loop after its turn; then torque goes off."""
-        self._loop.stopping = True
-        self._loop.watchdog.told_to_stop()
+        self._stopping = True
+        self._watchdog.told_to_stop()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` [s]; say whether the loop has ended."""
-        self._loop.thread.join(timeout_s)
+        self._thread.join(timeout_s)
         return not self.alive
+
+    # From the thread that made it:
 
     def signals(self) -> contextlib.AbstractContextManager[list[int]]:
         """Let SIGINT, SIGTERM and SIGHUP stop the loop while the block runs.
 
         A second one never interrupts torque going off.
         """
-        return on_signals(self.stop, is_safe=lambda: self._loop.is_limp)
+        return on_signals(self.stop, is_safe=lambda: self._is_limp)
 
     def attach(self, sink: TakeSink) -> Mailbox:
         """Subscribe `sink`, behind a mailbox of its own."""
         box = Mailbox(sink)
         self._boxes = (*self._boxes, box)
-        self._loop.sinks = (*self._loop.sinks, box)
+        self._sinks = (*self._sinks, box)
         return box
 
     def detach(self, box: Mailbox) -> tuple[str, ...]:
         """End a subscription once it has taken what was delivered; return what went wrong."""
         self._boxes = _without(self._boxes, box)
-        self._loop.sinks = _without(self._loop.sinks, box)
+        self._sinks = _without(self._sinks, box)
         box.close()
         return box.faults()
 
@@ -203,33 +380,33 @@ class ControlThread:
         Raises:
             DeviceError: the loop failed.
         """
-        loop, w = self._loop, self._wiring
-        while self.alive and not self._runs() and not self._stops(stop):
+
+        def stops() -> bool:
+            return self._stopping or stop()
+
+        def runs() -> bool:
+            return self.alive and self._mode is LoopMode.RUNNING
+
+        while self.alive and not runs() and not stops():
             time.sleep(POLL_S)
-        begins_s, callbacks = w.clock.now_s() - loop.newest.origin_s, loop.on_frame
-        with LoopSpan(w.leader, begins_s, max_s, w.rates.period_s, sinks) as span:
-            loop.sinks, loop.on_frame = (*loop.sinks, span), (*callbacks, *on_frame)
+        begins_s, callbacks = self.clock.now_s() - self._origin_s, self._on_frame
+        with _Span(self._leader, begins_s, max_s, self._rates.period_s, sinks) as span:
+            self._sinks, self._on_frame = (*self._sinks, span), (*callbacks, *on_frame)
             try:
-                end = span.run(lambda: self._stops(stop), self._runs)
+                end = span.run(stops, runs)
             finally:
-                loop.sinks, loop.on_frame = _without(loop.sinks, span), callbacks
-        if loop.error is not None:
-            raise loop.error
+                self._sinks, self._on_frame = _without(self._sinks, span), callbacks
+        if self._error is not None:
+            raise self._error
         return end
 
     def take_loop(self, follower: Follower, leader: Leader, *_: object, **given: Any) -> LoopEnd:
         """Be called as `run_loop` and run a span instead: what a `Rig` takes its turns from."""
-        if follower is not self._wiring.follower or leader is not self._wiring.leader:
+        if follower is not self._follower or leader is not self._leader:
             raise ValueError("A take must be of the arm and the leader that the thread drives.")
         for elsewhere in ("cameras", "tracker"):
             given.pop(elsewhere, None)
         return self.span(**given)
-
-    def _runs(self) -> bool:
-        return self.alive and self._loop.newest.mode is LoopMode.RUNNING
-
-    def _stops(self, stop: Callable[[], bool]) -> bool:
-        return self._loop.stopping or stop()
 
     def finish(self) -> LoopEnd:
         """Stop, take torque off, disconnect everything, and return how the loop ended.
@@ -238,7 +415,7 @@ class ControlThread:
             DeviceError: the loop failed, or torque or a connection couldn't be ended; one line
                 says all that went wrong.
         """
-        faults, error = self.close(), self._loop.error
+        faults, error = self.close(), self._error
         if isinstance(error, GaploopError | OSError):
             kind = type(error) if isinstance(error, GaploopError) else DeviceError
             raise kind("; ".join((one_line(error), *faults))) from error
@@ -246,7 +423,7 @@ class ControlThread:
             raise error  # a defect, not a device: with its traceback
         if faults:
             raise DeviceError("Stopping failed: " + "; ".join(faults))
-        end = self._loop.end or LoopEnd(EndReason.STOPPED, 0, 0, 0.0)
+        end = self._end or LoopEnd(EndReason.STOPPED, 0, 0, 0.0)
         faults = (*end.faults, *_faults(self._boxes))
         return replace(end, faults=faults, lost=_lost(self._boxes))
 
@@ -259,22 +436,20 @@ class ControlThread:
             return ()
         self._is_closed = True
         self.stop()
-        if self._loop.thread.ident is not None:
-            self._loop.thread.join(2 * STUCK_S)
-        faults = self._loop.stop_faults
+        if self._thread.ident is not None:
+            self._thread.join(2 * STUCK_S)
+        faults = self._stop_faults
         faults += ("the control loop hangs",) if self.alive else ()
-        faults += () if self._loop.is_limp else take_torque_off(self._wiring.follower)
-        self._loop.is_limp = True
-        self._loop.watchdog.stop()
-        return (*faults, *run_steps(self._disconnect()))
-
-    def _disconnect(self) -> list[Step]:
-        w = self._wiring
-        steps: list[Step] = [(f"disconnecting {w.follower.name}", w.follower.close)]
-        for name, device in [("the leader", w.leader), *((c.name, c) for c in w.cameras)]:
+        faults += () if self._is_limp else take_torque_off(self._follower)
+        self._is_limp = True
+        self._watchdog.stop()
+        steps: list[Step] = [(f"disconnecting {self._follower.name}", self._follower.close)]
+        named = [("the leader", self._leader), *((c.name, c) for c in self._cameras)]
+        for name, device in named:
             if callable(close := getattr(device, "close", None)):
                 steps.append((f"disconnecting {name}", close))
-        return steps + [(f"subscriber {box.name}", box.close) for box in self._boxes]
+        steps += [(f"subscriber {box.name}", box.close) for box in self._boxes]
+        return (*faults, *run_steps(steps))
 
     def __enter__(self) -> Self:
         return self
@@ -299,3 +474,258 @@ def _faults(boxes: Iterable[Mailbox]) -> tuple[str, ...]:
 
 def _lost(boxes: Iterable[Mailbox]) -> dict[str, int]:
     return {box.name: box.lost for box in boxes if box.lost}
+
+
+class _Gate:
+    """A follower that takes no goals any more once it is shut."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self.shut = False
+        self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
+        self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
+        self.read, self.torque_on, self.torque_off = (
+            follower.read,
+            follower.torque_on,
+            follower.torque_off,
+        )
+        self.to_units, self.from_units = follower.to_units, follower.from_units
+        self.close = follower.close
+
+    def send(self, command: SafeCommand) -> None:
+        """Hand a command on.
+
+        Raises:
+            DeviceError: the loop hung, and torque was taken off: a goal would put it on again.
+        """
+        if self.shut:
+            raise DeviceError(
+                "A device kept the control loop waiting, so torque was taken off. Check cables and "
+                "cameras, then start again."
+            )
+        self._follower.send(command)
+
+
+class _Tireless:
+    """A leader that is never done: between two takes the arm is driven on."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.reset, self.read = leader.reset, leader.read
+
+    def done(self) -> bool:
+        """Say no."""
+        return False
+
+
+class _Span:
+    """A stretch of a running loop, handed to subscribers as if the loop ran for them alone.
+
+    Args:
+        leader: asked whether it is done.
+        start_s: when the span begins, in the time of the loop's ticks [s].
+        max_s: how long it may last [s].
+        period_s: time between two turns [s].
+        sinks: subscribers, each behind a mailbox.
+    """
+
+    def __init__(
+        self,
+        leader: Leader,
+        start_s: float,
+        max_s: float,
+        period_s: float,
+        sinks: Iterable[TakeSink],
+    ) -> None:
+        self._leader, self._start_s, self._period_s = leader, start_s, period_s
+        self._last_s = max_s - 1.5 * period_s
+        self._boxes = tuple(Mailbox(sink) for sink in sinks)
+        self._turns = self._frames = self._missed = 0
+        self._t_s = 0.0
+        self._tripped = SafetyReason.NONE
+        self._reason: EndReason | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for box in self._boxes:
+            box.close()
+
+    def tick(self, tick: Tick) -> None:
+        """Take a turn of the loop; the first is a policy frame."""
+        if self._reason is not None or (not self._turns and not tick.policy_frame):
+            return
+        is_first = not self._turns
+        self._t_s = tick.t_s - self._start_s
+        own = replace(
+            tick,
+            index=self._turns,
+            t_s=self._t_s,
+            period_s=math.nan if is_first else tick.period_s,
+            overruns=0 if is_first else tick.overruns,
+        )
+        for box in self._boxes:
+            box.tick(own)
+        self._turns += 1
+        self._frames += tick.policy_frame
+        self._missed += own.overruns
+        reasons = tick.command.reasons
+        if reasons & SafetyReason.TRIPPED:
+            self._tripped = reasons & ~SafetyReason.TRIPPED
+        if self._leader.done():
+            self._reason = EndReason.DONE
+        elif self._t_s >= self._last_s:
+            self._reason = EndReason.TIME
+
+    def run(self, stop: Callable[[], bool], runs: Callable[[], bool]) -> LoopEnd:
+        """Wait for the end: the leader's, `stop`'s, that of time, or of the loop as `runs` says."""
+        while self._reason is None:
+            if stop():
+                self._reason = EndReason.STOPPED
+            elif not runs():
+                self._reason = EndReason.TRIPPED if self._tripped else EndReason.STOPPED
+            else:
+                time.sleep(SPAN_LOOK_S)
+        for box in self._boxes:
+            box.close()
+        return LoopEnd(
+            self._reason,
+            self._turns,
+            self._frames,
+            self._t_s + self._period_s,
+            self._missed,
+            self._tripped,
+            _faults(self._boxes),
+            _lost(self._boxes),
+        )
+
+
+class Mailbox:
+    """A `TakeSink` that hands every turn to another one, in a thread of its own.
+
+    Delivering never waits. A turn that finds the mailbox full is lost and counted; a subscriber
+    that raises gets no more turns, and `fault` says why.
+
+    Args:
+        sink: the subscriber.
+        capacity: turns that may wait.
+    """
+
+    def __init__(self, sink: TakeSink, capacity: int = CAPACITY) -> None:
+        self.name = type(sink).__name__
+        self.lost = 0
+        self.fault = ""
+        self._sink, self._capacity = sink, capacity
+        self._waiting: SimpleQueue[Tick | None] = SimpleQueue()
+        self._failed = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._drain, name=f"sink {self.name}", daemon=True)
+        self._thread.start()
+
+    def tick(self, tick: Tick) -> None:
+        """Deliver a turn, or lose and count it; never waits and never raises."""
+        if self._failed or self._closed:
+            return
+        if self._waiting.qsize() >= self._capacity:
+            self.lost += 1
+        else:
+            self._waiting.put(tick)
+
+    def close(self, within_s: float = DRAIN_S) -> None:
+        """Wait until everything delivered was taken; safe to call twice.
+
+        A subscriber that takes longer than `within_s` [s] is given up, and what still waits
+        counts as lost.
+        """
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+        self._thread.join(within_s)
+        if self._thread.is_alive() and not self._failed:
+            self._failed = True
+            self.lost += max(self._waiting.qsize() - 1, 0)
+            self.fault = f"{self.name} didn't take its turns within {within_s:g} s of the end"
+
+    def faults(self) -> tuple[str, ...]:
+        """Return a line for each thing that went wrong."""
+        lost = f"{self.name} was too slow and lost {self.lost} turns"
+        return (*((self.fault,) if self.fault else ()), *((lost,) if self.lost else ()))
+
+    def _drain(self) -> None:
+        while (tick := self._waiting.get()) is not None and not self._failed:
+            with CleanupStep() as attempt:
+                self._sink.tick(tick)
+            if attempt.error is not None:
+                self._failed = True
+                self.fault = f"{self.name} at {tick.t_s:.3f} s: {attempt.error!r}"
+            if self._waiting.empty() and not self._closed:
+                time.sleep(LINGER_S)
+
+
+class Watchdog:
+    """Calls `on_hang` once if a loop hangs: in a device, in a camera, in a callback.
+
+    Time is counted in the watchdog's own looks, so that a machine too busy to run the program
+    at all isn't taken for a loop that hangs. The methods are plain assignments: any thread and
+    any signal handler may call them at any time.
+
+    Its thread isn't a daemon: where the main thread dies without a word, the program lives on
+    until the loop has heeded that or hangs.
+
+    Args:
+        on_hang: takes torque off; called in the watchdog's thread; must not raise.
+        slowest_s: turns of the loop may take this long [s] without hanging.
+    """
+
+    def __init__(self, on_hang: Callable[[], None], slowest_s: float) -> None:
+        self._on_hang = on_hang
+        self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
+        self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
+        self._beats = 0
+        self._runs = self._estopped = self._stopped = self._over = False
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
+
+    def start(self) -> None:
+        """Start watching, from the first beat on."""
+        self._thread.start()
+
+    def beat(self) -> None:
+        """The loop made a turn."""
+        self._beats += 1
+        self._runs = True
+
+    def estopped(self, is_so: bool) -> None:
+        """The loop was told to trip and hasn't yet, or has."""
+        self._estopped = is_so
+
+    def told_to_stop(self) -> None:
+        """The loop was told to end."""
+        self._stopped = True
+
+    def rest(self) -> None:
+        """The loop doesn't run; nothing is watched until the next beat."""
+        self._runs = self._estopped = False
+
+    def stop(self) -> None:
+        """Stop watching for good."""
+        self._over = True
+
+    def _watch(self) -> None:
+        beats = silent = unheeded = unstopped = orphaned = 0
+        while not self._over and orphaned * _LOOK_EVERY_S < ORPHAN_S:
+            time.sleep(_LOOK_EVERY_S)
+            if not threading.main_thread().is_alive():
+                orphaned += 1
+                self._stopped = True
+            silent = 0 if beats != self._beats or not self._runs else silent + 1
+            unheeded = unheeded + 1 if self._runs and self._estopped else 0
+            unstopped = unstopped + 1 if self._runs and self._stopped else 0
+            beats = self._beats
+            if max(silent, unstopped) > self._stuck_looks or unheeded > self._estop_looks:
+                self._on_hang()
+                return

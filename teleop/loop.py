@@ -26,14 +26,14 @@ import numpy as np
 from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, TakeSink
-from gaploop.core.types import FloatArray, SafetyReason, Tick
+from gaploop.core.types import CameraFrame, FloatArray, Observation, SafetyReason, Tick
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import CleanupStep, run_steps
-from gaploop.teleop.turn import OnFrame, Scene, Turn, TurnTiming
-
-__all__ = ["CONTROL_HZ", "EndReason", "LoopEnd", "OnFrame", "Rates", "run_loop"]
 
 log = logging.getLogger(__name__)
+
+type OnFrame = Callable[[Observation], None]
+"""Called in the loop's own thread with every policy frame's observation."""
 
 CONTROL_HZ: Final = 200.0
 """Turns a second of a loop that drives real arms [Hz]."""
@@ -139,24 +139,6 @@ class Resume:
     origin_s: float
 
 
-class _Sinks:
-    """Tells every sink; drops the one that raises."""
-
-    def __init__(self, sinks: Iterable[TakeSink]) -> None:
-        self._sinks = list(sinks)
-        self.faults: list[str] = []
-
-    def tick(self, tick: Tick) -> None:
-        for sink in tuple(self._sinks):
-            with CleanupStep() as attempt:
-                sink.tick(tick)
-            if attempt.error is not None:
-                self._sinks.remove(sink)
-                name = type(sink).__name__
-                self.faults.append(f"{name} at {tick.t_s:.3f} s: {attempt.error!r}")
-                log.warning("dropped a sink: %s", self.faults[-1])
-
-
 def run_loop(
     follower: Follower,
     leader: Leader,
@@ -184,13 +166,141 @@ def run_loop(
     """
     with contextlib.ExitStack() as on_exception:
         on_exception.callback(take_torque_off, follower)
-        safety.reset(_measured(follower))
-        turn = Turn(follower, leader, safety, clock, Scene(cameras, tracker), tuple(on_frame))
-        run = _Run(turn, _Sinks(sinks), rates, resume)
+        for _ in range(START_READS):
+            q_rad = follower.read().position_rad
+            if np.isfinite(q_rad).all():
+                break
+        safety.reset(q_rad)
+        loop = _Loop(follower, leader, safety, clock, rates, cameras, tracker, resume)
+        loop.sinks, loop.on_frame = list(sinks), tuple(on_frame)
         slots = max_s / rates.period_s - 1e-9
-        end = run.until(math.ceil(slots) if slots < math.inf else math.inf, stop)
+        end = loop.run(math.ceil(slots) if slots < math.inf else math.inf, stop)
         on_exception.pop_all()
     return end
+
+
+class _Loop:
+    """The turns of a loop, counted from its start to its end."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        leader: Leader,
+        safety: SafetyFilter,
+        clock: Clock,
+        rates: Rates,
+        cameras: Sequence[CameraSource],
+        tracker: SceneTracker | None,
+        resume: Resume | None,
+    ) -> None:
+        self._follower, self._leader, self._safety = follower, leader, safety
+        self._clock, self._rates = clock, rates
+        self._cameras, self._tracker = cameras, tracker
+        self.sinks: list[TakeSink] = []
+        self.on_frame: tuple[OnFrame, ...] = ()
+        self._tracked_at_s = math.nan
+        self._tracked: FloatArray | None = None
+        if tracker is not None:
+            tracker.reset()
+        self._start_s = clock.now_s()
+        self._since = resume or Resume(0, self._start_s)
+        self._slot = self._index = self._frames = self._next_frame = 0
+        self._missed = self._overruns = 0
+        self._last_s = math.nan
+        self._faults: list[str] = []
+
+    def run(self, slots: float, stop: Callable[[], bool]) -> LoopEnd:
+        """Take turns until `slots` deadlines have passed or something ends them."""
+        clock, period_s, reason = self._clock, self._rates.period_s, EndReason.TIME
+        limp: tuple[str, ...] = ()
+        while self._slot < slots:
+            now_s = clock.now_s()
+            tick = self._turn(now_s)
+            trip_is_over = self._safety.torque_off_due
+            if trip_is_over:  # first: whoever is told may take long
+                limp = take_torque_off(self._follower)
+            self._tell(tick)
+            self._last_s, self._index, self._slot = now_s, self._index + 1, self._slot + 1
+            if trip_is_over:
+                reason = EndReason.TRIPPED
+                break
+            clock.sleep_until(self._start_s + self._slot * period_s)
+            if stop():
+                reason = EndReason.STOPPED
+                break
+            if self._leader.done():
+                reason = EndReason.DONE
+                break
+            # Deadlines that have passed are skipped: a burst of turns would move the arm too fast.
+            late = math.floor((clock.now_s() - self._start_s) / period_s - self._slot + 1e-9)
+            self._overruns = max(late, 0)
+            self._slot += self._overruns
+            self._missed += self._overruns
+        return LoopEnd(
+            reason,
+            self._index,
+            self._frames,
+            self._slot * period_s,
+            self._missed,
+            self._safety.tripped,
+            (*self._faults, *limp),
+        )
+
+    def _turn(self, now_s: float) -> Tick:
+        """Take the turn that begins at `now_s` [s]: read, look, ask, filter, send."""
+        is_frame = self._slot >= self._next_frame
+        state = self._follower.read()
+        pictures: Mapping[str, CameraFrame] = {}
+        tracked: FloatArray | None = None
+        if is_frame:
+            every = self._rates.every
+            self._next_frame = self._slot - self._slot % every + every
+            self._frames += 1
+            pictures, tracked = self._look()
+            if self.on_frame:
+                images = {name: picture.image for name, picture in pictures.items()}
+                units = self._follower.to_units(state.position_rad)
+                observation = Observation(units, tracked, images)
+                for callback in self.on_frame:
+                    callback(observation)
+        sample = self._leader.read(self._clock.now_s())
+        command = self._safety.filter(sample, state, self._clock.now_s())
+        self._follower.send(command)
+        return Tick(
+            self._since.index + self._index,
+            now_s - self._since.origin_s,
+            now_s - self._last_s,
+            now_s - (self._start_s + self._slot * self._rates.period_s),
+            sample,
+            command,
+            state,
+            pictures,
+            tracked,
+            is_frame,
+            self._clock.now_s() - sample.t_s,
+            self._overruns,
+        )
+
+    def _look(self) -> tuple[dict[str, CameraFrame], FloatArray | None]:
+        """Return the newest pictures, and the scene as tracked in the first camera's."""
+        pictures = {camera.name: camera.frame() for camera in self._cameras}
+        if self._tracker is not None and pictures:
+            newest = pictures[self._cameras[0].name]
+            if newest.t_capture_s != self._tracked_at_s:  # a picture is tracked once
+                self._tracked = self._tracker.observe(newest.image, newest.t_capture_s)
+                self._tracked_at_s = newest.t_capture_s
+        return pictures, self._tracked
+
+    def _tell(self, tick: Tick) -> None:
+        """Tell every sink; drop the one that raises."""
+        for sink in tuple(self.sinks):
+            with CleanupStep() as attempt:
+                sink.tick(tick)
+            if attempt.error is not None:
+                self.sinks.remove(sink)
+                name = type(sink).__name__
+                self._faults.append(f"{name} at {tick.t_s:.3f} s: {attempt.error!r}")
+                log.warning("dropped a sink: %s", self._faults[-1])
 
 
 def take_torque_off(follower: Follower) -> tuple[str, ...]:
@@ -205,85 +315,3 @@ def take_torque_off(follower: Follower) -> tuple[str, ...]:
     for fault in faults:
         log.error("%s", fault)
     return faults
-
-
-def _measured(follower: Follower) -> FloatArray:
-    """Return joint positions [rad], shape (n_joints,), with a few tries at finite ones."""
-    for _ in range(START_READS - 1):
-        q_rad = follower.read().position_rad
-        if np.isfinite(q_rad).all():
-            return q_rad
-    return follower.read().position_rad
-
-
-class _Run:
-    """The loop's count of turns, from its start to its end."""
-
-    def __init__(self, turn: Turn, sinks: _Sinks, rates: Rates, resume: Resume | None) -> None:
-        self._turn, self._sinks, self._rates = turn, sinks, rates
-        self._start_s = turn.clock.now_s()
-        self._since = resume or Resume(0, self._start_s)
-        self._slot = self._index = self._frames = self._next_frame = 0
-        self._missed = self._overruns = 0
-        self._last_s = math.nan
-
-    def until(self, slots: float, stop: Callable[[], bool]) -> LoopEnd:
-        """Take turns until `slots` deadlines have passed or something ends them."""
-        turn, reason = self._turn, EndReason.TIME
-        while self._slot < slots:
-            limp = self._one()
-            if limp is not None:
-                return self._ended(EndReason.TRIPPED, limp)
-            turn.clock.sleep_until(self._deadline_s())
-            if stop():
-                reason = EndReason.STOPPED
-                break
-            if turn.leader.done():
-                reason = EndReason.DONE
-                break
-            self._skip_what_is_late()
-        return self._ended(reason, ())
-
-    def _deadline_s(self) -> float:
-        return self._start_s + self._slot * self._rates.period_s
-
-    def _one(self) -> tuple[str, ...] | None:
-        """Take a turn; return what failed in taking torque off where that was due."""
-        clock, every = self._turn.clock, self._rates.every
-        now_s = clock.now_s()
-        is_frame = self._slot >= self._next_frame
-        if is_frame:
-            self._next_frame = self._slot - self._slot % every + every
-            self._frames += 1
-        timing = TurnTiming(
-            self._since.index + self._index,
-            now_s - self._since.origin_s,
-            now_s - self._last_s,
-            now_s - self._deadline_s(),
-            self._overruns,
-            is_frame,
-        )
-        tick = self._turn.take(timing)
-        limp = take_torque_off(self._turn.follower) if self._turn.safety.torque_off_due else None
-        self._sinks.tick(tick)
-        self._last_s, self._index, self._slot = now_s, self._index + 1, self._slot + 1
-        return limp
-
-    def _skip_what_is_late(self) -> None:
-        """Skip deadlines that have passed: a burst of turns would move the arm too fast."""
-        behind_s = self._turn.clock.now_s() - self._start_s
-        late = math.floor(behind_s / self._rates.period_s - self._slot + 1e-9)
-        self._overruns = max(late, 0)
-        self._slot += self._overruns
-        self._missed += self._overruns
-
-    def _ended(self, reason: EndReason, limp: tuple[str, ...]) -> LoopEnd:
-        return LoopEnd(
-            reason,
-            self._index,
-            self._frames,
-            self._slot * self._rates.period_s,
-            self._missed,
-            self._turn.safety.tripped,
-            (*self._sinks.faults, *limp),
-        )

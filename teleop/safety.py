@@ -14,7 +14,8 @@ overshoots what was asked, and at a joint's end that is the worse evil.
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
 
-A trip latches: the arm holds, torque is due to go off after a delay, and only `clear`, which
+What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches:
+the arm holds, torque is due to go off after a delay, and only `clear`, which
 is the operator's word, ends it.
 """
 
@@ -28,12 +29,18 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.arms import ARMS, model_of
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.kinematics import model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafeCommand, SafetyReason
-from gaploop.teleop.trips import TripWatch
+from gaploop.core.types import (
+    NO_REPLY,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+    SafetyReason,
+)
 from gaploop.teleop.workspace import WorkspaceGuard, guards_for
 
 CHANGED_RAD: Final = 1e-9
@@ -53,10 +60,17 @@ JUMP_HOLD_S: Final = 0.2
 bad reading."""
 _ON_TIME: Final = 1e-6
 """A turn that is early or late by less than this part of a period is on time: rounding."""
-
-STALL_CURRENT_A: Final = {"so101": 2.5, "koch": 1.3, "openmanipulator": 1.3}
-"""No stall limit is higher than this [A], by arm model, or it would be no limit. Stall currents
-from the makers' sheets: STS3215 2.7 A at 12 V (Feetech), XL330 1.47 A at 5 V (ROBOTIS)."""
+WAY_RAD: Final = 0.03
+"""A joint that comes this much nearer to its goal within `following_s` is under way [rad]."""
+IDLE_A: Final = 0.06
+IDLE_PCT: Final = 6.0
+"""A motor that draws less doesn't try: held 0.15 rad from its goal, one draws half an ampere at the
+least gain in use (STS3215 with P 4; the XL servos' gains give more); without torque it draws what
+its electronics take [A; % of stall where only load is reported]."""
+FAR_RAD: Final = 1.0
+FAR_S: Final = 1.0
+"""A joint this far from its goal [rad] that comes no nearer for this long [s] trips whatever its
+motor draws: nobody pushes through 57° for so long on purpose. A gripper does, on what it holds."""
 
 
 def make_safety(station: Station, follower: Follower, period_s: float) -> SafetyFilter:
@@ -72,7 +86,8 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     """
     joint_limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     guards = guards_for(station, follower)
-    highest_a = STALL_CURRENT_A.get(model_of(follower.robot_type) or "", math.inf)
+    model = model_of(follower.robot_type)
+    highest_a = ARMS[model].stall_current_a if model else math.inf
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
@@ -223,11 +238,23 @@ class SafetyFilter:
             state: what the follower reported just before.
             now_s: time on the loop's clock [s].
         """
-        part = self._part_of_period(now_s)
+        # The time since the turn before, in periods: a turn that follows a late one comes early,
+        # and a whole step would then be too fast.
+        part = (now_s - self._now_s) / self._period_s
+        self._now_s = now_s
+        part = 1.0 if math.isnan(part) or abs(part - 1.0) < _ON_TIME else max(part, 0.0)
         requested = self._request(sample)
         cause = self._watch.cause(sample, state, now_s, self._at)
         if cause:
-            self._latch(cause, state, now_s)
+            if not self._trip:
+                self._tripped_at_s, self._hold = now_s, self._at
+                if cause & SafetyReason.STALL:
+                    # A stalled arm is held where it is, not where it was told to push to.
+                    q = state.position_rad
+                    near = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
+                    if near.all():
+                        self._hold = self._within_bounds(q.tolist())
+            self._trip |= cause
         if self._trip:
             sent, _ = self._towards(self._hold, part)
             return SafeCommand(requested, sent, SafetyReason.TRIPPED | self._trip)
@@ -264,30 +291,6 @@ class SafetyFilter:
         return (
             requested if requested.shape == self._sent.shape else np.full(len(self._sent), np.nan)
         )
-
-    def _part_of_period(self, now_s: float) -> float:
-        """Return the time since the turn before, in periods.
-
-        A turn that follows a late one comes early: a whole step would then be too fast.
-        """
-        part = (now_s - self._now_s) / self._period_s
-        self._now_s = now_s
-        if math.isnan(part) or abs(part - 1.0) < _ON_TIME:
-            return 1.0
-        return max(part, 0.0)
-
-    def _latch(self, cause: SafetyReason, state: FollowerState, now_s: float) -> None:
-        if not self._trip:
-            self._tripped_at_s = now_s
-            self._hold = self._at
-            if cause & SafetyReason.STALL and self._is_plausible(state.position_rad):
-                # A stalled arm is held where it is, not where it was told to push to.
-                self._hold = self._within_bounds(state.position_rad.tolist())
-        self._trip |= cause
-
-    def _is_plausible(self, q: FloatArray) -> bool:
-        within = (q > self._low - CAUGHT_UP_RAD) & (q < self._high + CAUGHT_UP_RAD)
-        return q.shape == self._low.shape and bool(within.all())
 
     def _within_bounds(self, q_rad: Sequence[float]) -> list[float]:
         pairs = zip(q_rad, self._bounds, strict=True)
@@ -327,7 +330,15 @@ class SafetyFilter:
             reasons |= SafetyReason.ACCELERATION
         if reached is not sent:
             reasons |= SafetyReason.WORKSPACE
-        return self._moved_to(reached, target, part), reasons
+        steps = zip(reached, self._at, strict=True)
+        self._last_step = [(q - at) / part if part > 0 else 0.0 for q, at in steps]
+        if self._is_outside:
+            self._is_outside = self._leaves_bounds(reached)
+        if not self._caught_up:
+            self._caught_up = not _apart(reached, target, CAUGHT_UP_RAD)
+        self._at, self._sent = reached, np.array(reached)
+        self._sent.setflags(write=False)
+        return self._sent, reasons
 
     def _in_box(self, sent: list[float]) -> list[float]:
         """Return `sent`, or how much of the step to it the workspace lets."""
@@ -341,17 +352,6 @@ class SafetyFilter:
                 for joint, q in zip(joints, allowed, strict=True):
                     reached[joint] = q
         return reached
-
-    def _moved_to(self, sent: list[float], target: Sequence[float], part: float) -> FloatArray:
-        steps = zip(sent, self._at, strict=True)
-        self._last_step = [(q - at) / part if part > 0 else 0.0 for q, at in steps]
-        if self._is_outside:
-            self._is_outside = self._leaves_bounds(sent)
-        if not self._caught_up:
-            self._caught_up = not _apart(sent, target, CAUGHT_UP_RAD)
-        self._at, self._sent = sent, np.array(sent)
-        self._sent.setflags(write=False)
-        return self._sent
 
 
 class _Jump(Enum):
@@ -404,3 +404,191 @@ class _Jumps:
 
 def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_RAD) -> bool:
     return any(abs(a - b) > by_rad for a, b in zip(one, two, strict=True))
+
+
+class TripWatch:
+    """Says what is wrong with leader and arm.
+
+    Args:
+        limits: what counts as wrong, and for how long.
+        n_joints: joints of the arm.
+        grips: which of them hold things, and so rightly don't reach their goals.
+    """
+
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int] = ()) -> None:
+        self._limits = limits
+        self._shape = (n_joints,)
+        self._estop = False
+        self._stalled = _Lasting(n_joints)
+        self._silent = _Lasting(n_joints)
+        self._following = _Following(limits, n_joints, grips)
+        self._heard_s = math.nan
+
+    def estop(self) -> None:
+        """Trip at the next turn. Safe to call from a signal handler or another thread."""
+        self._estop = True
+
+    def clear(self) -> None:
+        """Forget an e-stop and what has lasted so far."""
+        self._estop = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what has lasted so far: the loop didn't watch for a while."""
+        self._stalled.forget()
+        self._silent.forget()
+        self._following.forget()
+        self._heard_s = math.nan
+
+    def cause(
+        self, sample: LeaderSample, state: FollowerState, now_s: float, sent_rad: Sequence[float]
+    ) -> SafetyReason:
+        """Return what is wrong at `now_s` [s]; NONE where nothing is.
+
+        Args:
+            sample: what the leader asks for.
+            state: what the follower reported just before.
+            now_s: time on the loop's clock [s].
+            sent_rad: the goals that the follower has [rad].
+        """
+        limits = self._limits
+        cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
+        # Written so that NaN, and a time that lies ahead, count as stale.
+        if not -limits.stale_leader_s <= now_s - sample.t_s <= limits.stale_leader_s:
+            cause |= SafetyReason.STALE_LEADER
+        shape = self._shape
+        is_whole = (
+            state.status.shape == shape
+            and state.status.dtype.kind in "iu"
+            and state.position_rad.shape == shape
+            and state.current_a.shape == shape
+            and state.load_pct.shape == shape
+            and state.temperature_c.shape == shape
+        )
+        if not is_whole:  # a torn report is a broken device
+            return cause | SafetyReason.HARDWARE_ERROR
+        status = state.status.tolist()
+        if any(status):
+            if any(bits & ~NO_REPLY for bits in status):
+                cause |= SafetyReason.HARDWARE_ERROR
+            silent = [bool(bits & NO_REPLY) for bits in status]
+            heard_s = now_s if math.isnan(self._heard_s) else self._heard_s
+            if self._silent.longer_than(limits.lost_servo_s, silent, now_s, heard_s):
+                cause |= SafetyReason.LOST_SERVO
+        else:
+            self._silent.forget()
+        self._heard_s = now_s
+        # As plain numbers: on six of them, from cold caches, array arithmetic costs far more.
+        if any(heat_c > limits.temperature_c for heat_c in state.temperature_c.tolist()):
+            cause |= SafetyReason.OVER_TEMPERATURE
+        current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
+        pushes = self._pushes(current_a, load_pct)
+        if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
+            cause |= SafetyReason.STALL
+        if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
+            cause |= SafetyReason.NOT_FOLLOWING
+        return cause
+
+    def _pushes(self, current_a: list[float], load_pct: list[float]) -> list[bool | None]:
+        """Return which motors draw more than the stall current, or lack it and show the load.
+
+        None where neither is known, as in a turn that a servo missed: it may still push.
+        """
+        most_a, most_pct = self._limits.stall_current_a, self._limits.stall_load_pct
+        return [
+            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
+            for amps, load in zip(current_a, load_pct, strict=True)
+        ]
+
+
+class _Lasting:
+    """Since when something has been so, joint by joint."""
+
+    def __init__(self, n_joints: int) -> None:
+        self._never: list[float | None] = [None] * n_joints
+        self._since_s = self._never
+
+    def forget(self) -> None:
+        """Start over."""
+        self._since_s = self._never
+
+    def longer_than(
+        self, long_s: float, is_so: Sequence[bool | None], now_s: float, began_s: float
+    ) -> bool:
+        """Say whether any joint has been so for `long_s` [s]; what is new began at `began_s`.
+
+        None, where nothing is known, changes nothing.
+        """
+        if self._since_s is self._never and not any(is_so):
+            return False
+        self._since_s = [
+            since_s if so is None else ((began_s if since_s is None else since_s) if so else None)
+            for so, since_s in zip(is_so, self._since_s, strict=True)
+        ]
+        if self._since_s == self._never:
+            self._since_s = self._never
+            return False
+        return any(since_s is not None and now_s - since_s >= long_s for since_s in self._since_s)
+
+
+class _Following:
+    """Notices joints that don't go where they are sent: limp, stuck, or somebody else's.
+
+    How far behind a joint may be isn't asked of one that moves: a fast motion, a weight or a slow
+    servo leave it behind by any amount, yet it comes nearer. One that comes no nearer and draws
+    nothing isn't trying. One that comes no nearer and pushes has met something; that is ordinary
+    contact, up to `FAR_RAD`.
+    """
+
+    def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int]) -> None:
+        self._off_rad, self._long_s = limits.following_rad, limits.following_s
+        self._far_s = max(FAR_S, limits.following_s)
+        self._grips = frozenset(grips)
+        self._never: list[tuple[float, float, float] | None] = [None] * n_joints
+        self._behind = self._never
+        """For each joint that is behind: since when, since when idle too, and where it then was."""
+
+    def forget(self) -> None:
+        """Start over."""
+        self._behind = self._never
+
+    def fails(
+        self,
+        sent_rad: Sequence[float],
+        state: FollowerState,
+        current_a: list[float],
+        load_pct: list[float],
+        now_s: float,
+    ) -> bool:
+        """Say whether any joint doesn't follow."""
+        q_rad, off_rad = state.position_rad.tolist(), self._off_rad
+        for sent, q in zip(sent_rad, q_rad, strict=True):
+            if not -off_rad <= sent - q <= off_rad:
+                break
+        else:
+            self._behind = self._never
+            return False
+        status, behind, fails = state.status.tolist(), list(self._behind), False
+        for k, (sent, q) in enumerate(zip(sent_rad, q_rad, strict=True)):
+            error = sent - q
+            if status[k] & NO_REPLY or error != error:
+                continue  # where it is isn't known
+            if abs(error) <= off_rad:
+                behind[k] = None
+                continue
+            effort, idle = current_a[k], IDLE_A
+            if effort != effort:
+                effort, idle = load_pct[k], IDLE_PCT
+            since_s, idle_s, from_rad = behind[k] or (now_s, now_s, q)
+            way = q - from_rad if error > 0 else from_rad - q
+            if way > WAY_RAD:
+                since_s = idle_s = now_s
+                from_rad = q
+            if not abs(effort) < idle:  # it tries, or doesn't tell
+                idle_s = now_s
+            behind[k] = since_s, idle_s, from_rad
+            fails |= now_s - idle_s >= self._long_s
+            is_far = abs(error) > FAR_RAD and k not in self._grips
+            fails |= is_far and now_s - since_s >= self._far_s
+        self._behind = behind
+        return fails

@@ -11,7 +11,7 @@ import importlib
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -92,20 +92,16 @@ class LineSensor:
         while not self._over.is_set():
             try:
                 with serial.serial_for_url(self._port, baudrate=self._baud, timeout=0.2) as port:
-                    self._fault = ""
-                    self._listen(port)
+                    self._fault, rest = "", b""
+                    while not self._over.is_set():
+                        rest += port.read(max(1, port.in_waiting))
+                        *lines, rest = rest.split(b"\n")
+                        rest = rest[-4096:]  # a sender without line ends fills no memory
+                        for line in lines:
+                            self._take(line)
             except (OSError, ValueError) as error:  # pyserial's own errors are OSErrors
                 self._fault = str(error) or type(error).__name__
                 self._over.wait(RETRY_S)
-
-    def _listen(self, port: Any) -> None:
-        rest = b""
-        while not self._over.is_set():
-            rest += port.read(max(1, port.in_waiting))
-            *lines, rest = rest.split(b"\n")
-            rest = rest[-4096:]  # a sender without line ends fills no memory
-            for line in lines:
-                self._take(line)
 
     def _take(self, line: bytes) -> None:
         text = line.decode("ascii", "replace").strip()
@@ -161,20 +157,17 @@ def connect_sensors(sensors: Mapping[str, Any]) -> tuple[SensorSource, ...]:
         undo.callback(lambda: disconnect(*found))
         for name, spec in sensors.items():
             found.append(_connect(name, spec))
-            _require_distinct(found)
+            columns = [column for sensor in found for column in sensor.channels]
+            twice = sorted({column for column in columns if columns.count(column) > 1})
+            if twice:
+                raise UnusableInputError(
+                    f"--sensors: two sensors write {', '.join(twice)}. Rename one."
+                )
         for sensor in found:
             if isinstance(sensor, LineSensor):
                 sensor.wait()
         undo.pop_all()
     return tuple(found)
-
-
-def _require_distinct(sensors: Sequence[SensorSource]) -> None:
-    """Check that no two sensors write the same column."""
-    columns = [column for sensor in sensors for column in sensor.channels]
-    twice = sorted({column for column in columns if columns.count(column) > 1})
-    if twice:
-        raise UnusableInputError(f"--sensors: two sensors write {', '.join(twice)}. Rename one.")
 
 
 def _connect(name: str, spec: Mapping[str, Any]) -> SensorSource:

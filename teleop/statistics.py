@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.station import SafetyLimits
-from gaploop.core.types import NO_REPLY, FollowerState, SafetyReason, Tick
+from gaploop.core.types import NO_REPLY, SafetyReason, Tick
 
 RECENT_TURNS: Final = 1000
 """What "now" means for the rate and the percentiles on the screen: five seconds at 200 Hz."""
@@ -133,29 +133,36 @@ class LoopStatistics:
         self._latency.add(tick.latency_s)
         reasons = tick.command.reasons
         if reasons or self._tripped:
-            self._count_reasons(tick, reasons)
+            for reason in reasons:
+                self._changes[reason] = self._changes.get(reason, 0) + 1
+            if not reasons & SafetyReason.TRIPPED:
+                self._tripped = SafetyReason.NONE
+            elif not self._tripped:
+                self._tripped = reasons & ~SafetyReason.TRIPPED
+                self._trips.append(Trip(tick.t_s, self._tripped, self._blamed(tick)))
         status = tick.state.status
         if any(status.tolist()):
             self._silent += (status & NO_REPLY) != 0
         self.latest = tick
 
-    def _count_reasons(self, tick: Tick, reasons: SafetyReason) -> None:
-        for reason in reasons:
-            self._changes[reason] = self._changes.get(reason, 0) + 1
-        cause = reasons & ~SafetyReason.TRIPPED if reasons & SafetyReason.TRIPPED else None
-        if cause is None:
-            self._tripped = SafetyReason.NONE
-        elif not self._tripped:
-            self._tripped = cause
-            self._trips.append(Trip(tick.t_s, cause, self._blamed(cause, tick)))
-
-    def _blamed(self, cause: SafetyReason, tick: Tick) -> tuple[str, ...]:
-        joints = blamed(self._joints, cause, tick.state, self._limits)
-        if not cause & SafetyReason.NOT_FOLLOWING:
-            return joints
-        off_rad = np.abs(tick.command.sent_rad - tick.state.position_rad)
-        behind = zip(self._joints, off_rad > self._limits.following_rad, strict=True)
-        return tuple(dict.fromkeys((*joints, *(joint for joint, is_so in behind if is_so))))
+    def _blamed(self, tick: Tick) -> tuple[str, ...]:
+        """Return the joints that show why the filter tripped, as far as that can be told."""
+        cause, state, limits = self._tripped, tick.state, self._limits
+        silent = (state.status & NO_REPLY) != 0
+        guilty = np.zeros(len(self._joints), dtype=np.bool_)
+        if cause & SafetyReason.LOST_SERVO:
+            guilty |= silent
+        if cause & SafetyReason.HARDWARE_ERROR:
+            guilty |= (state.status & ~NO_REPLY) != 0
+        if cause & SafetyReason.OVER_TEMPERATURE:
+            guilty |= state.temperature_c > limits.temperature_c
+        if cause & SafetyReason.STALL:
+            guilty |= np.abs(state.current_a) > limits.stall_current_a
+        behind: NDArray[np.bool_] = np.zeros_like(guilty)
+        if cause & SafetyReason.NOT_FOLLOWING:
+            behind = np.abs(tick.command.sent_rad - state.position_rad) > limits.following_rad
+        named = [k for which in (guilty, behind & ~guilty) for k in np.flatnonzero(which)]
+        return tuple(self._joints[k] for k in named)
 
     def now(self) -> tuple[float, DurationSpread, DurationSpread]:
         """Return rate [Hz], period error and latency of the last few seconds."""
@@ -180,23 +187,6 @@ class LoopStatistics:
             {joint: count for joint, count in silent if count},
             tuple(self._trips),
         )
-
-
-def blamed(
-    joints: tuple[str, ...], reason: SafetyReason, state: FollowerState, limits: SafetyLimits
-) -> tuple[str, ...]:
-    """Return the joints whose servos show why the filter tripped; empty where none does."""
-    guilty = np.zeros(len(joints), dtype=np.bool_)
-    silent = (state.status & NO_REPLY) != 0
-    if reason & SafetyReason.LOST_SERVO:
-        guilty |= silent
-    if reason & SafetyReason.HARDWARE_ERROR:
-        guilty |= (state.status & ~NO_REPLY) != 0
-    if reason & SafetyReason.OVER_TEMPERATURE:
-        guilty |= state.temperature_c > limits.temperature_c
-    if reason & SafetyReason.STALL:
-        guilty |= np.abs(state.current_a) > limits.stall_current_a
-    return tuple(joint for joint, is_so in zip(joints, guilty, strict=True) if is_so)
 
 
 def _percentiles(histogram: Histogram) -> DurationSpread:

@@ -64,9 +64,16 @@ def run_steps(steps: Iterable[Step]) -> tuple[str, ...]:
         A line for every step that failed.
     """
     faults: list[str] = []
+
+    def run(name: str, step: Callable[[], object]) -> None:
+        with CleanupStep() as attempt:
+            step()
+        if attempt.error is not None:
+            faults.append(f"{name}: {one_line(attempt.error)}")
+
     with contextlib.ExitStack() as stack:
         for name, step in reversed(tuple(steps)):
-            stack.callback(_run_step, name, step, faults)
+            stack.callback(run, name, step)
     return tuple(faults)
 
 
@@ -79,13 +86,6 @@ def disconnect(*devices: object) -> tuple[str, ...]:
     named = [(device, getattr(device, "close", None)) for device in devices]
     steps = [(type(device).__name__, close) for device, close in named if callable(close)]
     return run_steps(steps)
-
-
-def _run_step(name: str, step: Callable[[], object], faults: list[str]) -> None:
-    with CleanupStep() as attempt:
-        step()
-    if attempt.error is not None:
-        faults.append(f"{name}: {one_line(attempt.error)}")
 
 
 def one_line(error: BaseException) -> str:

@@ -69,8 +69,11 @@ class WorkspaceGuard:
             start_rad: where it was sent last [rad].
             wanted_rad: where it should go [rad].
         """
-        if self._clear_m > 0.0 and self._moved_m(wanted_rad) < self._clear_m:
-            return wanted_rad
+        if self._clear_m > 0.0:
+            turned = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)
+            # How far from where they then were the points may be at most.
+            if sum(abs(q - was) * reach_m for q, was, reach_m in turned) < self._clear_m:
+                return wanted_rad
         points = self._points_m(wanted_rad)
         self._clear_m, self._clear_rad = 0.0, wanted_rad
         if self._holds(points):
@@ -82,11 +85,6 @@ class WorkspaceGuard:
         if self._is_outside:
             self._reach_out(points)
         return reached
-
-    def _moved_m(self, q_rad: Sequence[float]) -> float:
-        """Return how far from where they were at `_clear_rad` the points may be at most [m]."""
-        turned = zip(q_rad, self._clear_rad, self._reach_m, strict=True)
-        return sum(abs(q - was) * reach_m for q, was, reach_m in turned)
 
     def _points_m(self, q_rad: Sequence[float]) -> FloatArray:
         return self._points_of(np.array(q_rad))
@@ -153,21 +151,18 @@ def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ..
             )
         return ()
     model = ArmModel.load(name)
-    box = station.workspace or _default_box(name, station)
+    box = station.workspace
+    if box is None:
+        if name not in ARM_MODELS:
+            raise UnusableInputError(
+                f"{station.where}: the arm model {name} has no workspace of its own. Add one in m: "
+                "workspace: {x: [lower, upper], y: [lower, upper], z: [lower, upper]}."
+            )
+        box = Workspace(*ARM_MODELS[name].workspace_m)
     return tuple(
         WorkspaceGuard(box, model.points_m, joints, model.reach_m)
         for joints in _arms(model, follower, station)
     )
-
-
-def _default_box(name: str, station: Station) -> Workspace:
-    spec = ARM_MODELS.get(name)
-    if spec is None:
-        raise UnusableInputError(
-            f"{station.where}: the arm model {name} has no workspace of its own. Add one in m: "
-            "workspace: {x: [lower, upper], y: [lower, upper], z: [lower, upper]}."
-        )
-    return Workspace(*spec.workspace_m)
 
 
 def _arms(model: ArmModel, follower: Follower, station: Station) -> list[list[int]]:

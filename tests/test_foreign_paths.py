@@ -35,14 +35,17 @@ WORDS = {
     "reads": "only read to be compared; nothing of it is shown, copied or sent",
 }
 REVIEWED = r"""
-collect/copies.py:_datasets_cache | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
-collect/copies.py:_datasets_cache | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
-collect/copies.py:_datasets_cache | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/copies.py:_used | folder / root | reads
+collect/copies.py:clear_pages | page.unlink() | ours
 collect/copies.py:clear_reviews | shutil.rmtree(folder) | listed
+collect/copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or home / 'datasets') | user
+collect/copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
+collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
+collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/encoder.py:LocalTake.__init__ | folder / f'{camera}.mkv' | paths
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
-collect/encoder_main.py:_Server._open | folder / f'{camera}.mkv' | paths
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
+collect/encoder_main.py:_Server.obey | folder / f'{camera}.mkv' | paths
 collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
@@ -59,9 +62,6 @@ collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_seal | leftover.unlink() | take
 collect/recovery.py:_set_torn_header_aside | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:_set_torn_header_aside | os.replace(header, header.with_name(f'{header.name}.torn')) | take
-collect/runs_of_takes.py:_used | folder / root | reads
-collect/runs_of_takes.py:clear_pages | page.unlink() | ours
-collect/runs_of_takes.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed
@@ -71,20 +71,22 @@ collect/withdrawal.py:_delete_take | folder.rmdir() | take
 collect/withdrawal.py:_delete_take | path.unlink() | take
 collect/withdrawal.py:_delete_take | shutil.rmtree(path) | take
 collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' | paths
+core/arm.py:ModelFile._folder | Path(places[0]) | ours
+core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
+core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
 core/files.py:write_atomically | path.parent / f'.{path.name}.{secrets.token_hex(4)}' | ours
 core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', folder)}.mkv' | paths
 core/journal_format.py:require_as_sealed | folder / name | take
-core/kinematics.py:ArmSpec.mjcf | Path(found.submodule_search_locations[0], *below.split('.'), *self.file.split('/')) | ours
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
-core/station.py:_beside | path.parent / model | user
-datasets/cache/folder.py:CacheFolder._evictable | self.path / form | ours
-datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+core/station.py:load_station | path.parent / model | user
 datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
 datasets/cache/folder.py:_remove_unused | shutil.rmtree(folder, ignore_errors=True) | ours
@@ -93,51 +95,52 @@ datasets/cache/folder.py:folder_bytes | folder.rglob(f'*{suffix}') | ours
 datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
-datasets/cache/lerobot_decode.py:decoded | decoding.root / clips[0].video | dataset
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
+datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
-datasets/check/frames.py:_files_of | info.root / info.data_name(c, f) | dataset
-datasets/check/videos.py:_claims | info.root / 'videos' / key | dataset
-datasets/check/videos.py:_claims | info.root / name | dataset
+datasets/check/frames.py:check_ranges | info.root / info.data_name(c, f) | dataset
+datasets/check/videos.py:_clips | info.root / 'videos' / key | dataset
+datasets/check/videos.py:_clips | info.root / name | dataset
 datasets/edit/actions.py:carry_out | stack.callback(shutil.rmtree, stage, ignore_errors=True) | ours
 datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
+datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
+datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
+datasets/edit/compose.py:_DataShelf.write | self._stage / name | dataset
+datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
+datasets/edit/compose.py:_VideoShelf._next | self._stage / name | dataset
+datasets/edit/compose.py:_VideoShelf.take | shutil.copy2(path, target) | dataset
+datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
-datasets/edit/compose_rows.py:_Reader.rows_of | info.root / info.data_name(chunk, file) | dataset
-datasets/edit/compose_rows.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf._next | self._stage / name | dataset
-datasets/edit/compose_videos.py:_Shelf.take | shutil.copy2(path, target) | dataset
-datasets/edit/compose_videos.py:_Shelf.take | staging.link(path, target) | dataset
-datasets/edit/delete.py:delete_takes | os.rename(root, stage) | ours
-datasets/edit/delete.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/episodes_table.py:_replace | part.replace(path) | dataset
+datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
+datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
-datasets/formats/registry.py:_write | os.replace(part, output) | ours
-datasets/formats/registry.py:_write | output.parent / f'.{output.name}.part' | ours
+datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
+datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
-datasets/formats/sink.py:_write | pictures / f'{len(videos)}.mkv' | ours
-datasets/formats/sink.py:_write | shutil.rmtree(pictures) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/formats/sink.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:_copy_rest | stage / own | dataset
 datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:_write | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
+datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
+datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
-datasets/harmonise/pictures.py:_cut | target.unlink(missing_ok=True) | ours
-datasets/harmonise/units.py:_ranges | folder / value | user
+datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
+datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
 datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
-datasets/labels/labelled.py:FolderLabels.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
+datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
@@ -146,7 +149,18 @@ datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/episodes.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/repair/description.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/repair/description.py:_rename | old.rename(new) | listed
+datasets/repair/description.py:_rename_features | os.replace(part, path) | dataset
+datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
+datasets/repair/description.py:_rename_features | videos / new | paths
+datasets/repair/description.py:_rename_features | videos / old | paths
+datasets/repair/description.py:_rename_near | parent / name | ours
+datasets/repair/description.py:_rename_near | parent / near[0] | listed
+datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept) | listed
+datasets/repair/description.py:mend_keys | folder / kept | listed
+datasets/repair/description.py:mend_keys | folder / name | listed
 datasets/repair/folder.py:clone | Path(folder, name) | listed
 datasets/repair/folder.py:clone | here / name | listed
 datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed
@@ -156,26 +170,14 @@ datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/frames.py:rewrite_files | path.unlink() | dataset
-datasets/repair/frames.py:salvage_files | path.unlink() | dataset
-datasets/repair/frames.py:write_table | os.replace(part, path) | dataset
-datasets/repair/keys.py:_rename_episode_columns | os.replace(part, path) | dataset
-datasets/repair/keys.py:_rename_features | shutil.move(videos / old, videos / new) | paths
-datasets/repair/keys.py:_rename_features | videos / new | paths
-datasets/repair/keys.py:_rename_features | videos / old | paths
-datasets/repair/keys.py:mend_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/keys.py:mend_keys | folder / kept | listed
-datasets/repair/keys.py:mend_keys | folder / name | listed
-datasets/repair/labels.py:_bring_telemetry | staging.link(old, new) | dataset
-datasets/repair/labels.py:label_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
-datasets/repair/names.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/names.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
-datasets/repair/names.py:_rename | old.rename(new) | listed
-datasets/repair/names.py:_rename_near | parent / name | ours
-datasets/repair/names.py:_rename_near | parent / near[0] | listed
-datasets/repair/tasks.py:_write | part.replace(path) | dataset
-datasets/repair/videos.py:_whole | os.replace(part, path) | dataset
+datasets/repair/labels.py:_bring | staging.link(record, target) | dataset
+datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
+datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
+datasets/repair/rows.py:salvage_files | path.unlink() | dataset
+datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/tables.py:mend_tasks | part.replace(path) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
+datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
 datasets/staging.py:clone | shutil.copy2(path, target) | dataset
 datasets/staging.py:clone | staging / path.relative_to(root) | dataset
@@ -194,22 +196,18 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
-failure_analysis/review/media.py:Media._keep | oldest.unlink(missing_ok=True) | ours
-failure_analysis/review/media.py:Media.video | part.replace(path) | take
-failure_analysis/review/media.py:Media.video | self._folder / f'{name}.mp4' | ours
-failure_analysis/review/source.py:TakeSource.take | path / name | take
+failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
+failure_analysis/review/takes.py:Media.video | part.replace(path) | take
+failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
+failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/checkpoints.py:read_checkpoint | folder / name | ours
-finetune/checkpoints.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
-finetune/checkpoints.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours
-finetune/checkpoints.py:write_checkpoint | os.replace(part, path) | ours
-finetune/checkpoints.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
-finetune/checkpoints.py:write_checkpoint | part.unlink(missing_ok=True) | ours
+finetune/closed_loop.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
 finetune/closed_loop.py:start_for | folder / f'reference_{name}.json' | ours
 finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
+finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours
 finetune/gate/promotion.py:_findings | Path(policy['path']) | reads
 finetune/gate/promotion.py:_findings | Path(run['path']) | reads
@@ -221,52 +219,55 @@ finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.replace(link
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.symlink_to(policy.absolute(), target_is_directory=True) | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
-finetune/hub_policy_results.py:_values | run.glob('*/' * depth + name) | ours
+finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/nominal_reference.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
-finetune/sweep.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
+finetune/training.py:read_checkpoint | folder / name | ours
+finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
+finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours
 finetune/training.py:train | (folder / name).unlink(missing_ok=True) | ours
 finetune/training.py:train | folder / name | ours
-finetune/tuning/ratio.py:choose | folder / f'{share:g}_{fold}.json' | ours
+finetune/training.py:write_checkpoint | os.replace(part, path) | ours
+finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
+finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
+finetune/tuning/recipes.py:_arm | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
 finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
+finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate_drift.py:_joints | folder / n | ours
+scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
-scripts/_edit_report.py:_part | target / name | user
-scripts/_edit_report.py:show | target / name | user
-scripts/_plan_results.py:_counted | folder / f'{name}.json' | user
-scripts/_plan_results.py:_counted | folder / name | user
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
+scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:_write_report | folder / name | ours
-scripts/diagnose.py:run | source.parent / f'{source.resolve().name}_diagnosis' | ours
+scripts/edit.py:_answer | target / name | user
+scripts/edit.py:_show | target / name | user
 scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
-scripts/finetune.py:_per_station | what.output_dir / plain_name(station, 'station') | paths
+scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
+scripts/plan.py:_counted | folder / f'{name}.json' | user
+scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
 scripts/record.py:run | root.with_name(f'{root.name}_journal') | ours
-sim/vx300s.py:folder | Path(found.submodule_search_locations[0]) | ours
-sim/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
-teleop/doctor/calibrations.py:folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
-teleop/doctor/cameras.py:_look_at | root / 'dev' / node.name | listed
-teleop/doctor/ports.py:_is_master | link.parent.parent / 'fdinfo' / link.name | listed
-teleop/doctor/ports.py:_latency_timer | root / 'sys/bus/usb-serial/devices' / name | listed
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIBRATION', home / 'calibration')) | user
+teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
+teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
+teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
 teleop/emulator/console.py:EmulatorConsole._hand | Path(words[1]) | user
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours
+teleop/servos/port.py:_has_other_end | link.parent.parent / 'fdinfo' / link.name | listed
 """  # noqa: E501
 
 MAKES_A_PATH = {"resolve", "absolute", "expanduser", "with_suffix", "with_stem", "with_name"}

@@ -25,7 +25,7 @@ PLATFORM_CALLS = "core/platform_calls.py"
 HELD = {
     "teleop/servos/port.py": {"select.poll"},  # `open` refuses first where there is none
     "teleop/servos/exchange.py": {"select.poll"},  # only on open ports
-    "scripts/_keys.py": {"select.select"},  # only on a terminal that gives key by key
+    "collect/operator/keys.py": {"select.select"},  # only on a terminal that gives key by key
     "teleop/emulator/bus.py": {"select.select"},  # only on open pseudo-terminals
     "collect/encoder.py": {"pass_fds="},  # only where HANDLES_CAN_BE_PASSED
 }

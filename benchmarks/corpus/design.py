@@ -17,8 +17,7 @@ import numpy as np
 
 from benchmarks.corpus.errant import ERRORS, HELD_OUT_ERRORS
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps import mechanisms_of
-from gaploop.sim.gaps.catalog import HeldOut
+from gaploop.sim.gaps import HeldOut, mechanisms_of
 
 TRAIN_TASKS: Final = ("pick_place", "pick_lift")
 TEST_TASK: Final = "stack_cube"

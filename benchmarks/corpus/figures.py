@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.corpus import benchmark, study
+from benchmarks.corpus import benchmark, fit, study
 from benchmarks.corpus.benchmark import Prediction
 from benchmarks.corpus.design import BLIND, SHIFTS, DrawnStation
+from benchmarks.corpus.fit import targets
 from benchmarks.corpus.record import STATIONS
 from benchmarks.corpus.study import Failure
 from gaploop.core.errors import UnusableInputError
@@ -20,9 +21,9 @@ from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.attribution import features, fit
-from gaploop.failure_analysis.attribution.labelled import targets
+from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import EvidenceModel
+from gaploop.failure_analysis.attribution.station_labels import recalibrated
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
 
@@ -219,8 +220,8 @@ def _gains(
         drawn = np.argsort([rank[name] for name in stations], kind="stable")
         given, rest = drawn[:LABELS], drawn[LABELS:]
         rest = rest[~np.isin(stations[rest], stations[given])]
-        mended = fit.recalibrated(model, rows[given], of[given])
-        for result, judge in ((before, model), (after, mended)):
+        corrected = recalibrated(model, rows[given], of[given])
+        for result, judge in ((before, model), (after, corrected)):
             said = judge.shares(rows[rest]).argmax(axis=1)
             result.append(float(np.mean(said == truth[rest])))
     return before, after

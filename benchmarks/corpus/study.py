@@ -12,20 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.corpus import fit
 from benchmarks.corpus.benchmark import Case, Prediction
 from benchmarks.corpus.design import POLICY, SCRIPT
+from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.attribution import features, fit
-from gaploop.failure_analysis.attribution.evidence import rules_say
-from gaploop.failure_analysis.attribution.labelled import (
-    LabelledFailures,
-    balanced,
-    joined,
-    targets,
-)
+from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Judgement
 from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
+from gaploop.failure_analysis.attribution.rules import rule_evidence
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import registry
 
@@ -150,8 +146,8 @@ def evading(found: Sequence[Failure], references: Mapping[str, Reference]) -> li
 def _spoken(failure: Failure, reference: Reference) -> set[str]:
     """Return the signals that speak for what was injected."""
     take = failure.take
-    says = rules_say(take.measured, reference, take.failure_mode).seen
-    return {seen.signal for d, seen in says if d.value in take.dimensions}
+    rules = rule_evidence(take.measured, reference, take.failure_mode)
+    return {found.signal for d, found in rules.evidence if d.value in take.dimensions}
 
 
 def _shares_speaking(

@@ -25,7 +25,7 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.reference import load_reference
-from gaploop.finetune.adapt import MERGED, AdaptOptions, adapt
+from gaploop.finetune.adapt import MERGED, adapt
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
     DEMONSTRATION_SEEDS,
@@ -36,7 +36,8 @@ from gaploop.finetune.closed_loop import (
 )
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
-from gaploop.finetune.train_spec import TRACKED_SPECS
+from gaploop.finetune.tuning.presets import TRACKED_SPECS
+from gaploop.finetune.tuning.work import AdaptOptions
 
 SCENES: Final = 50_000
 """Scenes of the evaluations begin here, 1,000 to a seed; diagnosed rollouts begin at 0."""

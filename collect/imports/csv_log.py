@@ -1,28 +1,137 @@
-"""A CSV log to takes: windows around event onsets, and event-free windows of the same length.
+"""A CSV log to takes, by a mapping file that says which column is what and where takes lie.
 
-Which event a window holds goes to `truth.jsonl` only. Windows never overlap, never span a
-pause in the log, hold no event before their own, and end soon after its onset: what follows an
-event (the arm at rest, an operator's reset) would give the label away without saying anything
-about its cause.
+Takes are windows around event onsets, and event-free windows of the same length. Which event a
+window holds goes to `truth.jsonl` only. Windows never overlap, never span a pause in the log, hold
+no event before their own, and end soon after its onset: what follows an event (the arm at rest, an
+operator's reset) would give the label away without saying anything about its cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.collect.imports.csv_mapping import ISO, TIME_UNITS, CsvMapping
 from gaploop.collect.imports.takes import ImportedTake, import_uid
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import sha256
+from gaploop.core.schema import check_keys, load_yaml, number
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, TakeKind
+
+SCHEMA: Final = "gaploop.csv.v1"
+TIME_UNITS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+"""Unit of a numeric time column to nanoseconds."""
+ISO: Final = "iso8601"
+
+
+@dataclass(frozen=True)
+class CsvMapping:
+    """How to read one kind of CSV log.
+
+    Attributes:
+        time_column: column with the time.
+        time_unit: `iso8601`, or a unit of `TIME_UNITS` for numbers.
+        channels: column to (telemetry name, unit).
+        events: boolean column to the name of the event that begins where it turns true.
+        before_s: take before an event's onset [s].
+        after_s: take after it [s].
+        max_gap_s: a take never spans a longer pause in the log [s].
+        controls: how many event-free takes to cut, at most.
+        clear_s: how far a control keeps from any event [s].
+    """
+
+    where: str
+    separator: str
+    decimal: str
+    time_column: str
+    time_unit: str
+    channels: Mapping[str, tuple[str, str]]
+    events: Mapping[str, str] = field(default_factory=dict)
+    before_s: float = 20.0
+    after_s: float = 5.0
+    max_gap_s: float = 3.0
+    controls: int = 0
+    clear_s: float = 20.0
+    robot_type: str = ""
+    task: str = ""
+    station: str = ""
+
+    @property
+    def length_s(self) -> float:
+        """Length of every take [s]."""
+        return self.before_s + self.after_s
+
+
+def load_mapping(path: Path) -> CsvMapping:
+    """Read and check a mapping file.
+
+    Raises:
+        UnusableInputError: what is wrong in it, where, and what is valid.
+    """
+    value, where = load_yaml(path, "Mapping"), str(path)
+    if value.get("schema") != SCHEMA:
+        raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {value.get('schema')!r}.")
+    words = ("schema", "separator", "decimal", "robot_type", "task", "station")
+    keys = (*words, "time", "channels", "events", "window", "controls")
+    check_keys(value, keys, where, ("time", "channels"))
+    time = _mapping(value, "time", where)
+    check_keys(time, ("column", "unit"), f"{where}: time", ("column", "unit"))
+    if time["unit"] not in (ISO, *TIME_UNITS):
+        raise unknown_choice("time unit", time["unit"], (ISO, *TIME_UNITS), where)
+    window, controls = _mapping(value, "window", where), _mapping(value, "controls", where)
+    check_keys(window, ("before_s", "after_s", "max_gap_s"), f"{where}: window")
+    check_keys(controls, ("takes", "clear_s"), f"{where}: controls")
+    separator, decimal = str(value.get("separator", ",")), str(value.get("decimal", "."))
+    if len(separator) != 1 or len(decimal) != 1 or separator == decimal:
+        raise UnusableInputError(
+            f"{where}: separator {separator!r} and decimal {decimal!r} must be two different "
+            "characters."
+        )
+    return CsvMapping(
+        where,
+        separator,
+        decimal,
+        str(time["column"]),
+        str(time["unit"]),
+        _channels(_mapping(value, "channels", where), where),
+        {str(k): str(v) for k, v in _mapping(value, "events", where).items()},
+        number(window.get("before_s", 20.0), f"{where}: before_s", 0, 3600),
+        number(window.get("after_s", 5.0), f"{where}: after_s", 0, 3600),
+        number(window.get("max_gap_s", 3.0), f"{where}: max_gap_s", 1e-6, 3600),
+        int(number(controls.get("takes", 0), f"{where}: controls: takes", 0, 1e6)),
+        number(controls.get("clear_s", 20.0), f"{where}: controls: clear_s", 0, 3600),
+        *(str(value.get(key, "")) for key in ("robot_type", "task", "station")),
+    )
+
+
+def _mapping(value: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    found = value.get(key) or {}
+    if not isinstance(found, dict):
+        raise UnusableInputError(f"{where}: {key} must be a mapping, got {found!r}.")
+    return found
+
+
+def _channels(value: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
+    if not value:
+        raise UnusableInputError(f"{where}: channels is empty. Name at least one column.")
+    channels: dict[str, tuple[str, str]] = {}
+    for column, spec in value.items():
+        place = f"{where}: channel {column!r}"
+        if not isinstance(spec, dict):
+            raise UnusableInputError(f"{place} must be {{name: …, unit: …}}, got {spec!r}.")
+        check_keys(spec, ("name", "unit"), place, ("name", "unit"))
+        name = str(spec["name"])
+        if "/" in name or name == "t_ns" or name in {n for n, _ in channels.values()}:
+            raise UnusableInputError(f"{place}: name {name!r} is taken or holds a slash.")
+        channels[str(column)] = (name, str(spec["unit"]))
+    return channels
+
 
 _TRUE = frozenset(("true", "1", "1.0", "yes"))
 
@@ -153,7 +262,9 @@ def _floats(column: Any, decimal: str, source: Path) -> FloatArray:
 def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
     """Return windows around event onsets and event-free ones, in order of time, and notes."""
     onsets = sorted(
-        (int(row), event) for event, active in log.active.items() for row in _onsets(active)
+        (int(row), event)
+        for event, active in log.active.items()
+        for row in np.flatnonzero(active & ~np.concatenate(([False], active[:-1])))
     )
     around, skipped = _around_events(log, mapping, onsets)
     free = _controls(log, mapping, around) if mapping.controls else []
@@ -164,11 +275,6 @@ def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
     if not log.active and not mapping.controls:
         free = _controls(log, mapping, [])
     return sorted([*around, *free], key=lambda w: w.rows.start), notes
-
-
-def _onsets(active: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return rows where an event begins."""
-    return np.flatnonzero(active & ~np.concatenate(([False], active[:-1])))
 
 
 def _around_events(
@@ -189,7 +295,12 @@ def _around_events(
         elif rows.start < last.stop or busy[rows.start : row].any():
             skipped["followed one too soon"] += 1
         else:
-            windows.append(TakeRows(rows, event, _onsets_in(log, rows, onsets)))
+            inside = tuple(
+                (other, float(log.t_ns[at] - log.t_ns[rows.start]) * 1e-9)
+                for at, other in onsets
+                if rows.start <= at < rows.stop
+            )
+            windows.append(TakeRows(rows, event, inside))
     return windows, skipped
 
 
@@ -206,14 +317,6 @@ def _rows(log: Log, start_ns: int, mapping: CsvMapping) -> slice | None:
     return slice(first, stop)
 
 
-def _onsets_in(
-    log: Log, rows: slice, onsets: list[tuple[int, str]]
-) -> tuple[tuple[str, float], ...]:
-    inside = [(row, event) for row, event in onsets if rows.start <= row < rows.stop]
-    t_ns = log.t_ns
-    return tuple((event, float(t_ns[row] - t_ns[rows.start]) * 1e-9) for row, event in inside)
-
-
 def _controls(log: Log, mapping: CsvMapping, around: list[TakeRows]) -> list[TakeRows]:
     """Return event-free windows, evenly chosen among all that fit one after another."""
     busy = np.zeros(len(log.t_ns), dtype=bool)
@@ -222,21 +325,7 @@ def _controls(log: Log, mapping: CsvMapping, around: list[TakeRows]) -> list[Tak
     busy_ns = log.t_ns[busy]
     clear_ns = round(mapping.clear_s * 1e9)
     taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
-    fitting = list(_free(log, mapping, busy_ns, clear_ns, taken))
-    if not mapping.controls or len(fitting) <= mapping.controls:
-        return fitting
-    chosen = np.linspace(0, len(fitting) - 1, mapping.controls).round().astype(int)
-    return [fitting[i] for i in chosen]
-
-
-def _free(
-    log: Log,
-    mapping: CsvMapping,
-    busy_ns: NDArray[np.int64],
-    clear_ns: int,
-    taken: list[tuple[int, int]],
-) -> Iterator[TakeRows]:
-    row = 0
+    fitting, row = list[TakeRows](), 0
     while row < len(log.t_ns):
         rows = _rows(log, int(log.t_ns[row]), mapping)
         if rows is None:
@@ -249,8 +338,12 @@ def _free(
         elif any(a <= last and first <= b for a, b in taken):
             row += 1
         else:
-            yield TakeRows(rows)
+            fitting.append(TakeRows(rows))
             row = rows.stop
+    if not mapping.controls or len(fitting) <= mapping.controls:
+        return fitting
+    chosen = np.linspace(0, len(fitting) - 1, mapping.controls).round().astype(int)
+    return [fitting[i] for i in chosen]
 
 
 def _take(log: Log, mapping: CsvMapping, window: TakeRows, digest: str, name: str) -> ImportedTake:

@@ -82,7 +82,8 @@ def write_takes(
         UnusableInputError: the journal can't be written.
     """
     writable_folder(journal, "Journal")
-    known = _known_truth(journal)
+    truths = journal / journal_format.TRUTH
+    known = set(json_lines(truths, "a truth record", lambda value, _where: str(value["uid"])))
     written = 0
     for take in takes:
         folder = inside(journal, take.info.uid, "uid")
@@ -98,8 +99,3 @@ def write_takes(
         if on_take is not None:
             on_take()
     return ImportReport(written, len(takes) - written, tuple(notes))
-
-
-def _known_truth(journal: Path) -> set[str]:
-    path = journal / journal_format.TRUTH
-    return set(json_lines(path, "a truth record", lambda value, _where: str(value["uid"])))

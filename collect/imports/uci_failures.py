@@ -92,30 +92,23 @@ def _cases(path: Path) -> Iterator[tuple[str, FloatArray]]:
         if words and not label:
             label, start, rows = words[0], number, []
         elif words:
-            rows.append(_numbers(words, path, number))
+            try:
+                values = [float(word) for word in words]
+            except ValueError:
+                values = [math.nan]
+            if not all(map(math.isfinite, values)):
+                raise UnusableInputError(
+                    f"{path}, line {number}: {' '.join(words)[:60]!r} are not numbers. "
+                    "Expected six."
+                )
+            rows.append(values)
         elif label:
-            yield label, _matrix(rows, path, start)
+            if len(rows) != SAMPLES or any(len(row) != len(CHANNELS) for row in rows):
+                raise UnusableInputError(
+                    f"{path}, line {start}: a case must have {SAMPLES} rows of {len(CHANNELS)} "
+                    f"numbers, this one has {len(rows)} rows. Get the file again from UCI."
+                )
+            yield label, np.array(rows)
             label, found = "", True
     if not found:
         raise UnusableInputError(f"{path} holds no cases. Name an lp*.data file of the UCI set.")
-
-
-def _numbers(words: list[str], path: Path, number: int) -> list[float]:
-    try:
-        found = [float(word) for word in words]
-    except ValueError:
-        found = [math.nan]
-    if not all(map(math.isfinite, found)):
-        raise UnusableInputError(
-            f"{path}, line {number}: {' '.join(words)[:60]!r} are not numbers. Expected six."
-        )
-    return found
-
-
-def _matrix(rows: list[list[float]], path: Path, start: int) -> FloatArray:
-    if len(rows) != SAMPLES or any(len(row) != len(CHANNELS) for row in rows):
-        raise UnusableInputError(
-            f"{path}, line {start}: a case must have {SAMPLES} rows of {len(CHANNELS)} numbers, "
-            f"this one has {len(rows)} rows. Get the file again from UCI."
-        )
-    return np.array(rows)

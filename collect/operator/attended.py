@@ -1,27 +1,41 @@
-"""A session with an operator: takes begin on a key, and a person says how they went."""
+"""A session with an operator: takes begin on a key, and a person says how they went.
+
+A thread records what lacks and connects anew what was lost; whoever calls `AttendedSession.run`
+shows and hears keys meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
+from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
+from gaploop.collect.devices import LoopMonitor, SessionDevices
 from gaploop.collect.journal import JournalWriter
-from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.loop_monitor import LoopMonitor
-from gaploop.collect.operator.suggesting import LabelSuggester
+from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
+from gaploop.collect.operator.console import OperatorConsole, Quotas
+from gaploop.collect.operator.machine import Suggestion
+from gaploop.collect.operator.view import QuotaBar, SetUp
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
+from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
+from gaploop.collect.setup_words import change_words, words
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
 from gaploop.core.errors import DeviceError
-from gaploop.core.protocols import Leader, TakeSink
+from gaploop.core.protocols import Leader, Suggest, TakeSink
+from gaploop.core.station import Station
 from gaploop.core.types import Tick
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.loop import run_loop
+from gaploop.teleop.stopping import CleanupStep
 
 PATIENCE: Final = 10_000
 """Attempts per take that are asked for: a person decides when to give up."""
+REMEMBERED: Final = 5
+"""Takes of earlier sessions that can be labelled anew."""
 
 
 class Operator(Attendant):
@@ -176,3 +190,198 @@ class _Beginning:
         if self._say is not None:
             say, self._say = self._say, None
             say()
+
+
+class AttendedSession:
+    """Records in a thread of its own, with the devices of a session and an operator.
+
+    Args:
+        devices: started by now.
+        spec: what the takes share.
+        quotas: what to record, in this order.
+        console: shared with the thread.
+        book: what has been said about the takes.
+        suggest: returns label fields for a take that failed.
+        station: where it is recorded.
+        stopped: numbers of the signals that came.
+        publish: begins a publication; must not wait.
+        attempts: runs the attempts of a policy that drives, if one does.
+        progress: says how far the campaign has come that is followed, if one is.
+        always: conditions that are set up for all takes.
+        by_hand: a person sets the station up, and says when it is.
+        patience_s: where nobody is asked, how long to wait for what is in a take's way [s].
+    """
+
+    def __init__(
+        self,
+        devices: SessionDevices,
+        spec: SessionSpec,
+        quotas: Sequence[Quota],
+        console: OperatorConsole,
+        book: LabelBook,
+        *,
+        suggest: Suggest,
+        station: Station,
+        stopped: list[int],
+        publish: Callable[[], None],
+        attempts: Attempts | None = None,
+        progress: Callable[[], CampaignProgress] | None = None,
+        always: Mapping[str, Any] = MappingProxyType({}),
+        by_hand: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._devices, self._spec, self._quotas = devices, spec, tuple(quotas)
+        self._console, self._book, self._station = console, book, station
+        self._stopped, self._publish, self._attempts = stopped, publish, attempts
+        self._progress, self._always, self._by_hand = progress, dict(always), by_hand
+        self._suggester = LabelSuggester(suggest, console.suggested)
+        if progress is None:  # a campaign is counted from the journal, which takes a while
+            console.on_label = self._count
+        self._wanted = sum(quota.takes for quota in quotas)
+        self._results: list[TakeResult] = []
+        self._recovered = self._lacking = 0
+        self._end: SessionEnd | None = None
+        given = (lambda: devices.monitor, self._suggester, self._recount, self._results.append)
+        self._operator = (
+            Operator(console, *given, patience_s)
+            if attempts is None
+            else Supervisor(attempts, console, *given, patience_s)
+        )
+        for uid, outcome, said in known_takes(spec.journal, REMEMBERED):
+            console.remember(uid, outcome, said)
+        self._held = held(spec.journal, spec.kind, quotas, resume=spec.resume).total()
+        self._count()
+
+    def run(self, turn: Callable[[], None]) -> SessionEnd:
+        """Record until everything is, or the operator stops.
+
+        Args:
+            turn: hears keys and shows how things stand; returns after some 10 ms.
+
+        Raises:
+            DeviceError: a device failed, or the journal can't be written.
+        """
+        attempt = CleanupStep()
+
+        def guarded() -> None:
+            with attempt:
+                self._end = self._record()
+
+        thread = threading.Thread(target=guarded, name="session")
+        thread.start()
+        try:
+            # To its end, which takes a while where takes are still sealed: until then the
+            # operator sees that, and can stop the arm.
+            while thread.is_alive():
+                turn()
+                if self._stopped and not self._console.left:
+                    self._console.leave()
+                if self._console.left:
+                    self._devices.let_go()
+        finally:
+            self._console.leave()
+            self._devices.let_go()
+            thread.join()
+        if attempt.error is not None:
+            raise attempt.error
+        if self._end is None:
+            raise RuntimeError("the session ended without saying how")
+        return self._end
+
+    def close(self) -> None:
+        """Give up what is still being worked out."""
+        self._suggester.close()
+
+    def _record(self) -> SessionEnd:
+        reconnected, trip = drive_on(
+            self._devices,
+            self._record_what_lacks,
+            self._is_over,
+            finished=None if self._console.asks else lambda: len(self._results),
+        )
+        self._recount()
+        return SessionEnd(
+            takes=tuple(replace(r, outcome=self._operator.outcome(r)) for r in self._results),
+            counted=self._wanted - self._lacking,
+            wanted=self._wanted,
+            recovered=self._recovered,
+            interrupted=bool(self._stopped) or self._lacking > 0,
+            reconnected=reconnected,
+            trip=trip,
+        )
+
+    def _record_what_lacks(self) -> bool:
+        """Record with the devices as they are connected now; return whether more is to be."""
+        quotas = self._quotas
+        if self._results and self._progress is None and not self._spec.resume:
+            quotas = (replace(quotas[0], takes=self._lacking),)
+        end = record_takes(
+            self._spec,
+            quotas,
+            self._devices.rig,
+            self._devices.leader,
+            set_up=self._set_up,
+            stop=self._is_over,
+            publish=self._publish,
+            attendant=self._operator,
+        )
+        self._recovered += end.recovered
+        is_filled = self._count()
+        if self._console.left:
+            return False
+        return not is_filled or self._console.finish(lambda: not self._count())
+
+    def _is_over(self) -> bool:
+        return bool(self._stopped) or self._console.left
+
+    def _set_up(self, quota: Quota, before: Quota | None) -> bool:
+        grid = self._station.grid
+        had = {} if before is None else before.conditions
+        change = change_words(None if before is None else had, quota.conditions, grid)
+        conditions = {**self._always, **quota.conditions}
+        ask = self._by_hand and change != "nothing to change" and bool(conditions or had)
+        there = SetUp(words(conditions, grid), conditions, grid, quota.takes)
+        change = change[:1].upper() + change[1:]
+        asked = SetUp(change, conditions, grid, quota.takes) if ask else there
+        going = self._console.await_set_up(asked, ask=ask)
+        self._console.show(there if conditions else SetUp())
+        return going
+
+    def _recount(self) -> None:
+        """Count anew what labels say, of quotas and of a policy's successes; may take time."""
+        self._count()
+        if self._attempts is not None:
+            outcomes = {r.uid: self._console.outcome(r.uid, r.outcome) for r in self._results}
+            self._attempts.judged(outcomes)
+
+    def _count(self) -> bool:
+        """Tell the console how far the quotas are filled; return whether they are."""
+        if self._progress is None:
+            counted = self._held + sum(
+                counts(
+                    self._spec.kind,
+                    self._console.outcome(r.uid, r.outcome),
+                    self._console.taken_back(r.uid),
+                )
+                for r in self._results
+            )
+            self._lacking = max(0, self._wanted - counted)
+            self._console.tell(Quotas(counted, self._wanted))
+            return not self._lacking
+        self._book.flush()
+        now = self._progress()
+        self._lacking = now.wanted - now.have
+        bars = tuple(_bars(now, self._station.grid))
+        self._console.tell(Quotas(now.have, now.wanted, bars, now.left_s))
+        return not self._lacking
+
+
+def _bars(now: CampaignProgress, grid: tuple[int, int]) -> Iterator[QuotaBar]:
+    """Yield a bar for every dimension, and one for each of its set-ups where it has several."""
+    for dimension, setups in now.by_dimension().items():
+        have = sum(min(s.have, s.wanted) for s in setups)
+        yield QuotaBar(
+            (dimension or "takes").replace("_", " "), have, sum(s.wanted for s in setups)
+        )
+        for setup in setups if len(setups) > 1 else ():
+            yield QuotaBar(f"· {words(setup.conditions, grid)}", setup.have, setup.wanted)

@@ -17,17 +17,17 @@ from typing import Any, Final
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
-from gaploop.collect.operator.inquiry import Suggestion
-from gaploop.collect.operator.screen_content import (
-    Driven,
-    Loop,
-    QuotaBar,
-    ScreenContent,
-    SetUp,
-    TakeSeen,
+from gaploop.collect.operator.machine import (
+    Act,
+    Deed,
+    SessionStage,
+    SessionState,
+    StageTiming,
+    Suggestion,
 )
 from gaploop.collect.operator.sounds import Sound
-from gaploop.collect.operator.state import Act, Deed, SessionStage, SessionState, StageTiming
+from gaploop.collect.operator.view import Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.rollout import Driven
 from gaploop.core.vocabulary import Outcome
 
 LOOK_S: Final = 0.05

@@ -1,31 +1,307 @@
 """The states of a recording session: ready → recording → verdict → reset → ready.
 
-Pure: `press`, `begun`, `ended`, `tick` and the rest take a `SessionState` and a time and return the
-next `SessionState` and what is to be done. Whoever holds the state does it. Time is any monotonic
-clock [s].
+Pure: no time, no device, no file. `press`, `begun`, `ended`, `tick` and the rest take a
+`SessionState` and a time and return the next `SessionState` and what is to be done; whoever holds
+the state does it. Time is any monotonic clock [s].
 
 Right ends a take early, ends the reset, and passes over a question; left throws the take away
 and records it again; Esc ends the session: as in lerobot-record. A take starts only from
-`READY`, and only when the reset before it is over.
+`READY`, and only when the reset before it is over. After it an `Inquiry` asks how it went; for a
+failure what was seen, and why. Anything may be passed over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from gaploop.collect.operator.commands import Command
-from gaploop.collect.operator.inquiry import (
-    RERECORDED,
-    Inquiry,
-    Question,
-    Said,
-    Suggestion,
-    discarded,
+from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome
+
+type Said = Mapping[str, Any]
+"""Label field to value, as in `core.labels`."""
+
+
+class Question(StrEnum):
+    """What is asked."""
+
+    OUTCOME = "outcome"
+    MODE = "failure_mode"
+    DIMENSION = "dimensions"
+    REASON = "discard_reason"
+
+
+ASKED: Final = MappingProxyType(
+    {
+        Question.OUTCOME: "How did it go?",
+        Question.MODE: "What was seen?",
+        Question.DIMENSION: "Why?",
+        Question.REASON: "Why discard it?",
+    }
 )
-from gaploop.collect.operator.state import BETWEEN, RUNS_ON, Act, Deed, SessionStage, SessionState
+REASONS: Final = (
+    "operator error",
+    "wrong set-up",
+    "disturbed",
+    "equipment",
+    "bad demonstration",
+    "other",
+)
+RERECORDED: Final = "re-recorded"
+CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
+    {
+        Question.OUTCOME: (Outcome.SUCCESS.value, Outcome.FAILURE.value, Outcome.DISCARDED.value),
+        Question.MODE: tuple(mode.value for mode in FailureMode),
+        Question.DIMENSION: tuple(dimension.value for dimension in GapDimension),
+        Question.REASON: REASONS,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What the machine thinks; a person's word counts.
+
+    Attributes:
+        outcome: how it seems to have ended, or None.
+        mode: a failure mode, or "".
+        dimension: a gap dimension, or "".
+    """
+
+    outcome: Outcome | None = None
+    mode: str = ""
+    dimension: str = ""
+
+    @classmethod
+    def of(cls, labels: Mapping[str, object], outcome: Outcome | None = None) -> Suggestion:
+        """Read what a `Suggest` returned; what isn't in the vocabulary is passed over."""
+        mode, dimensions = labels.get("failure_mode"), labels.get("dimensions")
+        known = CHOICES[Question.DIMENSION]
+        shares = dimensions if isinstance(dimensions, Mapping) else {}
+        shares = {d: s for d, s in shares.items() if d in known and isinstance(s, int | float)}
+        return cls(
+            outcome,
+            str(mode) if mode in CHOICES[Question.MODE] else "",
+            max(shares, key=lambda d: shares[d], default=""),
+        )
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """A take about which the operator is asked.
+
+    Attributes:
+        uid: the take.
+        question: what is asked now.
+        suggestion: what is marked unless the operator marks something else.
+        marked: place of the answer that the operator has marked, or None.
+        purpose: the take's dimensions where it doesn't fail.
+    """
+
+    uid: str
+    question: Question = Question.OUTCOME
+    suggestion: Suggestion = Suggestion()
+    marked: int | None = None
+    purpose: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The answers there are."""
+        return CHOICES[self.question]
+
+    @property
+    def at(self) -> int | None:
+        """Place of the answer that is marked, by the operator or the suggestion."""
+        if self.marked is not None:
+            return self.marked
+        suggested = {
+            Question.OUTCOME: self.suggestion.outcome.value if self.suggestion.outcome else "",
+            Question.MODE: self.suggestion.mode,
+            Question.DIMENSION: self.suggestion.dimension,
+        }.get(self.question, "")
+        return self.choices.index(suggested) if suggested in self.choices else None
+
+    def mark(self, step: int) -> Inquiry:
+        """Mark the answer `step` places further down, round and round."""
+        here = self.at
+        start = here if here is not None else (-1 if step > 0 else 0)
+        return replace(self, marked=(start + step) % len(self.choices))
+
+    def suggest(self, suggestion: Suggestion) -> Inquiry:
+        """Take a suggestion in; the outcome that was proposed before stays unless it has one."""
+        outcome = suggestion.outcome or self.suggestion.outcome
+        return replace(self, suggestion=replace(suggestion, outcome=outcome))
+
+    def answer(self, place: int) -> tuple[Inquiry | None, Said]:
+        """Give the answer at `place`; return what is asked next, if anything, and what was said."""
+        value = self.choices[place]
+        if self.question is Question.OUTCOME:
+            if value == Outcome.FAILURE.value:
+                # Its dimensions are its cause: what it was recorded for isn't that.
+                return self._ask(Question.MODE), _cleared(Outcome.FAILURE, {})
+            said = _cleared(Outcome(value), self.purpose)
+            return (self._ask(Question.REASON) if value == Outcome.DISCARDED.value else None), said
+        if self.question is Question.MODE:
+            return self._ask(Question.DIMENSION), {Question.MODE.value: value}
+        if self.question is Question.DIMENSION:
+            return None, {Question.DIMENSION.value: {value: 1.0}}
+        return None, {Question.REASON.value: value}
+
+    def skip(self) -> tuple[Inquiry | None, Said]:
+        """Pass over the question: the outcome stays as sealed, a mode and a dimension open."""
+        if self.question is Question.MODE:
+            return self._ask(Question.DIMENSION), {}
+        return None, {}
+
+    def _ask(self, question: Question) -> Inquiry:
+        return replace(self, question=question, marked=None)
+
+
+def _cleared(outcome: Outcome, dimensions: Mapping[str, float]) -> dict[str, Any]:
+    """Return what an outcome says, with what an earlier one said taken back."""
+    return {
+        "outcome": outcome.value,
+        "failure_mode": "",
+        "dimensions": dict(dimensions),
+        "discard_reason": "",
+    }
+
+
+def discarded(reason: str, purpose: Mapping[str, float]) -> Said:
+    """Return what is said of a take that is thrown away for a known reason."""
+    return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": reason}
+
+
+class SessionStage(StrEnum):
+    """What a session is doing."""
+
+    SET_UP = "set up"
+    """The station is being changed for the next conditions; the operator says when."""
+    READY = "ready"
+    STARTING = "starting"
+    """A take was asked for and hasn't begun yet."""
+    RECORDING = "recording"
+    ENDING = "ending"
+    """The take was told to end."""
+    VERDICT = "verdict"
+    RESET = "reset"
+    DONE = "done"
+    """Everything is recorded; labels can still be taken back."""
+    ENDED = "ended"
+
+
+BETWEEN: Final = (SessionStage.SET_UP, SessionStage.READY, SessionStage.RESET, SessionStage.DONE)
+"""Stages in which nothing is recorded or asked, and earlier takes can be labelled anew."""
+RUNS_ON: Final = (SessionStage.STARTING, SessionStage.RECORDING, SessionStage.ENDING)
+
+
+class Deed(StrEnum):
+    """What is to be done outside."""
+
+    START = "start"
+    """Let the next take begin."""
+    END = "end"
+    """End the take that is being recorded."""
+    LABEL = "label"
+    """Write down what was said."""
+    UNDO = "undo"
+    LEAVE = "leave"
+    """End the session."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing to be done.
+
+    Attributes:
+        deed: what.
+        uid: the take that a label is about.
+        said: label fields to values.
+        anew: the first word about this take: with those that follow it is taken back as one.
+    """
+
+    deed: Deed
+    uid: str = ""
+    said: Said = MappingProxyType({})
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class StageTiming:
+    """How long the stages last.
+
+    Attributes:
+        episode_s: longest take [s].
+        reset_s: time for putting things back [s].
+        auto_start: the next take begins when that is over, as in lerobot-record.
+    """
+
+    episode_s: float
+    reset_s: float
+    auto_start: bool = False
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """How a session stands.
+
+    Attributes:
+        timing: how long the stages last.
+        stage: what it is doing.
+        since_s: when that began [s].
+        stood_s: how long the stage's clock has stood still [s].
+        paused_s: when it was last paused [s], or None where it isn't.
+        inquiry: what the operator is asked, of the take just ended or of an earlier one.
+        verdict: what the operator has said of the take before it ended.
+        leaving: the session ends after this take's verdict.
+        blocked: why no take may start, such as a trip; "" where it may.
+        takes: uids of the takes that can be labelled anew, oldest first.
+        purposes: uid to the dimensions that the take has where it doesn't fail.
+        pointed: place in `takes` that the operator points at, or None for the newest.
+    """
+
+    timing: StageTiming
+    stage: SessionStage = SessionStage.READY
+    since_s: float = 0.0
+    stood_s: float = 0.0
+    paused_s: float | None = None
+    inquiry: Inquiry | None = None
+    verdict: Command | None = None
+    leaving: bool = False
+    blocked: str = ""
+    takes: tuple[str, ...] = ()
+    purposes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pointed: int | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the clock stands still."""
+        return self.paused_s is not None
+
+    def elapsed_s(self, now_s: float) -> float:
+        """Return for how long the stage's clock has run [s]."""
+        until_s = now_s if self.paused_s is None or self.stage in RUNS_ON else self.paused_s
+        return max(0.0, until_s - self.since_s - self.stood_s)
+
+    def left_s(self, now_s: float) -> float | None:
+        """Return the time that the stage has left [s]; None where it has no end of its own."""
+        limits = {
+            SessionStage.RECORDING: self.timing.episode_s,
+            SessionStage.RESET: self.timing.reset_s,
+        }
+        limit_s = limits.get(self.stage)
+        return None if limit_s is None else max(0.0, limit_s - self.elapsed_s(now_s))
+
+    @property
+    def at(self) -> str:
+        """Uid of the take that the operator points at; "" where there is none."""
+        if not self.takes:
+            return ""
+        return self.takes[-1 if self.pointed is None else self.pointed]
+
 
 SETTLE_S: Final = 0.4
 """A press this soon after a take began or ended was meant for the state before [s]."""
@@ -200,7 +476,12 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
     if command is Command.NEXT:
         return _go_on(state, now_s)
     if command in (Command.UP, Command.DOWN):
-        return _point(state, -1 if command is Command.UP else 1), ()
+        if not state.takes:
+            return state, ()
+        last = len(state.takes) - 1
+        place = last if state.pointed is None else state.pointed
+        place += -1 if command is Command.UP else 1
+        return replace(state, pointed=min(last, max(0, place))), ()
     if command is Command.UNDO:
         return state, (Act(Deed.UNDO),)
     if not state.at:
@@ -229,14 +510,6 @@ def _go_on(state: SessionState, now_s: float) -> Step:
     return _start(state, now_s)
 
 
-def _point(state: SessionState, step: int) -> SessionState:
-    if not state.takes:
-        return state
-    last = len(state.takes) - 1
-    here = last if state.pointed is None else state.pointed
-    return replace(state, pointed=min(last, max(0, here + step)))
-
-
 def _answered(
     state: SessionState, command: Command, now_s: float, *, anew_press: bool = True
 ) -> Step:
@@ -259,20 +532,15 @@ def _answered(
         said = discarded(RERECORDED, inquiry.purpose)
         return _heard(state, inquiry, (None, said), now_s)
     if command is Command.UNDO:
-        return _undone(state, inquiry)
+        if is_outcome:
+            return state, ()  # nothing has been answered
+        asked = None
+        if state.stage is SessionStage.VERDICT:  # back to the first question
+            asked = replace(inquiry, question=Question.OUTCOME, marked=None)
+        return replace(state, inquiry=asked), (Act(Deed.UNDO),)
     if command is Command.STOP:
         return _leave(state, now_s)
     return state, ()
-
-
-def _undone(state: SessionState, inquiry: Inquiry) -> Step:
-    """Go back to the first question, if one has been answered."""
-    if inquiry.question is Question.OUTCOME:
-        return state, ()
-    asked = None
-    if state.stage is SessionStage.VERDICT:
-        asked = replace(inquiry, question=Question.OUTCOME, marked=None)
-    return replace(state, inquiry=asked), (Act(Deed.UNDO),)
 
 
 def _heard(

@@ -3,26 +3,139 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import Command, KeyMap
-from gaploop.collect.operator.hints import Hint, hints
-from gaploop.collect.operator.inquiry import ASKED, Inquiry, Question
-from gaploop.collect.operator.screen_content import (
-    Driven,
-    Loop,
-    QuotaBar,
-    ScreenContent,
-    SetUp,
-    TakeSeen,
+from gaploop.collect.operator.machine import (
+    ASKED,
+    BETWEEN,
+    RUNS_ON,
+    Inquiry,
+    Question,
+    SessionStage,
+    SessionState,
 )
-from gaploop.collect.operator.state import BETWEEN, RUNS_ON, SessionStage
-from gaploop.collect.speed_ramp import SUCCESSES
+from gaploop.collect.rollout import SUCCESSES, Driven
 from gaploop.core.vocabulary import Outcome
+
+
+@dataclass(frozen=True)
+class TakeSeen:
+    """One of the last takes.
+
+    Attributes:
+        number: its place in the journal's order in this session, from 1; 0 where it is older.
+        uid: the take.
+        said: label field to the value that stands.
+    """
+
+    number: int
+    uid: str
+    said: Mapping[str, Any]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that stands."""
+        return Outcome(self.said.get("outcome", Outcome.UNLABELLED))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How the control loop and the recorder do.
+
+    Attributes:
+        control_hz: turns per second over the last seconds [Hz].
+        fps: policy frames per second that are asked for [Hz].
+        missed: turns skipped since the session began.
+        dropped: camera to pictures of the take that the encoder couldn't take.
+        behind_s: the time whose pictures wait to be encoded [s], 0 where that isn't unusual.
+        trips: how often the safety filter has tripped.
+        trip: why it has tripped now and what to do, in words, or "".
+        limp: torque is off.
+        lost: which device is gone, in words, or "".
+        found: what was lost answers again, and the operator says when the arm may move.
+        faults: what else went wrong, newest last.
+    """
+
+    control_hz: float = math.nan
+    fps: float = math.nan
+    missed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    trips: int = 0
+    trip: str = ""
+    limp: bool = False
+    lost: str = ""
+    found: bool = False
+    faults: tuple[str, ...] = ()
+    behind_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class QuotaBar:
+    """How far a quota is filled."""
+
+    name: str
+    have: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What is set up, or is to be set up.
+
+    Attributes:
+        words: what to do, in words.
+        conditions: what shall stand there, for the sketch.
+        grid: rows and columns of the placement grid.
+        takes: takes to record so.
+    """
+
+    words: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    grid: tuple[int, int] = (3, 3)
+    takes: int = 0
+
+
+@dataclass(frozen=True)
+class ScreenContent:
+    """Everything that is shown.
+
+    Attributes:
+        now_s: the time that `state` goes by [s].
+        state: of the session.
+        keys: which key asks for what.
+        task: the instruction.
+        counted: takes that count so far.
+        wanted: takes that are asked for.
+        takes: the last takes, oldest first.
+        loop: how the control loop does.
+        bars: quotas.
+        setup: what is set up now, or next.
+        note: a line for the operator.
+        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
+        hand_held: the leader's own keys count while its dead-man button is held.
+        driven: who drives, in a rollout.
+    """
+
+    now_s: float
+    state: SessionState
+    keys: KeyMap
+    task: str = ""
+    counted: int = 0
+    wanted: int = 0
+    takes: tuple[TakeSeen, ...] = ()
+    loop: Loop = field(default_factory=Loop)
+    bars: tuple[QuotaBar, ...] = ()
+    setup: SetUp = field(default_factory=SetUp)
+    note: str = ""
+    left_s: float = math.nan
+    hand_held: str = ""
+    driven: Driven | None = None
+
 
 SHOWN_TAKES: Final = 5
 
@@ -113,11 +226,14 @@ def look(seen: ScreenContent) -> Shown:
     """Return what to show."""
     state = seen.state
     word, tone, below = _sign(seen)
-    left_s = None if seen.loop.lost else state.left_s(seen.now_s)
+    loop, driven = seen.loop, seen.driven
+    left_s = None if loop.lost else state.left_s(seen.now_s)
     limit_s = (
         state.timing.episode_s if state.stage is SessionStage.RECORDING else state.timing.reset_s
     )
-    asked = state.inquiry
+    asked, ramp = state.inquiry, tuple[QuotaBar, ...]()
+    if driven is not None and driven.successes is not None:
+        ramp = (QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES),)
     return Shown(
         word,
         tone,
@@ -126,15 +242,15 @@ def look(seen: ScreenContent) -> Shown:
         math.nan if left_s is None or limit_s <= 0 else 1.0 - left_s / limit_s,
         _count(seen),
         _loop(seen.loop),
-        _in_trouble(seen.loop),
+        bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
         _driving(seen),
         "" if asked is None else ASKED[asked.question],
         () if asked is None else tuple(_choices(asked, seen.keys)),
-        (*_ramp(seen.driven), *seen.bars),
+        (*ramp, *seen.bars),
         seen.setup,
         tuple(_rows(seen)),
         hints(seen),
-        seen.note or (seen.loop.faults[-1] if seen.loop.faults else ""),
+        seen.note or (loop.faults[-1] if loop.faults else ""),
         seen.task,
     )
 
@@ -175,7 +291,9 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
     if loop.trip:
         return "TRIPPED", Tone.ALARM, loop.trip
     if state.inquiry is not None:
-        return _QUESTIONS[state.inquiry.question], Tone.ASK, _about(seen, state.inquiry)
+        about = [take.number for take in seen.takes if take.uid == state.inquiry.uid]
+        below = f"Take {about[0]}." if about and about[0] else "An earlier take."
+        return _QUESTIONS[state.inquiry.question], Tone.ASK, below
     if state.blocked and state.stage in BETWEEN:
         return "WAITING", Tone.ALARM, state.blocked
     if state.paused and state.stage in BETWEEN:
@@ -188,10 +306,17 @@ def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
 
 def _below(seen: ScreenContent) -> str:
     state, key = seen.state, seen.keys.name(Command.NEXT)
+    number = max((take.number for take in seen.takes), default=0) + 1
+    task = f": {seen.task}" if seen.task else "."
+    taking = f"Take {number}{task}"
+    if seen.driven is not None:
+        taking = f"Recording take {number}{task}"
+        if seen.driven.driver is Driver.ALIGNING:
+            taking = "Hold the leader: it comes to the arm's pose, then it is limp and yours."
     return {
         SessionStage.READY: f"{key} starts the take.",
         SessionStage.STARTING: "The take is about to begin.",
-        SessionStage.RECORDING: _taking(seen),
+        SessionStage.RECORDING: taking,
         SessionStage.ENDING: "The take is being closed.",
         SessionStage.RESET: f"Put everything back; {key} when it is."
         if not state.timing.auto_start
@@ -200,21 +325,6 @@ def _below(seen: ScreenContent) -> str:
         SessionStage.DONE: f"Everything is recorded; {key} ends the session.",
         SessionStage.ENDED: "Torque goes off; takes are sealed, then published.",
     }.get(state.stage, "")
-
-
-def _taking(seen: ScreenContent) -> str:
-    number = max((take.number for take in seen.takes), default=0) + 1
-    task = f": {seen.task}" if seen.task else "."
-    if seen.driven is None:
-        return f"Take {number}{task}"
-    if seen.driven.driver is Driver.ALIGNING:
-        return "Hold the leader: it comes to the arm's pose, then it is limp and yours."
-    return f"Recording take {number}{task}"
-
-
-def _about(seen: ScreenContent, asked: Inquiry) -> str:
-    number = next((take.number for take in seen.takes if take.uid == asked.uid), 0)
-    return f"Take {number}." if number else "An earlier take."
 
 
 def clock(duration_s: float) -> str:
@@ -265,16 +375,6 @@ def _driving(seen: ScreenContent) -> str:
     return " · ".join(parts)
 
 
-def _ramp(driven: Driven | None) -> Iterator[QuotaBar]:
-    """Yield how far the policy is on its way to full speed."""
-    if driven is not None and driven.successes is not None:
-        yield QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES)
-
-
-def _in_trouble(loop: Loop) -> bool:
-    return bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values()))
-
-
 def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[AnswerChoice]:
     commands = (Command.SUCCESS, Command.FAILURE, Command.DISCARD)
     suggested = asked.__class__(asked.uid, asked.question, asked.suggestion).at
@@ -302,3 +402,73 @@ def take_words(take: TakeSeen) -> str:
         more = [said.get("discard_reason", "")]
     words = ", ".join(str(word).replace("_", " ") for word in more if word)
     return f"{take.outcome.value}: {words}" if words else take.outcome.value
+
+
+HINTS: Final = 6
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A key and what it does now."""
+
+    key: str
+    does: str
+
+
+def hints(seen: ScreenContent) -> tuple[Hint, ...]:
+    """Return the keys that do something now, most wanted first, as many as there is room for."""
+    state, driven, found = seen.state, seen.driven, list[Hint]()
+    if seen.loop.trip or seen.loop.found:
+        clear = seen.keys.name(Command.CLEAR)
+        does = "let the arm move" if seen.loop.found else "clear the trip"
+        found.append(Hint(f"{clear} {clear}" if clear else "Enter Enter", does))
+    if driven is not None and driven.can_switch and not seen.loop.lost:
+        key, is_on = seen.keys.name(Command.TAKE_OVER), driven.driver in _IN_HAND
+        if state.stage in RUNS_ON:
+            found.append(Hint(key, "hand back to the policy" if is_on else "TAKE OVER"))
+        elif state.stage in BETWEEN and state.inquiry is None:
+            found.append(Hint(key, "let the arm hold" if is_on else "drive, to put things back"))
+    for command, does in _do(state):
+        if command is Command.NEXT and state.blocked and state.inquiry is None:
+            continue
+        if key := seen.keys.name(command):
+            found.append(Hint(key, does))
+    if seen.hand_held:
+        found.append(Hint(seen.hand_held, "hold to move the arm"))
+    if estop := seen.keys.name(Command.ESTOP):
+        found.append(Hint(estop, "EMERGENCY STOP"))
+    # The last one is the emergency stop.
+    return tuple(found if len(found) <= HINTS else (*found[: HINTS - 1], found[-1]))
+
+
+_IN_HAND: Final = (Driver.PERSON, Driver.ALIGNING)
+
+
+def _do(state: SessionState) -> Iterator[tuple[Command, str]]:
+    if state.inquiry is not None:
+        if state.inquiry.at is not None:
+            yield Command.ACCEPT, "take the marked answer"
+        yield Command.NEXT, "pass over"
+        yield Command.UP, "mark another"
+        yield Command.RERECORD, "discard, record again"
+        return
+    if state.stage is SessionStage.RECORDING:
+        yield Command.NEXT, "end the take"
+        yield Command.SUCCESS, "end it: success"
+        yield Command.FAILURE, "end it: failure"
+        yield Command.RERECORD, "discard, record again"
+        yield Command.STOP, "last take, then end"
+        return
+    if state.stage not in BETWEEN:
+        return
+    go = {
+        SessionStage.RESET: "start the next take",
+        SessionStage.SET_UP: "it is set up",
+        SessionStage.DONE: "end",
+    }
+    yield Command.NEXT, go.get(state.stage, "start the take")
+    if state.takes:
+        yield Command.UNDO, "take back the last label"
+        yield Command.UP, "earlier take; then label it"
+    yield Command.PAUSE, "go on" if state.paused else "pause"
+    yield Command.STOP, "end the session"

@@ -6,19 +6,23 @@ of their own. The window needs no answer from anything: it is handed what to sho
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from gaploop.collect.operator import paint
+from gaploop.collect.operator.commands import DIGITS, NAMED_KEYS, PAD, PAD_BUTTONS, PUNCTUATION
 from gaploop.collect.operator.paint import BLUE, PANEL, PURPLE, WARN
-from gaploop.collect.operator.view import AnswerChoice, Shown, TakeLine, Tone
+from gaploop.collect.operator.view import AnswerChoice, Shown, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.sdl import controller, pygame
+
+log = logging.getLogger(__name__)
 
 SIZE_PX: Final = (1280, 800)
 STATE_PX: Final = 190
@@ -141,7 +145,8 @@ class OperatorWindow:
             self._text(line, size, INK, (edge, top + 0.96 * size * n * scale), room_all)
         if shown.share == shown.share:
             box = (0.0, (BAND_PX - 12) * scale, float(width), 12 * scale)
-            paint.bar(surface, box, shown.share, INK, _dark(_TONES[shown.tone]))
+            red, green, blue = _TONES[shown.tone]
+            paint.bar(surface, box, shown.share, INK, (red // 2, green // 2, blue // 2))
 
     def _question(self, shown: Shown, box: paint.Box) -> None:
         x, y, wide, high = box
@@ -208,8 +213,16 @@ class OperatorWindow:
             colour = _OUTCOMES[Outcome.SUCCESS] if share >= 1 else BLUE
             paint.bar(self._surface, (x, y + 22 * scale, wide, 10 * scale), share, colour)
             y += 40 * scale
-        if shown.rows:
-            self._rows(shown.rows, x, bottom - rows_high, wide)
+        if not shown.rows:
+            return
+        self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, bottom - rows_high), wide)
+        for n, row in enumerate(shown.rows):
+            top = bottom - rows_high + (26 + 34 * n) * scale
+            if row.pointed:
+                paint.panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), paint.LINE, 5)
+            self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
+            ink, place = _OUTCOMES[row.outcome], x + 48 * scale
+            self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
 
     def _setup(self, shown: Shown, x: float, y: float, wide: float) -> float:
         scale, setup, size = self._scale, shown.setup, round(SKETCH_PX * self._scale)
@@ -225,17 +238,6 @@ class OperatorWindow:
         sketched = size if room < wide else 0
         return y + max(sketched, (22 + 30 * len(found)) * scale) + 14 * scale
 
-    def _rows(self, rows: tuple[TakeLine, ...], x: float, y: float, wide: float) -> None:
-        scale = self._scale
-        self._text("LAST TAKES", SMALL_PX - 6, DIM, (x, y), wide)
-        for n, row in enumerate(rows):
-            top = y + (26 + 34 * n) * scale
-            if row.pointed:
-                paint.panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), paint.LINE, 5)
-            self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
-            ink, place = _OUTCOMES[row.outcome], x + 48 * scale
-            self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
-
     def _hints(self, shown: Shown, box: paint.Box) -> None:
         x, y, wide, _ = box
         scale = self._scale
@@ -249,14 +251,58 @@ class OperatorWindow:
             self._text(hint.does, SMALL_PX, DIM, (left + key + 12, drop), wide / 3 - key - 18)
 
 
-def _dark(colour: paint.Colour) -> paint.Colour:
-    red, green, blue = colour
-    return red // 2, green // 2, blue // 2
-
-
 def _nowhere(why: str) -> str:
     where = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or "none set"
     return (
         f"No window can be opened for the operator ({why}; display: {where}). Use "
         "--display=terminal, or run it on a desktop or over ssh -X."
     )
+
+
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_KEYS: Final = {
+    **{getattr(pygame, f"K_{c}"): c for c in (*_LETTERS, *DIGITS)},
+    **{ord(c): c for c in PUNCTUATION},
+    **{getattr(pygame, f"K_KP{c}"): c for c in DIGITS},
+    **{getattr(pygame, f"K_{n.upper()}"): n for n in NAMED_KEYS},
+    pygame.K_KP_ENTER: "return",
+}
+"""pygame's key to its name; the number pad counts as digits and Enter."""
+_BUTTONS: Final = {
+    getattr(pygame, f"CONTROLLER_BUTTON_{name.upper()}"): name for name in PAD_BUTTONS
+}
+
+
+def name_of(event: Any) -> str:
+    """Return the name of the key or button that an event says was pressed, or ""."""
+    if event.type == pygame.KEYDOWN:
+        return str(_KEYS.get(event.key, ""))
+    if event.type == pygame.CONTROLLERBUTTONDOWN and event.button in _BUTTONS:
+        return PAD + _BUTTONS[event.button]
+    return ""
+
+
+class Pads:
+    """Gamepads whose buttons are listened to; they may come and go."""
+
+    def __init__(self) -> None:
+        pygame.joystick.init()
+        controller.init()
+        self._pads: list[Any] = []
+        self.look()
+
+    def look(self) -> None:
+        """Open every gamepad that is there."""
+        known = (i for i in range(controller.get_count()) if controller.is_controller(i))
+        self._pads = [controller.Controller(i) for i in known]
+
+    def on_event(self, event: Any) -> None:
+        """Look again where one came or went."""
+        if event.type in (pygame.CONTROLLERDEVICEADDED, pygame.CONTROLLERDEVICEREMOVED):
+            self.look()
+
+    def close(self) -> None:
+        """Let go of them; safe to call twice."""
+        self._pads = []
+        controller.quit()
+        pygame.joystick.quit()

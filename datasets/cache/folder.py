@@ -162,18 +162,23 @@ class CacheFolder:
                 state = (self._root / name).stat()
                 stamp = [state.st_size, state.st_mtime_ns]
                 if name not in known or known[name][:2] != stamp:
-                    known[name] = [*stamp, _content_id(self._root / name)]
+                    digest = xxhash.xxh3_128()
+                    with (self._root / name).open("rb") as stream:
+                        while block := stream.read(_BLOCK):
+                            digest.update(block)
+                    known[name] = [*stamp, digest.hexdigest()]
             if known != before:
                 value = {"root": str(self._root), "files": known}
                 write_atomically(path, json.dumps(value, indent=1) + "\n", PRIVATE)
-                self._remove_all_but({value[2] for value in known.values()})
+                current = {value[2] for value in known.values()}
+                for pack in self.path.glob(f"*/*{PACK}"):
+                    if pack.stem.rpartition(".")[2] not in current:
+                        log.info(
+                            "A video of %s has changed; its cached pictures are removed.",
+                            self._root,
+                        )
+                        remove(pack)
             return {name: known[name][2] for name in names}
-
-    def _remove_all_but(self, current: set[str]) -> None:
-        for pack in self.path.glob(f"*/*{PACK}"):
-            if pack.stem.rpartition(".")[2] not in current:
-                log.info("A video of %s has changed; its cached pictures are removed.", self._root)
-                remove(pack)
 
     def room(self, needed_bytes: int, form: str) -> int:
         """Return how many bytes may be added, after making room for `needed_bytes` if possible.
@@ -181,7 +186,9 @@ class CacheFolder:
         Caches that nobody reads are removed, the least recently used first, but only where that
         makes enough room, and never this dataset's pictures of `form`.
         """
-        others = self._evictable(form)
+        mine = self.path / form
+        others = [p.parent for p in self.base.glob(f"*/*/{_USED}") if p.parent != mine]
+        others.sort(key=lambda p: (p / _USED).stat().st_mtime_ns)
         held = {path: folder_bytes(path) for path in others}
         room = self.left()
         if room < needed_bytes <= room + sum(held.values()):
@@ -197,11 +204,6 @@ class CacheFolder:
         """Return how many bytes may be added as things stand; below 0 where there are too many."""
         free = shutil.disk_usage(self.path).free - RESERVE_BYTES
         return min(self._max_bytes - folder_bytes(self.base), free)
-
-    def _evictable(self, form: str) -> list[Path]:
-        mine = self.path / form
-        others = [p.parent for p in self.base.glob(f"*/*/{_USED}") if p.parent != mine]
-        return sorted(others, key=lambda p: (p / _USED).stat().st_mtime_ns)
 
 
 def cache_path(root: Path, base: Path | None = None) -> Path:
@@ -266,14 +268,6 @@ def form_name(codec: Codec, options: CacheOptions, decoder: str) -> str:
     """Return the name of the folder for pictures of one form, such as `jpeg90-224x224-pyav`."""
     size = "native" if options.size is None else f"{options.size[1]}x{options.size[0]}"
     return f"{codec}{options.quality if codec == 'jpeg' else ''}-{size}-{decoder}"
-
-
-def _content_id(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _shared(path: Path) -> BinaryIO:

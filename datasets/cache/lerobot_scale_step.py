@@ -16,7 +16,7 @@ import torch
 from lerobot.configs.types import FeatureType, PipelineFeatureType, PolicyFeature
 from lerobot.processor.pipeline import ObservationProcessorStep
 
-from gaploop.datasets.cache.lerobot_decode import scaled
+from gaploop.datasets.cache.lerobot_frames import scaled
 
 PICTURES: Final = "observation.image"
 """How LeRobot's names of pictures begin."""
@@ -40,10 +40,20 @@ class ScaleStep(ObservationProcessorStep):  # type: ignore[misc]
         Args:
             observation: with pictures as float (…, 3, height, width) in [0, 1] or uint8.
         """
-        return {
-            key: self._scaled(value) if self._is_picture(key, value) else value
-            for key, value in observation.items()
-        }
+        size, result = (self.height, self.width), dict(observation)
+        for key, value in observation.items():
+            if not (str(key).startswith(PICTURES) and isinstance(value, torch.Tensor)):
+                continue
+            if value.ndim < 3 or value.shape[-3] != 3 or tuple(value.shape[-2:]) == size:
+                continue
+            # In whole steps of brightness, as the cache does it: training saw nothing finer.
+            is_bytes = value.dtype == torch.uint8
+            whole = value if is_bytes else (value * 255).round().to(torch.uint8)
+            flat = whole.reshape(-1, *whole.shape[-3:]).permute(0, 2, 3, 1).cpu().numpy()
+            done = np.stack([scaled(picture, size).transpose(2, 0, 1) for picture in flat])
+            small = torch.from_numpy(done).reshape(*value.shape[:-2], *size).to(value.device)
+            result[key] = small if is_bytes else small.to(value.dtype) / 255
+        return result
 
     def get_config(self) -> dict[str, Any]:
         """Options to save with the policy."""
@@ -58,21 +68,3 @@ class ScaleStep(ObservationProcessorStep):  # type: ignore[misc]
             if feature.type is FeatureType.VISUAL and feature.shape[0] == 3:
                 seen[key] = replace(feature, shape=(3, self.height, self.width))
         return features
-
-    def _is_picture(self, key: object, value: object) -> bool:
-        return (
-            str(key).startswith(PICTURES)
-            and isinstance(value, torch.Tensor)
-            and value.ndim >= 3
-            and value.shape[-3] == 3
-            and tuple(value.shape[-2:]) != (self.height, self.width)
-        )
-
-    def _scaled(self, value: torch.Tensor) -> torch.Tensor:
-        # In whole steps of brightness, as the cache does it: training saw nothing finer.
-        whole = value if value.dtype == torch.uint8 else (value * 255).round().to(torch.uint8)
-        flat = whole.reshape(-1, *whole.shape[-3:]).permute(0, 2, 3, 1).cpu().numpy()
-        size = (self.height, self.width)
-        done = np.stack([scaled(picture, size).transpose(2, 0, 1) for picture in flat])
-        result = torch.from_numpy(done).reshape(*value.shape[:-2], *size).to(value.device)
-        return result if value.dtype == torch.uint8 else result.to(value.dtype) / 255

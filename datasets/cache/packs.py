@@ -95,13 +95,22 @@ def read_index(pack: Path) -> dict[str, PackedEpisode]:
     size = pack.stat().st_size
     entries: dict[str, PackedEpisode] = {}
     for line in index.read_bytes().splitlines():
-        value = _line_value(line)
-        if value is not None and "drop" in value:
+        digest, _, body = line.partition(b" ")
+        if xxhash.xxh3_64_hexdigest(body).encode() != digest:
+            continue
+        try:
+            value: Mapping[str, Any] = parse_json(body)
+        except ValueError:
+            continue
+        if "drop" in value:
             entries.pop(value["drop"], None)
-        elif value is not None:
-            entry = _entry(value)
-            if entry.end <= size:
-                entries[entry.key] = entry
+            continue
+        height, width = value["shape"]
+        sizes = np.frombuffer(base64.b64decode(value["sizes"]), dtype="<u4").astype(np.int64)
+        sums = np.frombuffer(base64.b64decode(value["sums"]), dtype="<u8").astype(np.uint64)
+        entry = PackedEpisode(value["key"], (height, width), value["offset"], sizes, sums)
+        if entry.end <= size:
+            entries[entry.key] = entry
     return entries
 
 
@@ -115,24 +124,6 @@ def _append(pack: Path, value: Mapping[str, Any]) -> None:
     index = pack.with_suffix(INDEX)
     index.touch(PRIVATE)
     append_line(index, f"{xxhash.xxh3_64_hexdigest(body.encode())} {body}")
-
-
-def _line_value(line: bytes) -> Mapping[str, Any] | None:
-    digest, _, body = line.partition(b" ")
-    if xxhash.xxh3_64_hexdigest(body).encode() != digest:
-        return None
-    try:
-        value: Mapping[str, Any] = parse_json(body)
-    except ValueError:
-        return None
-    return value
-
-
-def _entry(value: Mapping[str, Any]) -> PackedEpisode:
-    height, width = value["shape"]
-    sizes = np.frombuffer(base64.b64decode(value["sizes"]), dtype="<u4").astype(np.int64)
-    sums = np.frombuffer(base64.b64decode(value["sums"]), dtype="<u8").astype(np.uint64)
-    return PackedEpisode(value["key"], (height, width), value["offset"], sizes, sums)
 
 
 class PackWriter:
@@ -254,9 +245,14 @@ class PictureStore:
         data = out.reshape(-1) if self.codec == "raw" else np.empty(size, dtype=np.uint8)
         if not size or len(data) != size:
             return False
+        pack = self._keys[int(self._episode[row])][0]
         try:
+            stream = self._open.get(pack)
+            if stream is None:
+                stream = self._open.setdefault(pack, self._packs[pack].open("rb", buffering=0))
             # Not a memory map: page faults cost more than the copy that they save.
-            read = platform_calls.read_at(self._file(row), data.data, int(self._offset[row]))
+            at = int(self._offset[row])
+            read = platform_calls.read_at(int(stream.fileno()), data.data, at)
         except OSError:
             return False
         if read != size or xxhash.xxh3_64_intdigest(data) != int(self._sum[row]):
@@ -264,10 +260,3 @@ class PictureStore:
         if self.codec == "jpeg":
             out[:] = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB))
         return True
-
-    def _file(self, row: int) -> int:
-        pack = self._keys[int(self._episode[row])][0]
-        stream = self._open.get(pack)
-        if stream is None:
-            stream = self._open.setdefault(pack, self._packs[pack].open("rb", buffering=0))
-        return int(stream.fileno())

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from gaploop.core import errors, journal_format, labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder, read_json
-from gaploop.core.journal_format import is_journal
+from gaploop.core.files import existing_folder, read_json, sha256
+from gaploop.core.journal_format import (
+    TakeEnd,
+    TakeHeader,
+    is_journal,
+    read_end,
+    read_header,
+    read_take,
+)
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import (
-    EpisodeTable,
     check_episode_tasks,
     check_episodes,
     check_features,
@@ -26,24 +34,20 @@ from gaploop.datasets.check.episodes import (
 from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.frames import (
+    Scan,
     check_copies,
     check_ranges,
     check_tasks_of_rows,
     scan_frames,
 )
 from gaploop.datasets.check.gaps import check_gaps
-from gaploop.datasets.check.journal import check_journal
 from gaploop.datasets.check.motion import check_motion
-from gaploop.datasets.check.pictures import check_stored
-from gaploop.datasets.check.scan import Scan
 from gaploop.datasets.check.stats import check_stats
 from gaploop.datasets.check.videos import DEEP as DEEP
 from gaploop.datasets.check.videos import QUICK as QUICK
-from gaploop.datasets.check.videos import ReadEffort, check_videos
+from gaploop.datasets.check.videos import ReadEffort, check_stored, check_videos
 from gaploop.datasets.layout import DatasetInfo
-
-SIGNALS: Final = 200
-"""Episodes whose motion is looked at unless all are asked for, spread evenly."""
+from gaploop.datasets.video import count_frames
 
 
 def check(
@@ -98,14 +102,15 @@ def check_dataset(
     info = _read_info(root, findings)
     if info is None:
         return
-    _check_templates(info, findings)
     check_folders(info, findings)
     check_features(info, findings)
     if any(feature_fault(spec) for spec in info.features.values()):
         return
     tasks = task_names(info, findings)
     episodes = check_episodes(info, findings)
-    keep = _spread(episodes, effort)
+    keep = frozenset[int]()
+    if episodes is not None:
+        keep = effort.episodes_of_signals(episodes.index.tolist())
     scan: Scan | None = None
     with findings.guard("data"):
         scan = scan_frames(info, keep, findings)
@@ -115,35 +120,40 @@ def check_dataset(
             named = check_episode_tasks(episodes, tasks, findings)
         if scan is not None and tasks is not None:
             check_tasks_of_rows(scan, tasks, named, findings)
+    if episodes is not None and scan is not None:
+        with findings.guard("data"):
+            check_ranges(info, episodes, scan, findings)
+            check_copies(scan, findings)
+        with findings.guard("data"):
+            if scan.whole:
+                check_motion(info, scan, findings)
     if episodes is not None:
-        _check_with_episodes(info, episodes, scan, findings, effort, consents, advance)
+        with findings.guard("videos"):
+            check_videos(info, episodes, scan, effort, findings, advance)
+            check_stored(info, effort.pictures, findings)
+        with findings.guard(layout.EPISODES):
+            check_gaps(info, episodes, scan, consents, findings)
     with findings.guard(layout.STATS):
         check_stats(info, scan, findings)
 
 
-def _check_templates(info: DatasetInfo, findings: Findings) -> None:
-    raw = read_json(info.root / layout.INFO)
+def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
+    try:
+        info = layout.parse_info(root)
+    except (UnusableInputError, OSError) as error:
+        mend = ""
+        with contextlib.suppress(*DAMAGE):
+            if older_version(str(read_json(root / layout.INFO)["codebase_version"])):
+                mend = convert(root)
+        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
+        return None
+    raw = read_json(root / layout.INFO)
     for name in ("data_path", "video_path"):
         value = raw.get(name)
         if value is not None and not layout.is_template(value):
             text = f"{name} is {value!r}: no place for chunk and file number."
             findings.error("bad_info", layout.INFO, text)
-
-
-def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
-    try:
-        return layout.parse_info(root)
-    except (UnusableInputError, OSError) as error:
-        mend = convert(root) if _is_older(root) else ""
-        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
-        return None
-
-
-def _is_older(root: Path) -> bool:
-    try:
-        return older_version(str(read_json(root / layout.INFO)["codebase_version"]))
-    except DAMAGE:
-        return False
+    return info
 
 
 def older_version(version: str) -> bool:
@@ -161,40 +171,73 @@ def convert(root: Path) -> str:
     return " ".join((module, *(shlex.quote(word) for word in words)))
 
 
-def _spread(episodes: EpisodeTable | None, effort: ReadEffort) -> frozenset[int]:
-    if episodes is None:
-        return frozenset()
-    indices = episodes.index.tolist()
-    return frozenset(indices) if effort.pictures is None else sampled(indices)
+_RESTORE: Final = "Restore the take's folder from a copy, or discard the take."
 
 
-def sampled(episodes: Collection[int]) -> frozenset[int]:
-    """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
-    every = sorted(episodes)
-    if len(every) <= SIGNALS:
-        return frozenset(every)
-    at = np.unique(np.linspace(0, len(every) - 1, SIGNALS).astype(int))
-    return frozenset(every[i] for i in at)
+def check_journal(journal: Path, findings: Findings) -> None:
+    """Check every take of a journal: readable, sealed ones whole and unchanged; and its labels."""
+    try:
+        list(labels.read(journal / journal_format.LABELS))
+    except (UnusableInputError, OSError) as error:
+        findings.error("bad_labels", journal_format.LABELS, str(error), "Mend that line.")
+        return
+    for folder in journal_format.take_folders(journal):
+        try:
+            header, end = read_header(folder), read_end(folder)
+        except (UnusableInputError, *errors.DAMAGE) as error:
+            findings.error("bad_take", folder.name, str(error), _RESTORE)
+            continue
+        if header.info.uid != folder.name:
+            text = f"Its header names {header.info.uid}."
+            findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
+        if end is None:
+            findings.warn(
+                "unsealed",
+                folder.name,
+                "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on.",
+                f"gaploop repair {shlex.quote(str(journal))}",
+            )
+        else:
+            _check_sealed(folder, header, end, findings)
 
 
-def _check_with_episodes(
-    info: DatasetInfo,
-    episodes: EpisodeTable,
-    scan: Scan | None,
-    findings: Findings,
-    effort: ReadEffort,
-    consents: Path | None,
-    advance: Callable[[], None],
-) -> None:
-    if scan is not None:
-        with findings.guard("data"):
-            check_ranges(info, episodes, scan, findings)
-            check_copies(scan, findings)
-        with findings.guard("data"):
-            if scan.whole:
-                check_motion(info, scan, findings)
-    with findings.guard("videos"):
-        check_videos(info, episodes, scan, effort, findings, advance)
-        check_stored(info, effort.pictures, findings)
-    with findings.guard(layout.EPISODES):
-        check_gaps(info, episodes, scan, consents, findings)
+def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Findings) -> None:
+    present = {path.name: path for path in folder.iterdir()}
+    for name, digest in end.checksums.items():
+        path = present.get(name)
+        if path is None:
+            findings.error("missing_file", f"{folder.name}/{name}", "It is missing.", _RESTORE)
+        elif sha256(path) != digest:
+            text = "It is not what was sealed: its checksum differs."
+            findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
+    try:
+        take = read_take(folder)
+    except (UnusableInputError, *errors.DAMAGE) as error:
+        findings.error("bad_take", folder.name, str(error), _RESTORE)
+        return
+    rows = {"frames": (len(take.frames), end.frames)}
+    rows["telemetry rows"] = (len(take.telemetry), end.telemetry_rows)
+    for what, (found, sealed) in rows.items():
+        if found != sealed:
+            text = f"{found} {what} can be read, {sealed} were sealed."
+            findings.error("row_count", folder.name, text, _RESTORE)
+    if not np.isfinite(take.frames.state).all():
+        text = "NaN or infinite joint state."
+        findings.error("not_finite", folder.name, text, "Discard the take.")
+    for camera in header.cameras:
+        path = journal_format.camera_path(folder, camera)
+        where = f"{folder.name}/{path.name}"
+        try:
+            pictures = count_frames(path) if path.exists() else end.frames  # its checksum tells
+            if pictures != end.frames:
+                text = f"{pictures} pictures for {end.frames} frames."
+                findings.error("video_frames", where, text, "Discard the take.")
+        except UnusableInputError as error:
+            findings.error("unreadable", where, str(error), _RESTORE)
+        if end.dropped.get(camera):
+            text = (
+                f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
+                "rows stand beside the picture before."
+            )
+            mend = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+            findings.warn("dropped_pictures", folder.name, text, mend)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import parse_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
 from gaploop.datasets.layout import DatasetInfo
@@ -145,12 +146,12 @@ def read_tasks(path: Path) -> list[str]:
 
 def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None:
     """Read `meta/episodes`; None where it can't be used."""
-    files = layout.episode_files(info.root)
-    if not files:
+    empty = ("empty", info.root.name, "The dataset has no episodes.")
+    if not layout.episode_files(info.root):
         if info.total_episodes or (info.root / "data").exists():
             findings.error("missing_episodes", layout.EPISODES, "There is no episode table.")
         else:
-            _empty(info, findings)
+            findings.error(*empty, "Record some: gaploop record --help")
         return None
     try:
         episodes = read_episode_table(info.root)
@@ -164,15 +165,22 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
             f"total_episodes is {info.total_episodes}, the episode table has {len(episodes)} "
             "rows: a recording was killed before it was finalised, or episodes were lost.",
         )
-    _check_numbering(episodes, findings)
+    if (episodes.index != np.arange(len(episodes))).any():
+        values, counts = np.unique(episodes.index, return_counts=True)
+        twice = values[counts > 1].tolist()
+        more = f" Twice: {numbers(twice)}." if twice else ""
+        findings.error(
+            "episode_numbers",
+            layout.EPISODES,
+            f"Episodes are not numbered 0, 1, 2 … in the order of the table.{more}",
+        )
+    bad = episodes.index[episodes.length < 1]
+    if len(bad):
+        text = f"Episodes {numbers(bad.tolist())} have no frames."
+        findings.error("bad_rows", layout.EPISODES, text)
     if not len(episodes):
-        _empty(info, findings)
+        findings.error(*empty, "Record some: gaploop record --help")
     return episodes
-
-
-def _empty(info: DatasetInfo, findings: Findings) -> None:
-    text = "The dataset has no episodes."
-    findings.error("empty", info.root.name, text, "Record some: gaploop record --help")
 
 
 def read_episode_table(root: Path) -> EpisodeTable:
@@ -196,29 +204,22 @@ def read_episode_table(root: Path) -> EpisodeTable:
     if len({t.schema.remove_metadata() for t in tables}) > 1:
         raise UnusableInputError("its files have columns of different names or types.")
     table = pa.concat_tables(tables)
-    return EpisodeTable(table, *(_integers(table, name) for name in NEEDED))
+    for name in NEEDED:
+        column = table[name]
+        if column.null_count or not pa.types.is_integer(column.type):
+            raise UnusableInputError(f"column {name} has {column.type} values or holes.")
+    needed = (np.asarray(table[name].to_numpy(), dtype=np.int64) for name in NEEDED)
+    return EpisodeTable(table, *needed)
 
 
-def _integers(table: pa.Table, name: str) -> NDArray[np.int64]:
-    column = table[name]
-    if column.null_count or not pa.types.is_integer(column.type):
-        raise UnusableInputError(f"column {name} has {column.type} values or holes.")
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _check_numbering(episodes: EpisodeTable, findings: Findings) -> None:
-    if (episodes.index != np.arange(len(episodes))).any():
-        twice = sorted({int(i) for i in episodes.index if (episodes.index == i).sum() > 1})
-        more = f" Twice: {numbers(twice)}." if twice else ""
-        findings.error(
-            "episode_numbers",
-            layout.EPISODES,
-            f"Episodes are not numbered 0, 1, 2 … in the order of the table.{more}",
-        )
-    bad = episodes.index[episodes.length < 1]
-    if len(bad):
-        text = f"Episodes {numbers(bad.tolist())} have no frames."
-        findings.error("bad_rows", layout.EPISODES, text)
+def is_json_object(text: object) -> bool:
+    """Say whether conditions are what they should be; "" stands for none."""
+    if not isinstance(text, str):
+        return False
+    try:
+        return text == "" or isinstance(parse_json(text), dict)
+    except ValueError:
+        return False
 
 
 def check_episode_tasks(

@@ -43,7 +43,7 @@ class Finding:
         severity: `error`, `warning` or `info`.
         where: file, column or episodes.
         message: what is wrong, with values.
-        fix: the command that fixes it, or what to do where no command can.
+        mend: the command that fixes it, or what to do where no command can.
     """
 
     code: str

@@ -1,22 +1,277 @@
-"""Rules of `check` for `data/`: columns, types, row ranges, timestamps, indices, copies."""
+"""Rules of `check` for `data/`: one pass over the frames, and what it finds.
+
+Files are read a batch of rows at a time, in memory that the length of episodes bounds. A run is a
+stretch of consecutive rows with one episode index; in a sound dataset each episode is one run.
+`repair` reads with the same functions.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter, defaultdict
-from collections.abc import Collection
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
-from gaploop.datasets.check.scan import Scan, Scanner, batches
+from gaploop.datasets.columns import ACTION, STATE
 from gaploop.datasets.layout import DatasetInfo
+
+BATCH_ROWS: Final = 50_000
+"""Rows read at once: 20 MB of a dataset with 50 numbers a row."""
+TIMESTAMP_TOLERANCE_S: Final = 1e-4
+"""LeRobot's own tolerance (`LeRobotDataset.tolerance_s`)."""
+INDICES: Final = ("episode_index", "frame_index", "timestamp", "index", "task_index")
+_FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class RunMoments:
+    """Statistics of one feature, run by run; arrays of shape (runs, width)."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    total: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    def merged_with(self, later: RunMoments) -> RunMoments:
+        """Return these runs and `later`, whose first run goes on with the last of these."""
+        low = np.minimum(self.low[-1:], later.low[:1])
+        high = np.maximum(self.high[-1:], later.high[:1])
+        total = self.total[-1:] + later.total[:1]
+        squares = self.squares[-1:] + later.squares[:1]
+        return RunMoments(
+            np.concatenate([self.low[:-1], low, later.low[1:]]),
+            np.concatenate([self.high[:-1], high, later.high[1:]]),
+            np.concatenate([self.total[:-1], total, later.total[1:]]),
+            np.concatenate([self.squares[:-1], squares, later.squares[1:]]),
+        )
+
+    def only(self, run: int) -> RunMoments:
+        """Return those of one run."""
+        at = slice(run, run + 1)
+        return RunMoments(self.low[at], self.high[at], self.total[at], self.squares[at])
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> RunMoments:
+        """Compute them of `values`, shape (n, width), for runs that begin at `starts`."""
+        return cls(
+            np.minimum.reduceat(values, starts),
+            np.maximum.reduceat(values, starts),
+            np.add.reduceat(values, starts),
+            np.add.reduceat(values * values, starts),
+        )
+
+
+@dataclass
+class EpisodeRows:
+    """Consecutive rows of one episode.
+
+    Attributes:
+        start: its first row, counted over all files.
+        rows: how many there are.
+        file: number of the data file it begins in.
+        odd: names of index columns that don't count as they should.
+        tasks: task indices that occur.
+        takes: values of `gap.take` that occur.
+        checksum: of action and state; equal runs have equal ones.
+    """
+
+    episode: int
+    start: int
+    rows: int
+    file: int
+    odd: set[str] = field(default_factory=set)
+    tasks: set[int] = field(default_factory=set)
+    takes: set[int] = field(default_factory=set)
+    checksum: int = 0
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What the frames of a dataset hold.
+
+    Attributes:
+        rows: number of rows that could be read.
+        runs: in order of rows.
+        moments: numeric feature to its statistics, one row per run.
+        not_finite: (file, feature) to rows of that file with NaN, infinity or nothing.
+        signals: episode to feature to its values, for the episodes asked for.
+    """
+
+    rows: int
+    runs: list[EpisodeRows]
+    moments: Mapping[str, RunMoments]
+    not_finite: Mapping[tuple[str, str], list[int]]
+    signals: Mapping[int, Mapping[str, NDArray[np.float32]]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether each episode is one run."""
+        return len({run.episode for run in self.runs}) == len(self.runs)
+
+
+def numeric_features(info: DatasetInfo) -> dict[str, int]:
+    """Return features that are numbers or vectors, with their width."""
+    found: dict[str, int] = {}
+    for name, spec in info.features.items():
+        kind, shape = str(spec.get("dtype")), spec.get("shape")
+        if kind in ("video", "image", "string", "language") or name in INDICES:
+            continue
+        if isinstance(shape, list | tuple) and all(isinstance(n, int) and n > 0 for n in shape):
+            found[name] = int(np.prod(shape, dtype=np.int64)) if shape else 1
+    return found
+
+
+def matrix(column: pa.ChunkedArray, width: int) -> NDArray[np.float64]:
+    """Return a column as numbers, shape (n, width); NaN where a row holds nothing.
+
+    Raises:
+        ValueError: rows of another length, or of something that isn't a number.
+    """
+    flat: Any = column.combine_chunks()
+    if isinstance(flat, pa.ChunkedArray):  # combine_chunks of no chunk at all
+        return np.empty((0, width))
+    if flat.null_count and pa.types.is_nested(flat.type):
+        filled = [[float("nan")] * width if row is None else row for row in flat.to_pylist()]
+        flat = pa.array(filled, type=pa.list_(pa.float64()))
+    elif flat.null_count:
+        flat = flat.cast(pa.float64())
+    while hasattr(flat, "storage"):
+        flat = flat.storage
+    while pa.types.is_nested(flat.type):
+        flat = flat.flatten()
+    if pa.types.is_boolean(flat.type):
+        flat = flat.cast(pa.uint8())
+    if not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
+        raise ValueError(f"it holds {flat.type}, not numbers")
+    if len(flat) != width * len(column):
+        raise ValueError(f"its rows don't hold {width} values each")
+    values = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return values.reshape(len(column), width)
+
+
+class Scanner:
+    """Takes batches of rows, in order, and adds up what they hold."""
+
+    def __init__(self, info: DatasetInfo, keep: Collection[int] = ()) -> None:
+        self._fps = info.fps
+        self._numeric = numeric_features(info)
+        self._keep = set(keep)
+        self._kept: dict[int, dict[str, list[NDArray[np.float32]]]] = {}
+        self._parts: dict[str, list[RunMoments]] = {name: [] for name in self._numeric}
+        self._bad: dict[tuple[str, str], list[int]] = {}
+        self._runs: list[EpisodeRows] = []
+        self._rows = 0
+        self._file_rows: dict[str, int] = {}
+
+    def add(self, table: pa.Table, file: int, name: str) -> None:
+        """Add some rows of a file; they must have `episode_index`."""
+        episode = matrix(table["episode_index"], 1)[:, 0]
+        if not len(episode):
+            return
+        starts = np.flatnonzero(np.diff(episode, prepend=episode[0] - 1)).astype(np.int64)
+        goes_on = bool(self._runs) and self._runs[-1].episode == int(episode[0])
+        values: dict[str, NDArray[np.float64]] = {}
+        for key, width in self._numeric.items():
+            if key not in table.column_names:
+                continue
+            values[key] = matrix(table[key], width)
+            bad = np.flatnonzero(~np.isfinite(values[key]).all(axis=1))
+            if len(bad):
+                at = self._file_rows.get(name, 0)
+                self._bad.setdefault((name, key), []).extend((bad + at).tolist())
+        for key, x in values.items():
+            moments, parts = RunMoments.of(x, starts), self._parts[key]
+            if goes_on and parts:
+                moments = parts.pop().merged_with(moments)
+            parts.append(moments)
+        present = [n for n in INDICES[1:] if n in table.column_names]
+        index: dict[str, NDArray[Any]] = {n: matrix(table[n], 1)[:, 0] for n in present}
+        if columns.TAKE in table.column_names and not table[columns.TAKE].null_count:
+            index[columns.TAKE] = np.asarray(table[columns.TAKE].to_numpy())  # no float: 63 bits
+        stops = np.append(starts[1:], len(episode))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            self._extend(int(episode[start]), slice(start, stop), file, index, values)
+        self._rows += len(episode)
+        self._file_rows[name] = self._file_rows.get(name, 0) + len(episode)
+
+    def _extend(
+        self,
+        episode: int,
+        where: slice,
+        file: int,
+        index: Mapping[str, NDArray[Any]],
+        values: Mapping[str, NDArray[np.float64]],
+    ) -> None:
+        """Add the rows `where` of a batch to the run of their episode."""
+        n, first = where.stop - where.start, self._rows + where.start
+        if not self._runs or self._runs[-1].episode != episode:
+            self._runs.append(EpisodeRows(episode, first, 0, file))
+        run = self._runs[-1]
+        found = {name: x[where] for name, x in index.items()}
+        # What index columns hold as LeRobot's writer counts.
+        count = run.rows + np.arange(n)
+        if "frame_index" in found and (found["frame_index"] != count).any():
+            run.odd.add("frame_index")
+        if "index" in found and (found["index"] != first + np.arange(n)).any():
+            run.odd.add("index")
+        if "timestamp" in found:
+            due = count / self._fps
+            tolerance = TIMESTAMP_TOLERANCE_S + _FLOAT32_STEP * due
+            if not (np.abs(found["timestamp"] - due) <= tolerance).all():
+                run.odd.add("timestamp")
+        if "task_index" in found:
+            tasks = np.unique(found["task_index"])
+            run.tasks |= {int(t) if np.isfinite(t) else -1 for t in tasks}
+        if columns.TAKE in found and len(run.takes) < 2:
+            run.takes |= {int(t) for t in np.unique(found[columns.TAKE])[:2]}
+        for key in (ACTION, STATE):
+            if key in values:
+                run.checksum = zlib.crc32(values[key][where].tobytes(), run.checksum)
+        run.rows += n
+        if episode in self._keep:
+            kept = self._kept.setdefault(episode, {})
+            for key, x in values.items():
+                kept.setdefault(key, []).append(x[where].astype(np.float32))
+
+    def result(self) -> Scan:
+        """Return what was found."""
+        names = ("low", "high", "total", "squares")
+        moments = {
+            key: RunMoments(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+            for key, parts in self._parts.items()
+            if parts
+        }
+        signals = {
+            episode: {key: np.concatenate(parts) for key, parts in kept.items()}
+            for episode, kept in self._kept.items()
+        }
+        return Scan(self._rows, self._runs, moments, self._bad, signals)
+
+
+def stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield where each stretch of true flags begins, and the place after its last one."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def batches(path: Path, names: Collection[str]) -> Iterator[pa.Table]:
+    """Yield a Parquet file's rows, `BATCH_ROWS` at a time, only the columns `names`."""
+    with pq.ParquetFile(path) as file:
+        present = [n for n in file.schema_arrow.names if n in names]
+        for batch in file.iter_batches(BATCH_ROWS, columns=present):
+            yield pa.Table.from_batches([batch])
+
 
 _SAYS: Final = {
     "frame_index": "frame_index doesn't count 0, 1, 2 …",
@@ -29,14 +284,16 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     """Read every frame once, with findings for what can't be read; None where nothing can be.
 
     Args:
+        info: the dataset's description.
         keep: episodes whose signals the result carries.
+        findings: what is wrong is added here.
     """
     files = layout.data_files(info)
     if not files:
         if info.total_frames or info.total_episodes:
             findings.error("missing_data", "data", "There are no data files.")
         return None
-    scanner, types = Scanner(info, keep), defaultdict[tuple[str, str], list[str]](list)
+    scanner, types = Scanner(info, keep), defaultdict[str, dict[str, None]](dict)
     pictures = {k for k, spec in info.features.items() if spec.get("dtype") == "image"}
     complete = True
     for number, path in enumerate(files):
@@ -44,16 +301,21 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
         try:
             schema = pq.read_schema(path)
             _check_columns(info, schema, name, findings)
-            for field in schema:
-                types[field.name, str(field.type)].append(name)
+            for field_ in schema:
+                types[field_.name][str(field_.type)] = None
             for table in batches(path, set(schema.names) - pictures):
                 scanner.add(table, number, name)
         except DAMAGE as error:
             complete = False
             findings.error("unreadable", name, f"It can't be read: {reason(error)}")
-    _check_types(types, findings)
+    for column, kinds in types.items():
+        if len(kinds) > 1:
+            text = f"Column {column} is {' and '.join(sorted(kinds))} in different files."
+            findings.error("mixed_types", "data", text)
     scan = scanner.result()
-    _report_not_finite(scan, findings)
+    for (name, feature), rows in scan.not_finite.items():
+        text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
+        findings.error("not_finite", f"{name}: {feature}", text)
     if complete and scan.rows != info.total_frames:
         text = f"total_frames is {info.total_frames}, the data files hold {scan.rows} rows."
         findings.error("frame_count", layout.INFO, text)
@@ -87,8 +349,11 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
     if dtype == "image":
         return "" if pa.types.is_struct(kind) else f"Images are stored as {kind}."
     depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or _fixed(kind):
-        if _fixed(kind) and len(shape) == 1 and kind.list_size != shape[0]:
+    while (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ):
+        fixed = pa.types.is_fixed_size_list(kind)
+        if fixed and len(shape) == 1 and kind.list_size != shape[0]:
             return f"Rows hold {kind.list_size} values; the feature has shape {list(shape)}."
         kind, depth = kind.value_type, depth + 1
     if depth != (0 if list(shape) == [1] else len(shape)):
@@ -100,31 +365,15 @@ def _type_fault(kind: pa.DataType, spec: Any) -> str:
     return ""
 
 
-def _fixed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind))
-
-
-def _check_types(types: dict[tuple[str, str], list[str]], findings: Findings) -> None:
-    kinds = defaultdict[str, list[str]](list)
-    for name, kind in types:
-        kinds[name].append(kind)
-    mixed = {name: found for name, found in kinds.items() if len(found) > 1}
-    for name, found in mixed.items():
-        text = f"Column {name} is {' and '.join(sorted(found))} in different files."
-        findings.error("mixed_types", "data", text)
-
-
-def _report_not_finite(scan: Scan, findings: Findings) -> None:
-    for (name, feature), rows in scan.not_finite.items():
-        text = f"NaN, infinite or missing values in {len(rows)} frames: rows {numbers(rows)}."
-        findings.error("not_finite", f"{name}: {feature}", text)
-
-
 def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings: Findings) -> None:
     """Compare the row ranges that the episode table claims with the rows that are there."""
     runs = {run.start: run for run in scan.runs}
     wrong = defaultdict[str, list[int]](list)
-    files = _files_of(info, episodes)
+    chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
+    homes: list[Path] | None = None
+    if chunk is not None and file is not None and np.isfinite(chunk + file).all():
+        places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
+        homes = [info.root / info.data_name(c, f) for c, f in places]
     claims = zip(
         episodes.index.tolist(),
         episodes.length.tolist(),
@@ -140,25 +389,8 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
             continue
         for name in run.odd:
             wrong[name].append(index)
-        if files is not None and paths[run.file] != files[at]:
+        if homes is not None and paths[run.file] != homes[at]:
             wrong["file"].append(index)
-    _report_ranges(wrong, findings)
-    known = set(episodes.index.tolist())
-    orphans = sorted({run.episode for run in scan.runs} - known)
-    if orphans:
-        text = f"Rows of episodes {numbers(orphans)} stand in no episode table."
-        findings.error("orphan_rows", "data", text)
-
-
-def _files_of(info: DatasetInfo, episodes: EpisodeTable) -> list[Path] | None:
-    chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
-    if chunk is None or file is None or not np.isfinite(chunk + file).all():
-        return None
-    places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
-    return [info.root / info.data_name(c, f) for c, f in places]
-
-
-def _report_ranges(wrong: dict[str, list[int]], findings: Findings) -> None:
     if wrong["rows"]:
         text = f"Episodes {numbers(wrong['rows'])}: the row range in the episode table is not "
         findings.error("bad_rows", layout.EPISODES, text + "theirs.")
@@ -169,6 +401,10 @@ def _report_ranges(wrong: dict[str, list[int]], findings: Findings) -> None:
     if wrong["file"]:
         text = f"Episodes {numbers(wrong['file'])} are not in the data file that the table names."
         findings.error("bad_file_index", layout.EPISODES, text)
+    orphans = sorted({run.episode for run in scan.runs} - set(episodes.index.tolist()))
+    if orphans:
+        text = f"Rows of episodes {numbers(orphans)} stand in no episode table."
+        findings.error("orphan_rows", "data", text)
 
 
 def check_tasks_of_rows(
@@ -198,14 +434,20 @@ def check_copies(scan: Scan, findings: Findings) -> None:
     Two recordings of something that moves are never equal to the last bit. Where most
     episodes are equal the signals are made up, and that is only worth a warning.
     """
+    moves = np.zeros(len(scan.runs), dtype=bool)
+    for name in (ACTION, STATE):
+        moments = scan.moments.get(name)
+        if moments is not None and len(moments.low) == len(scan.runs):
+            span = moments.high - moments.low
+            moves |= np.isfinite(span).all(axis=1) & (span > 0).any(axis=1)
     groups = defaultdict[tuple[int, int], list[int]](list)
-    for at, run in enumerate(scan.runs):
-        if _moves(scan, at):
+    for run, moving in zip(scan.runs, moves.tolist(), strict=True):
+        if moving:
             groups[run.checksum, run.rows].append(run.episode)
     pairs = [(e, found[0]) for found in groups.values() for e in found[1:]]
     if not pairs:
         return
-    largest = Counter({key: len(found) for key, found in groups.items()}).most_common(1)[0][1]
+    largest = max(len(found) for found in groups.values())
     say = findings.warn if 2 * largest > len(scan.runs) else findings.error
     shown = ", ".join(f"{copy} (of {first})" for copy, first in pairs[:8])
     more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
@@ -215,13 +457,3 @@ def check_copies(scan: Scan, findings: Findings) -> None:
         f"Episodes {shown}{more} repeat action and state of another exactly: it counts twice.",
         findings.delete([copy for copy, _ in pairs]),
     )
-
-
-def _moves(scan: Scan, at: int) -> bool:
-    for name in (columns.ACTION, columns.STATE):
-        moments = scan.moments.get(name)
-        if moments is not None and len(moments.low) == len(scan.runs):
-            low, high = moments.low[at], moments.high[at]
-            if np.isfinite(high - low).all() and (high > low).any():
-                return True
-    return False

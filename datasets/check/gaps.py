@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,14 +15,13 @@ from gaploop.core import labels
 from gaploop.core.consent import ConsentRegister, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json
 from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.episodes import EpisodeTable
+from gaploop.datasets.check.episodes import EpisodeTable, is_json_object
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
-from gaploop.datasets.check.scan import Scan
+from gaploop.datasets.check.frames import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_rows
@@ -49,42 +48,36 @@ def check_gaps(
     if not len(episodes):
         return
     if not set(columns.EPISODE_COLUMNS) & set(episodes.table.column_names):
-        _report_foreign(info, findings)
+        if columns.TAKE in info.features:
+            findings.warn(
+                "no_gap_columns",
+                layout.EPISODES,
+                f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them. "
+                "Outcome, domain and gap dimension of the episodes are unknown.",
+                findings.repair("--labels_from=OLD")
+                + "  # OLD: the dataset or journal before the edit",
+            )
+        else:
+            findings.note(
+                "no_gap_columns",
+                layout.EPISODES,
+                "No gap columns: recorded elsewhere. Outcome, domain and gap dimension of its "
+                "episodes are unknown.",
+                f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
+                f"--output_dir={shlex.quote(f'{info.root}_imported')}",
+            )
         return
-    if not _check_types(info, findings):
+    if not _check_gap_types(info, findings):
         return
     _check_words(episodes, findings)
-    _check_unique(episodes, findings)
-    if scan is not None:
-        _check_takes(episodes, scan, findings)
+    _check_uids(episodes, scan, findings)
     _check_labels(info, episodes, findings)
     _check_calibration(episodes, findings)
     _check_consent(episodes, consents, findings)
     _check_telemetry(info, episodes, findings)
 
 
-def _report_foreign(info: DatasetInfo, findings: Findings) -> None:
-    if columns.TAKE in info.features:
-        findings.warn(
-            "no_gap_columns",
-            layout.EPISODES,
-            f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them. Outcome, "
-            "domain and gap dimension of the episodes are unknown.",
-            findings.repair("--labels_from=OLD")
-            + "  # OLD: the dataset or journal before the edit",
-        )
-        return
-    findings.note(
-        "no_gap_columns",
-        layout.EPISODES,
-        "No gap columns: recorded elsewhere. Outcome, domain and gap dimension of its episodes "
-        "are unknown.",
-        f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
-        f"--output_dir={shlex.quote(f'{info.root}_imported')}",
-    )
-
-
-def _check_types(info: DatasetInfo, findings: Findings) -> bool:
+def _check_gap_types(info: DatasetInfo, findings: Findings) -> bool:
     """Check the columns' types; False where they can't be read as they should."""
     whole = True
     for path in layout.episode_files(info.root):
@@ -102,7 +95,7 @@ def _check_types(info: DatasetInfo, findings: Findings) -> bool:
     return whole
 
 
-def _rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
+def _gap_rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
     """Yield each episode's gap columns, with its index."""
     table = episodes.table.select(["episode_index", *columns.EPISODE_COLUMNS])
     for batch in table.to_batches(_ROWS):
@@ -111,7 +104,7 @@ def _rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
 
 def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
     wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in _rows(episodes):
+    for row in _gap_rows(episodes):
         index = int(row["episode_index"])
         for name in columns.EPISODE_COLUMNS:
             if row[name] is None:
@@ -121,7 +114,8 @@ def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
             for word in value if isinstance(value, list) else [value]:
                 if word is not None and word not in words:
                     wrong[name, str(word)].append(index)
-        if not _is_object(row["gap_conditions"]):
+        conditions = row["gap_conditions"]
+        if conditions is not None and not is_json_object(conditions):  # nothing: reported already
             wrong["gap_conditions", "no JSON object"].append(index)
         weights, names = row["gap_dimension_weights"] or [], row["gap_dimensions"] or []
         if len(weights) != len(names) or not all(0 <= w <= 1 for w in weights if w is not None):
@@ -136,49 +130,28 @@ def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
         )
 
 
-def _is_object(text: Any) -> bool:
-    if not isinstance(text, str):
-        return text is None  # reported as missing already
-    try:
-        return text == "" or isinstance(parse_json(text), dict)
-    except ValueError:
-        return False
-
-
-def _check_unique(episodes: EpisodeTable, findings: Findings) -> None:
+def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
+    """Check that each episode has a uid of its own, and that its rows' `gap.take` is its hash."""
+    indices = episodes.index.tolist()
     uids = [str(uid or "") for uid in episodes.table["gap_uid"].to_pylist()]
     seen = Counter(uids)
-    twice = [
-        index
-        for index, uid in zip(episodes.index.tolist(), uids, strict=True)
-        if not uid or seen[uid] > 1
-    ]
+    where = f"{layout.EPISODES}: gap_uid"
+    pairs = list(zip(indices, uids, strict=True))
+    twice = [index for index, uid in pairs if not uid or seen[uid] > 1]
     if twice:
-        findings.error(
-            "bad_uid",
-            f"{layout.EPISODES}: gap_uid",
-            f"Episodes {numbers(twice)} have no uid of their own: labels can't tell them apart.",
-        )
-    odd = [
-        index
-        for index, uid in zip(episodes.index.tolist(), uids, strict=True)
-        if uid and not is_plain_name(uid)
-    ]
+        text = f"Episodes {numbers(twice)} have no uid of their own: labels can't tell them apart."
+        findings.error("bad_uid", where, text)
+    odd = [index for index, uid in pairs if uid and not is_plain_name(uid)]
     if odd:
-        findings.error(
-            "bad_uid",
-            f"{layout.EPISODES}: gap_uid",
-            f"Episodes {numbers(odd)} have a uid that can't name a file, such as a path.",
-        )
-
-
-def _check_takes(episodes: EpisodeTable, scan: Scan, findings: Findings) -> None:
-    """Compare `gap.take` of the rows with the uid that the episode table gives."""
-    uids = dict(zip(episodes.index.tolist(), episodes.table["gap_uid"].to_pylist(), strict=True))
+        text = f"Episodes {numbers(odd)} have a uid that can't name a file, such as a path."
+        findings.error("bad_uid", where, text)
+    of_episode = dict(pairs)
     wrong = [
         run.episode
-        for run in scan.runs
-        if run.takes and uids.get(run.episode) and run.takes != {_hash(uids[run.episode])}
+        for run in (scan.runs if scan is not None else ())
+        if run.takes
+        and (uid := of_episode.get(run.episode))
+        and run.takes != {columns.take_hash(uid)}
     ]
     if wrong:
         findings.error(
@@ -188,10 +161,6 @@ def _check_takes(episodes: EpisodeTable, scan: Scan, findings: Findings) -> None
             "labels stand beside the wrong recording.",
             findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes",
         )
-
-
-def _hash(uid: Any) -> int:
-    return columns.take_hash(str(uid))
 
 
 def _check_labels(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
@@ -207,10 +176,8 @@ def _check_labels(info: DatasetInfo, episodes: EpisodeTable, findings: Findings)
         findings.error("bad_labels", layout.LABELS, text, f"Fix that line of {layout.LABELS}.")
         return
     stale = []
-    known = set()
-    for row in _rows(episodes):
+    for row in _gap_rows(episodes):
         uid = str(row["gap_uid"])
-        known.add(uid)
         if uid in said and apply_labels(row, said[uid]) != row:
             stale.append(int(row["episode_index"]))
     if stale:
@@ -225,7 +192,7 @@ def _check_calibration(episodes: EpisodeTable, findings: Findings) -> None:
     """Find real takes that lack the calibration id of others, and sessions with several."""
     without: list[int] = []
     ids: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in _rows(episodes):
+    for row in _gap_rows(episodes):
         if row["gap_domain"] != Domain.REAL or row["gap_kind"] == TakeKind.IMPORT:
             continue
         if row["gap_calibration"]:
@@ -251,9 +218,10 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
         findings.error("bad_consent", "consents.jsonl", str(error), "Mend that line.")
         register = ConsentRegister({}, {})
     reasons: dict[str, list[int]] = defaultdict(list)
-    for row in _rows(episodes):
+    for row in _gap_rows(episodes):
         try:
-            reason = _refusal(register, row)
+            consent_ids(row["gap_consent"])
+            reason = register.refusal(TakeInfo(**columns.info_fields(row)), Use.PUBLISH)
         except DAMAGE as error:
             reason = str(error)
         if reason:
@@ -270,11 +238,6 @@ def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Find
             if withdrawn
             else "gaploop consent add --help  # or remove them: " + findings.delete(found),
         )
-
-
-def _refusal(register: ConsentRegister, row: Mapping[str, Any]) -> str:
-    consent_ids(row["gap_consent"])
-    return register.refusal(TakeInfo(**columns.info_fields(row)), Use.PUBLISH)
 
 
 def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:

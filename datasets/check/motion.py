@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import Findings, numbers
-from gaploop.datasets.check.scan import Scan
+from gaploop.datasets.check.frames import Scan, stretches
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.datasets.layout import DatasetInfo
 
@@ -86,7 +86,12 @@ def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
     elif actions.shape[1] == states.shape[1]:
         matched = [(i, i) for i in range(actions.shape[1])]
     else:
-        matched = _by_correlation(actions, states)
+        moving = [s for s in range(states.shape[1]) if np.ptp(states[:, s])]
+        for a in (a for a in range(actions.shape[1]) if np.ptp(actions[:, a])):
+            scores = {s: abs(np.corrcoef(actions[:, a], states[:, s])[0, 1]) for s in moving}
+            best = max(scores, key=lambda s: scores[s], default=-1)
+            if best >= 0 and scores[best] > _CORRELATED and best not in {s for _, s in matched}:
+                matched.append((a, best))
     return [
         _Pair(
             s_names[s],
@@ -98,25 +103,6 @@ def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
         for a, s in matched
         if a < actions.shape[1] and s < states.shape[1]
     ]
-
-
-def _by_correlation(
-    actions: NDArray[np.float32], states: NDArray[np.float32]
-) -> list[tuple[int, int]]:
-    matched: list[tuple[int, int]] = []
-    for a in range(actions.shape[1]):
-        if np.ptp(actions[:, a]) == 0:
-            continue
-        scores = [
-            abs(float(np.corrcoef(actions[:, a], states[:, s])[0, 1]))
-            if np.ptp(states[:, s])
-            else 0
-            for s in range(states.shape[1])
-        ]
-        best = int(np.argmax(scores))
-        if scores[best] > _CORRELATED and best not in {s for _, s in matched}:
-            matched.append((a, best))
-    return matched
 
 
 def _span(limits: tuple[float, float]) -> float:
@@ -184,9 +170,8 @@ def _check_stalled(
         return
     stalled = []
     for episode, found in signals.items():
-        same = (np.diff(found[STATE], axis=0) == 0).all(axis=1).astype(np.int8)
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], same, [0]])))
-        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        same = (np.diff(found[STATE], axis=0) == 0).all(axis=1)
+        for first, last in stretches(same):
             part = found[ACTION][first : last + 1][:, [p.action for p in pairs]]
             asked = (np.ptp(part, axis=0) > MOVES * ranges) & moving
             if last - first >= needed and asked.sum() >= 2:
@@ -240,20 +225,16 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     early = [e for e, lag in lags.items() if lag <= -EARLY_FRAMES]
     typical_s = float(np.median(list(lags.values()))) / info.fps
     if late:
-        _say_lag(info, late, max(lags.values()), typical_s, findings)
+        worst_s = max(lags.values()) / info.fps
+        findings.warn(
+            "action_lag",
+            f"data: {ACTION}",
+            f"Episodes {numbers(late)}: the state follows the action by up to {worst_s:.2f} s "
+            f"(median of all: {typical_s:.2f} s): a slow arm, or shifted columns.",
+            f"gaploop diagnose {findings.root}  # says what the arm does; see also "
+            f"{layout.INFO}: fps",
+        )
     if early:
         text = f"Episodes {numbers(early)}: the state runs ahead of the action by up to "
         text += f"{-min(lags.values()) / info.fps:.2f} s: the columns are shifted."
         findings.warn("action_lag", f"data: {ACTION}", text, findings.delete(early))
-
-
-def _say_lag(
-    info: DatasetInfo, late: list[int], worst: float, typical_s: float, findings: Findings
-) -> None:
-    findings.warn(
-        "action_lag",
-        f"data: {ACTION}",
-        f"Episodes {numbers(late)}: the state follows the action by up to {worst / info.fps:.2f} s "
-        f"(median of all: {typical_s:.2f} s): a slow arm, or shifted columns.",
-        f"gaploop diagnose {findings.root}  # says what the arm does; see also {layout.INFO}: fps",
-    )

@@ -8,7 +8,7 @@ what the episodes say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import Findings, numbers
-from gaploop.datasets.check.scan import INDICES, RunMoments, Scan, numeric_features
+from gaploop.datasets.check.frames import INDICES, RunMoments, Scan
 from gaploop.datasets.layout import DatasetInfo
 
 NAMES: Final = ("mean", "std", "min", "max")
@@ -38,9 +38,22 @@ QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
 
 def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> None:
     """Check `meta/stats.json` and the statistics of each episode."""
-    stats = _written(info, findings)
+    stats: Mapping[str, Any] | None = None
+    try:
+        path = info.root / layout.STATS
+        if path.exists() and not path.is_file():  # reading a pipe would never end
+            raise UnusableInputError("It is no file.")
+        stats = read_json(path)
+        if not isinstance(stats, dict):
+            stats = None
+            raise UnusableInputError("It is no table of statistics.")
+    except UnusableInputError as error:
+        findings.error("missing_stats", layout.STATS, str(error))
     if stats is not None:
-        for key in _used(info):
+        for key, spec in info.features.items():
+            used = key == columns.ACTION or key.startswith("observation.")  # by policies
+            if not used or spec.get("dtype") in ("string", "language"):
+                continue
             entry = stats.get(key)
             if not isinstance(entry, dict) or not set(NAMES) <= set(entry):
                 text = f"No statistics of {key}: normalisation fails."
@@ -50,37 +63,19 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
                 findings.error("absurd_stats", f"{layout.STATS}: {key}", problem)
     if scan is None or not scan.whole or not len(scan.runs):
         return
-    moments = _usable_moments(info, scan)
+    # Of the numeric features that every run holds, finite throughout.
+    bad = {feature for _, feature in scan.not_finite}
+    moments = {
+        key: found
+        for key, found in scan.moments.items()
+        if key not in bad and len(found.low) == len(scan.runs)
+    }
     rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
     if stats is not None:
         for key, found in moments.items():
             _compare_whole(key, stats.get(key), found, rows, findings)
     with findings.guard(f"{layout.EPISODES}: statistics"):
         _check_episode_stats(info, scan, moments, stats, findings)
-
-
-def _written(info: DatasetInfo, findings: Findings) -> Mapping[str, Any] | None:
-    try:
-        path = info.root / layout.STATS
-        if path.exists() and not path.is_file():  # reading a pipe would never end
-            raise UnusableInputError("It is no file.")
-        stats = read_json(path)
-        if not isinstance(stats, dict):
-            raise UnusableInputError("It is no table of statistics.")
-    except UnusableInputError as error:
-        findings.error("missing_stats", layout.STATS, str(error))
-        return None
-    return stats
-
-
-def _used(info: DatasetInfo) -> list[str]:
-    """Return the features that policies read."""
-    return [
-        k
-        for k, spec in info.features.items()
-        if (k == columns.ACTION or k.startswith("observation."))
-        and spec.get("dtype") not in ("string", "language")
-    ]
 
 
 def _problems(entry: Mapping[str, Any]) -> list[str]:
@@ -106,16 +101,6 @@ def _problems(entry: Mapping[str, Any]) -> list[str]:
 
 def _vector(value: Any) -> NDArray[np.float64]:
     return np.asarray(value, dtype=np.float64).reshape(-1)
-
-
-def _usable_moments(info: DatasetInfo, scan: Scan) -> dict[str, RunMoments]:
-    """Return the numeric features that every run holds, finite throughout."""
-    bad = {feature for _, feature in scan.not_finite}
-    return {
-        key: moments
-        for key, moments in scan.moments.items()
-        if key in numeric_features(info) and key not in bad and len(moments.low) == len(scan.runs)
-    }
 
 
 def summary(moments: RunMoments, rows: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -179,7 +164,7 @@ def _check_episode_stats(
     stats: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
-    at = {run.episode: i for i, run in enumerate(scan.runs)}
+    run_of = {run.episode: i for i, run in enumerate(scan.runs)}
     rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
     wrong: dict[str, list[int]] = {}
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
@@ -190,15 +175,61 @@ def _check_episode_stats(
                 continue
             if "count" in table:
                 parts.setdefault(key, []).append(table)
-            if key in moments:
-                for episode in _differing(table, moments[key], rows, at):
+            if key not in moments:
+                continue
+            for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
+                run = run_of.get(episode)
+                written = {name: table[name][row] for name in NAMES}
+                if run is not None and not _is_of_run(written, moments[key], rows, run):
                     wrong.setdefault(key, []).append(episode)
     for key, found in wrong.items():
         text = f"Episodes {numbers(found)}: statistics of {key} are not those of their frames."
         findings.error("episode_stats", layout.EPISODES, text)
-    if stats is not None and not wrong:
-        for key, tables in parts.items():
-            _compare_aggregate(key, stats.get(key), tables, findings)
+    if stats is None or wrong:
+        return
+    for key, tables in parts.items():  # what only the episodes can vouch for
+        entry = stats.get(key)
+        odd = _unlike_episodes(entry, tables) if isinstance(entry, dict) else []
+        if odd:
+            text = f"{', '.join(odd)} are not what the episodes say."
+            findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
+
+
+def _is_of_run(
+    written: Mapping[str, NDArray[np.float64]],
+    moments: RunMoments,
+    rows: NDArray[np.float64],
+    run: int,
+) -> bool:
+    """Say whether statistics are those of the frames of a run."""
+    due = summary(moments.only(run), rows[run : run + 1])
+    return all(_agree(name, written[name], due, EXACT) for name in NAMES)
+
+
+def _unlike_episodes(
+    entry: Mapping[str, Any], tables: Sequence[Mapping[str, NDArray[np.float64]]]
+) -> list[str]:
+    """Return which quantiles, or statistics of pictures, can't be those of all episodes."""
+    counts = np.concatenate([t["count"][:, :1] for t in tables])
+    low = np.concatenate([t["min"] for t in tables]).min(axis=0)
+    high = np.concatenate([t["max"] for t in tables]).max(axis=0)
+    slack = RELATIVE * (high - low) + _FLOAT32 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
+    wrong = []
+    for name in ("mean", *QUANTILES):
+        if name not in entry or not all(name in t for t in tables):
+            continue
+        values = np.concatenate([t[name] for t in tables])
+        due = (values * counts).sum(axis=0) / counts.sum()
+        try:
+            written = _vector(entry[name])
+        except (TypeError, ValueError):
+            written = np.empty(0)
+        inside = written.shape == low.shape and bool(
+            ((written >= low - slack) & (written <= high + slack)).all()
+        )
+        if not inside or (name == "mean" and not (np.abs(written - due) <= slack).all()):
+            wrong.append(name)
+    return wrong
 
 
 def differing_episodes(
@@ -227,8 +258,7 @@ def differing_episodes(
             except (TypeError, ValueError):
                 wrong.add(i)
                 continue
-            due = summary(found.only(episode), rows[episode : episode + 1])
-            if not all(_agree(n, written[n], due, EXACT) for n in NAMES):
+            if not _is_of_run(written, found, rows, episode):
                 wrong.add(i)
     return sorted(wrong)
 
@@ -253,48 +283,3 @@ def _rows(column: pa.ChunkedArray) -> NDArray[np.float64]:
         flat = flat.flatten()
     values = np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.float64)
     return values.reshape(len(column), -1) if len(column) else np.empty((0, 1))
-
-
-def _differing(
-    table: Mapping[str, NDArray[np.float64]],
-    moments: RunMoments,
-    rows: NDArray[np.float64],
-    at: Mapping[int, int],
-) -> Iterator[int]:
-    for row, index in enumerate(table["episode_index"].astype(int).tolist()):
-        if index not in at:
-            continue
-        i = at[index]
-        found = summary(moments.only(i), rows[i : i + 1])
-        if not all(_agree(name, table[name][row], found, EXACT) for name in NAMES):
-            yield index
-
-
-def _compare_aggregate(
-    key: str, entry: Any, tables: list[dict[str, NDArray[np.float64]]], findings: Findings
-) -> None:
-    """Compare what only the episodes can vouch for: quantiles, and statistics of pictures."""
-    if not isinstance(entry, dict):
-        return
-    counts = np.concatenate([t["count"][:, :1] for t in tables])
-    low = np.concatenate([t["min"] for t in tables]).min(axis=0)
-    high = np.concatenate([t["max"] for t in tables]).max(axis=0)
-    slack = RELATIVE * (high - low) + _FLOAT32 * np.maximum(np.abs(low), np.abs(high)) + 1e-9
-    wrong = []
-    for name in ("mean", *QUANTILES):
-        if name not in entry or not all(name in t for t in tables):
-            continue
-        values = np.concatenate([t[name] for t in tables])
-        due = (values * counts).sum(axis=0) / counts.sum()
-        try:
-            written = _vector(entry[name])
-        except (TypeError, ValueError):
-            written = np.empty(0)
-        inside = written.shape == low.shape and bool(
-            ((written >= low - slack) & (written <= high + slack)).all()
-        )
-        if not inside or (name == "mean" and not (np.abs(written - due) <= slack).all()):
-            wrong.append(name)
-    if wrong:
-        text = f"{', '.join(wrong)} are not what the episodes say."
-        findings.error("wrong_stats", f"{layout.STATS}: {key}", text)

@@ -1,4 +1,4 @@
-"""Rules of `check` for `videos/`: every picture that LeRobot asks for is there, and moves.
+"""Rules of `check` for pictures: every one that LeRobot asks for is there, decodes, and moves.
 
 Packets say how many pictures a file holds and when they are shown; that needs no decoding.
 Pictures are decoded as far as `ReadEffort` allows: all of them in a small dataset, else those of
@@ -7,29 +7,50 @@ some episodes, spread evenly.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image
 
-from gaploop.datasets import layout
+from gaploop.core.errors import UnusableInputError
+from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable
 from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
-from gaploop.datasets.check.pictures import PictureRun, check_colours, look_at
-from gaploop.datasets.check.scan import TIMESTAMP_TOLERANCE_S, Scan
-from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.video_index import VideoIndex, video_index
+from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Scan, stretches
+from gaploop.datasets.check.stats import stat_columns
+from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
+from gaploop.datasets.video import open_video, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""
 BYTES: Final = 2 * 1024**3
 """Videos are read packet by packet up to this size in all; beyond it, only their last packets."""
+SIGNALS: Final = 200
+"""Episodes whose motion is looked at unless all are asked for, spread evenly."""
+
+
+THUMB: Final = 160
+"""Pictures are compared at this width at most [pixels]."""
+FROZEN_S: Final = 1.0
+"""Shortest stretch of equal pictures that is reported [s]."""
+FROZEN_FRAMES: Final = 10
+COLOUR: Final = 0.25
+"""Difference of mean colour [share of full scale] that no sampling of pictures explains."""
+MIXED_UP: Final = 0.01
+"""The same between two cameras whose pictures fit each other's statistics."""
+_STORED_ROWS: Final = 64
+MOVED: Final = 0.05
+"""The joints must have covered this share of their range while the pictures stood still."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +65,53 @@ class ReadEffort:
     pictures: int | None = PICTURES
     bytes: int | None = BYTES
 
+    def episodes_of_signals(self, episodes: Collection[int]) -> frozenset[int]:
+        """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
+        every = sorted(episodes)
+        if self.pictures is None or len(every) <= SIGNALS:
+            return frozenset(every)
+        return _evenly(every, SIGNALS)
+
+    def episodes_of_pictures(
+        self, frames: Mapping[int, int], among: Collection[int] = ()
+    ) -> frozenset[int]:
+        """Return the episodes whose pictures are decoded, spread evenly.
+
+        Args:
+            frames: episode to its pictures, of all cameras.
+            among: episodes to choose from, where not all can be; empty for any.
+        """
+        every, total = sorted(frames), sum(frames.values())
+        if self.pictures is None or total <= self.pictures:
+            return frozenset(every)
+        mean = max(1.0, total / len(every))
+        return _evenly(sorted(set(every) & set(among)) or every, int(self.pictures / mean))
+
+
+def _evenly(values: Sequence[int], count: int) -> frozenset[int]:
+    at = np.unique(np.linspace(0, len(values) - 1, max(1, count)).astype(int))
+    return frozenset(values[i] for i in at)
+
 
 QUICK: Final = ReadEffort()
 DEEP: Final = ReadEffort(None, None)
 
 
 @dataclass(frozen=True)
-class _Claim:
-    """One episode's stretch of a file."""
+class EpisodeClip:
+    """One episode's stretch of a video file.
+
+    Attributes:
+        episode: its index.
+        frames: how many pictures.
+        start_s: time of the first one in the file [s].
+        end_s: where the episode table says that it ends [s].
+    """
 
     episode: int
     frames: int
     start_s: float
-    end_s: float
+    end_s: float = 0.0
 
 
 def check_videos(
@@ -68,65 +123,44 @@ def check_videos(
     advance: Callable[[], None] = lambda: None,
 ) -> None:
     """Check every camera's videos against the episode table."""
-    files = {key: _claims(info, episodes, key, findings) for key in info.video_keys}
-    present = {p for claims in files.values() for p in claims if p.is_file()}
+    files = {key: _clips(info, episodes, key, findings) for key in info.video_keys}
+    present = {p for clips in files.values() for p in clips if p.is_file()}
     whole = effort.bytes is None or sum(p.stat().st_size for p in present) <= effort.bytes
-    look = _spread(files, effort.pictures, scan)
-    missing = {}
+    frames: dict[int, int] = defaultdict(int)
+    for clip in (c for paths in files.values() for clips in paths.values() for c in clips):
+        frames[clip.episode] += clip.frames
+    # Of some, those whose signals are known.
+    look = effort.episodes_of_pictures(frames, scan.signals if scan is not None else ())
     colours: dict[str, dict[int, NDArray[np.float64]]] = {}
-    for key, claims in files.items():
-        absent = [p for p in claims if p not in present]
-        if absent:
-            missing[key] = [str(p.relative_to(info.root)) for p in absent]
-        for path, claimed in claims.items():
-            if path in present and _check_file(info, key, path, claimed, whole, findings):
-                chosen = [c for c in claimed if c.episode in look]
-                runs = [PictureRun(c.episode, c.start_s, c.frames) for c in chosen]
+    for key, paths in files.items():
+        for path, clips in paths.items():
+            if path in present and _check_file(info, key, path, clips, whole, findings):
+                chosen = [c for c in clips if c.episode in look]
                 with findings.guard(path.relative_to(info.root)):
-                    colours.setdefault(key, {}).update(
-                        look_at(info, key, path, runs, scan, findings)
-                    )
+                    found = _look_at(info, key, path, chosen, scan, findings)
+                    colours.setdefault(key, {}).update(found)
             advance()
     with findings.guard(layout.EPISODES):
-        check_colours(info, colours, findings)
-    for key, names in missing.items():
-        _report_missing(info, key, names, findings)
+        _check_colours(info, colours, findings)
+    folder = info.root / "videos"
+    others = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    unclaimed = [n for n in others if n not in info.video_keys]
+    hint = f" There is a folder videos/{unclaimed[0]}: was it renamed?" if unclaimed else ""
+    for key, paths in files.items():
+        absent = [str(p.relative_to(info.root)) for p in paths if p not in present]
+        if absent:
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+            findings.error(
+                "missing_video",
+                f"{absent[0]}{more}",
+                f"The video of {key} is missing.{hint}",
+                findings.repair() if unclaimed else _without_videos(info),
+            )
 
 
-def _spread(
-    files: Mapping[str, Mapping[Path, list[_Claim]]], pictures: int | None, scan: Scan | None
-) -> frozenset[int]:
-    """Return the episodes whose pictures are decoded; of some, those whose signals are known."""
-    frames: dict[int, int] = defaultdict(int)
-    for claims in files.values():
-        for claimed in claims.values():
-            for claim in claimed:
-                frames[claim.episode] += claim.frames
-    return decoded_episodes(frames, pictures, scan.signals if scan is not None else ())
-
-
-def decoded_episodes(
-    frames: Mapping[int, int], pictures: int | None, among: Collection[int] = ()
-) -> frozenset[int]:
-    """Return the episodes whose pictures are decoded, spread evenly.
-
-    Args:
-        frames: episode to its pictures, of all cameras.
-        pictures: about how many pictures to decode; None for all.
-        among: episodes to choose from, where not all can be; empty for any.
-    """
-    every = sorted(frames)
-    if pictures is None or sum(frames.values()) <= pictures:
-        return frozenset(every)
-    mean = max(1.0, sum(frames.values()) / len(every))
-    every = sorted(set(every) & set(among)) or every
-    at = np.unique(np.linspace(0, len(every) - 1, max(1, int(pictures / mean))).astype(int))
-    return frozenset(every[i] for i in at)
-
-
-def _claims(
+def _clips(
     info: DatasetInfo, episodes: EpisodeTable, key: str, findings: Findings
-) -> dict[Path, list[_Claim]]:
+) -> dict[Path, list[EpisodeClip]]:
     """Return each file of a camera with the stretches that episodes claim of it."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     found = {name: episodes.numbers(f"videos/{key}/{name}") for name in names}
@@ -140,28 +174,14 @@ def _claims(
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
         mend = findings.repair() if there else _without_videos(info)
         findings.error("no_video_columns", layout.EPISODES, text, mend)
-    claims: dict[Path, list[_Claim]] = defaultdict(list)
+    clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
         chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
         name = info.video_name(key, chunk, file)
         start, end = float(present["from_timestamp"][i]), float(present["to_timestamp"][i])
-        claim = _Claim(int(episodes.index[i]), int(episodes.length[i]), start, end)
-        claims[info.root / name].append(claim)
-    return dict(claims)
-
-
-def _report_missing(info: DatasetInfo, key: str, files: list[str], findings: Findings) -> None:
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    folder = info.root / "videos"
-    others = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    unclaimed = [n for n in others if n not in info.video_keys]
-    hint = f" There is a folder videos/{unclaimed[0]}: was it renamed?" if unclaimed else ""
-    findings.error(
-        "missing_video",
-        f"{files[0]}{more}",
-        f"The video of {key} is missing.{hint}",
-        findings.repair() if unclaimed else _without_videos(info),
-    )
+        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start, end)
+        clips[info.root / name].append(clip)
+    return dict(clips)
 
 
 def _without_videos(info: DatasetInfo) -> str:
@@ -176,7 +196,7 @@ def _check_file(
     info: DatasetInfo,
     key: str,
     path: Path,
-    claimed: list[_Claim],
+    clips: Sequence[EpisodeClip],
     whole: bool,
     findings: Findings,
 ) -> bool:
@@ -196,18 +216,7 @@ def _check_file(
         text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
         findings.error("video_fps", name, text)
         return False
-    return _check_claims(info, key, name, claimed, index, findings)
-
-
-def _check_claims(
-    info: DatasetInfo,
-    key: str,
-    name: Path,
-    claimed: list[_Claim],
-    index: VideoIndex,
-    findings: Findings,
-) -> bool:
-    spans = [(round(c.start_s * info.fps), c) for c in sorted(claimed, key=lambda c: c.start_s)]
+    spans = [(round(c.start_s * info.fps), c) for c in sorted(clips, key=lambda c: c.start_s)]
     short = [c.episode for first, c in spans if first + c.frames > index.frames]
     if short:
         needed = max(first + c.frames for first, c in spans)
@@ -218,7 +227,11 @@ def _check_claims(
     if over:
         text = f"{key}: episodes {numbers(over)} begin before the one before them ends."
         findings.error("video_overlap", name, text)
-    odd = [c.episode for _, c in spans if _off(info.fps, c)]
+    odd = [
+        c.episode
+        for _, c in spans
+        if abs(c.end_s - c.start_s - c.frames / info.fps) > 0.5 / info.fps
+    ]
     if odd:
         text = f"{key}: episodes {numbers(odd)} end at another time than start + frames / fps."
         findings.error("video_timestamps", layout.EPISODES, text)
@@ -226,7 +239,7 @@ def _check_claims(
     if late:
         text = f"{key}: episodes {numbers(late)} have no picture within 0.1 ms of their rows."
         findings.error("video_timestamps", name, text)
-    used = sum(c.frames for c in claimed)
+    used = sum(c.frames for c in clips)
     if used < index.frames and not (over or odd or late):
         text = f"{key}: {index.frames} pictures, of which episodes use {used}."
         mend = "None needed: an edit tool leaves pictures of removed episodes behind."
@@ -234,16 +247,200 @@ def _check_claims(
     return not late
 
 
-def _off(fps: float, claim: _Claim) -> bool:
-    return abs(claim.end_s - claim.start_s - claim.frames / fps) > 0.5 / fps
-
-
-def _on_time(fps: float, claim: _Claim, times_s: NDArray[np.float64] | None) -> bool:
+def _on_time(fps: float, clip: EpisodeClip, times_s: NDArray[np.float64] | None) -> bool:
     """Say whether there is a picture for each row within LeRobot's tolerance."""
     if times_s is None or not len(times_s):
         return True
-    asked = claim.start_s + np.arange(claim.frames) / fps
+    asked = clip.start_s + np.arange(clip.frames) / fps
     at = np.clip(np.searchsorted(times_s, asked), 1, max(1, len(times_s) - 1))
     before, after = times_s[at - 1], times_s[np.minimum(at, len(times_s) - 1)]
     nearest = np.minimum(np.abs(asked - before), np.abs(asked - after))
     return bool((nearest <= TIMESTAMP_TOLERANCE_S).all())
+
+
+def _look_at(
+    info: DatasetInfo,
+    key: str,
+    path: Path,
+    clips: Sequence[EpisodeClip],
+    scan: Scan | None,
+    findings: Findings,
+) -> dict[int, NDArray[np.float64]]:
+    """Decode some episodes of one file; return each one's mean colour, RGB in [0, 1]."""
+    broken, frozen = [], []
+    colours: dict[int, NDArray[np.float64]] = {}
+    for clip in clips:
+        try:
+            thumbs = list(_thumbs(info.fps, path, clip))
+        except DAMAGE:
+            thumbs = []
+        if len(thumbs) < clip.frames:
+            broken.append(clip.episode)
+            continue
+        colours[clip.episode] = np.mean([t.mean(axis=(0, 1)) for t in thumbs], axis=0) / 255
+        if scan is not None and _is_frozen(thumbs, info.fps, clip.episode, scan):
+            frozen.append(clip.episode)
+    name = path.relative_to(info.root)
+    if broken:
+        text = f"{key}: pictures of episodes {numbers(broken)} can't be decoded."
+        findings.error("bad_pictures", name, text)
+    if frozen:
+        text = f"{key}: episodes {numbers(frozen)} show one and the same picture while the robot "
+        mend = f"{findings.delete(frozen)}  # keeps the rest"
+        findings.warn("frozen_images", name, text + "moves.", mend)
+    return colours
+
+
+def decodes(fps: float, path: Path, clip: EpisodeClip) -> bool:
+    """Say whether all pictures of a stretch can be decoded."""
+    try:
+        return sum(1 for _ in _thumbs(fps, path, clip)) == clip.frames
+    except DAMAGE:
+        return False
+
+
+def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.uint8]]:
+    """Yield an episode's pictures, small, RGB, shape (height, width, 3).
+
+    Raises:
+        UnusableInputError: the decoder had to make up part of a picture.
+    """
+    half_s, left = 0.5 / fps, clip.frames
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options = {"err_detect": "explode"}
+        stream.thread_type = "AUTO"
+        container.seek(max(0, int(clip.start_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if frame.time is None or frame.time < clip.start_s - half_s:
+                continue
+            if frame.is_corrupt:
+                raise UnusableInputError(f"{path}: a picture is damaged.")
+            width = min(THUMB, frame.width)
+            height = max(2, frame.height * width // frame.width)
+            small = frame.reformat(width=width, height=height, format="rgb24")
+            yield small.to_ndarray()
+            left -= 1
+            if left == 0:
+                return
+
+
+def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, scan: Scan) -> bool:
+    """Say whether equal pictures stand beside joints that move."""
+    signals = scan.signals.get(episode, {})
+    name = columns.STATE if columns.STATE in signals else columns.ACTION
+    if name not in signals or len(signals[name]) != len(thumbs) or len(thumbs) < FROZEN_FRAMES:
+        return False
+    signal, moments = signals[name], scan.moments[name]
+    ranges = moments.high.max(axis=0) - moments.low.min(axis=0)
+    same = np.array([np.array_equal(a, b) for a, b in itertools.pairwise(thumbs)])
+    needed = min(max(FROZEN_FRAMES, round(FROZEN_S * fps)), len(thumbs))
+    for first, last in stretches(same):
+        covered = np.ptp(signal[first : last + 1], axis=0)
+        if last - first + 1 >= needed and ((covered > MOVED * ranges) & (ranges > 0)).any():
+            return True
+    return False
+
+
+def _check_colours(
+    info: DatasetInfo,
+    colours: Mapping[str, Mapping[int, NDArray[np.float64]]],
+    findings: Findings,
+) -> None:
+    """Compare pictures with the image statistics that each episode was recorded with.
+
+    Args:
+        info: the dataset's description.
+        colours: camera to episode to mean colour of the decoded pictures.
+        findings: what is wrong is added here.
+    """
+    said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
+    for key, means in said.items():
+        for path in episode_files(info.root):
+            table = stat_columns(path, key)
+            if table is not None and table["mean"].shape[1] == 3:
+                index = table["episode_index"].astype(int).tolist()
+                means |= dict(zip(index, table["mean"], strict=True))
+    apart = {(a, b): _apart(colours[a], said[b]) for a in colours for b in colours}
+
+    def fits_rather(a: str, b: str) -> bool:
+        """Say whether pictures of `a` fit the statistics of `b` and not their own."""
+        return apart[a, a] > MIXED_UP and 3 * apart[a, b] < apart[a, a]
+
+    mixed: set[str] = set()
+    for a, b in itertools.combinations(colours, 2):
+        if fits_rather(a, b) and fits_rather(b, a):
+            mixed |= {a, b}
+            text = f"Pictures of {a} have the colours that {b} was recorded with, and the other "
+            text += "way round: their files are mixed up."
+            mend = "Put the video files of the two cameras back in each other's place."
+            findings.error("wrong_pictures", f"videos/{a}", text, mend)
+    for key in colours:
+        far = apart[key, key]
+        if key not in mixed and far > COLOUR:
+            text = f"Pictures of {key} are {far:.0%} brighter or darker than their statistics."
+            mend = "Look at them: another video may lie there, or the statistics were copied."
+            findings.warn("wrong_pictures", f"videos/{key}", text, mend)
+
+
+def _apart(
+    found: Mapping[int, NDArray[np.float64]], said: Mapping[int, NDArray[np.float64]]
+) -> float:
+    """Return how far mean colours are from statistics; 0 where those aren't in [0, 1]."""
+    far = [
+        float(np.abs(mean - said[e]).max())
+        for e, mean in found.items()
+        if e in said and ((said[e] >= 0) & (said[e] <= 1)).all()
+    ]
+    return float(np.mean(far)) if far else 0.0
+
+
+def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) -> None:
+    """Check pictures that stand in the data files themselves (dtype `image`).
+
+    Args:
+        info: the dataset's description.
+        pictures: how many are decoded at most, spread evenly; None for all.
+        findings: what is wrong is added here.
+    """
+    keys = [k for k, spec in info.features.items() if spec.get("dtype") == "image"]
+    total = max(1, info.total_frames * len(keys))
+    step = 1 if pictures is None else -(-total // pictures)
+    for key in keys:
+        shape = list(info.features[key]["shape"])
+        for path in data_files(info):
+            name = path.relative_to(info.root)
+            with findings.guard(f"{name}: {key}"):
+                bad = bad_stored(path, key, shape, step)
+                if bad:
+                    text = f"Pictures in rows {numbers(bad)} are missing, damaged or not {shape}."
+                    findings.error("bad_pictures", f"{name}: {key}", text)
+
+
+def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[int]:
+    """Return rows of a data file whose picture is missing, damaged or of another size.
+
+    Args:
+        path: the file.
+        key: the feature.
+        shape: as the dataset describes it [pixels].
+        step: look at every how many rows.
+    """
+    bad, at = [], 0
+    sizes = {(shape[1], shape[0]), (shape[-1], shape[1])}  # width, height; channels last or first
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_STORED_ROWS, columns=[key]):
+            column = batch.column(0)
+            for i in range(-at % step, len(column), step):
+                stored = column[i].as_py()
+                data = stored.get("bytes") if isinstance(stored, dict) else None
+                fine = False
+                with contextlib.suppress(*DAMAGE, SyntaxError):  # as Pillow says of a broken PNG
+                    if isinstance(data, bytes):
+                        picture = Image.open(io.BytesIO(data))
+                        picture.load()
+                        fine = picture.size in sizes
+                if not fine:
+                    bad.append(at + i)
+            at += len(column)
+    return bad

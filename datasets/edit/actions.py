@@ -14,17 +14,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
-from gaploop.datasets import lineage, staging
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import existing_folder, parse_json
+from gaploop.datasets import layout, lineage, staging
+from gaploop.datasets.columns import AUTOMATIC
+from gaploop.datasets.compatible import Shape, require_same
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.edit import splits
-from gaploop.datasets.edit.compose import compose
-from gaploop.datasets.edit.compose_videos import VideoRules, VideosDone
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, VideosDone, compose
 from gaploop.datasets.edit.splits import Parts
+from gaploop.datasets.layout import EpisodeRow
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,9 @@ def plan_split(
         common = splits.check_whole_sessions(parts, piece.held, named)
     notes = []
     if common:
-        notes.append(f"In several parts, so that they know each other: {_some(common)}.")
+        more = f" and {len(common) - 3} more" if len(common) > 3 else ""
+        names = f"session {', '.join(common[:3])}{more}"
+        notes.append(f"In several parts, so that they know each other: {names}.")
     if not any(e.info.session for e in piece.held):
         notes.append("No take says of which session it is: each counts for itself.")
     elif not common:
@@ -139,11 +142,6 @@ def plan_split(
         notes.append(f"{left_out} takes are in no part.")
     chosen = {name: (piece.only(indices),) for name, indices in parts.items()}
     return EditPlan("edit split", chosen, config, tuple(common), tuple(notes))
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"session {', '.join(names[:3])}{more}"
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,21 @@ def carry_out(
             )
             if amend is not None:
                 amend(stage / name)
-            _write_run(plan, name, stage / name, inputs)
+            used = [
+                {
+                    **inputs[piece.info.root],
+                    "episodes": lineage.spans(piece.chosen),
+                    "takes": len(piece.chosen),
+                }
+                for piece in pieces
+            ]
+            result = {
+                "part": name,
+                "takes": sum(len(piece.chosen) for piece in pieces),
+                "frames": sum(e.length for piece in pieces for e in piece.episodes),
+                "shared_sessions": list(plan.shared_sessions),
+            }
+            lineage.write_run(stage / name, plan.command, plan.config, used, result)
             total = VideosDone(
                 [], total.whole + done.whole, total.cut + done.cut, total.encoded + done.encoded
             )
@@ -211,21 +223,127 @@ def carry_out(
     return total
 
 
-def _write_run(
-    plan: EditPlan, name: str, folder: Path, inputs: Mapping[Path, Mapping[str, Any]]
-) -> None:
-    used = [
-        {
-            **inputs[piece.info.root],
-            "episodes": lineage.spans(piece.chosen),
-            "takes": len(piece.chosen),
-        }
-        for piece in plan.parts[name]
-    ]
-    result = {
-        "part": name,
-        "takes": sum(len(piece.chosen) for piece in plan.parts[name]),
-        "frames": sum(e.length for piece in plan.parts[name] for e in piece.episodes),
-        "shared_sessions": list(plan.shared_sessions),
-    }
-    lineage.write_run(folder, plan.command, plan.config, used, result)
+DUPLICATES: Final = ("refuse", "first")
+HARMONISE: Final = "Make them alike first: gaploop harmonise {b} --to={a} --output_dir=OUT"
+
+
+def plan_merge(
+    pieces: Sequence[DatasetPiece], config: Mapping[str, Any], duplicates: str = "refuse"
+) -> EditPlan:
+    """Plan the dataset that holds all takes of several, in order.
+
+    Args:
+        pieces: the datasets.
+        config: the options that decided, for `run.json`.
+        duplicates: what becomes of a take whose uid is in several: `refuse`, or `first` to take
+            it from the first one that has it, with the labels of all.
+
+    Raises:
+        UnusableInputError: fewer than two, or datasets that differ in robot, rate, features,
+            units or gap columns, or a take in two of them.
+    """
+    if duplicates not in DUPLICATES:
+        raise unknown_choice("choice", duplicates, DUPLICATES, "--duplicates")
+    if len(pieces) < 2:
+        raise UnusableInputError("Merge what? Name two or more: --roots='[A, B]'.")
+    for other in pieces[1:]:
+        _check_alike(pieces[0], other)
+    units: dict[str, DatasetPiece] = {}
+    for piece in pieces:
+        units |= {e.info.units: piece for e in piece.held if e.info.units}
+    if len(units) > 1:
+        (unit, first_piece), (other_unit, last_piece) = list(units.items())[:2]
+        a, b = first_piece.info.root, last_piece.info.root
+        raise UnusableInputError(
+            f"State and action of {a} are in {unit}, those of {b} in {other_unit}. "
+            f"{HARMONISE.format(a=a, b=b)}"
+        )
+    seen: dict[str, DatasetPiece] = {}
+    chosen, twice = [], 0
+    for piece in pieces:
+        new = [e for e in piece.episodes if e.info.uid not in seen]
+        double = [e for e in piece.episodes if e.info.uid in seen]
+        if double and duplicates == "refuse":
+            first = double[0]
+            raise UnusableInputError(
+                f"Takes are in both {seen[first.info.uid].info.root} and {piece.info.root}: "
+                f"{len(double)}, such as its episode {first.index} ({first.info.uid}). Take each "
+                "once, with the labels of both: --duplicates=first"
+            )
+        twice += len(double)
+        seen |= {e.info.uid: piece for e in new}
+        chosen.append(piece.only([e.index for e in new]))
+    notes = (f"{twice} takes are in several; each is taken once.",) if twice else ()
+    return EditPlan("merge", {"": tuple(chosen)}, config, notes=notes)
+
+
+def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
+    if a.tagged != b.tagged:
+        bare = b if a.tagged else a
+        raise UnusableInputError(
+            f"{bare.info.root} has no gap columns, the other has. Add them, with what its takes "
+            f"are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
+            "--output_dir=OUT"
+        )
+    mend = HARMONISE.format(a=a.info.root, b=b.info.root)
+    require_same(Shape.of_dataset(a.info), Shape.of_dataset(b.info), mend)
+    if a.info.robot_type != b.info.robot_type:
+        raise UnusableInputError(
+            f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
+            f"'{a.info.robot_type}'. {mend}"
+        )
+    for name, spec in a.info.features.items():
+        if spec.get("dtype") in ("video", "image") or name in AUTOMATIC:
+            continue
+        have, got = a.info.names(name), b.info.names(name)
+        if have != got:
+            raise UnusableInputError(
+                f"dataset {b.info.root} doesn't fit {a.info.root}: the entries of {name} are "
+                f"{', '.join(got)}, not {', '.join(have)}. {mend}"
+            )
+
+
+def delete_takes(
+    root: Path,
+    unwanted: Callable[[EpisodeRow], bool],
+    *,
+    hook: staging.Hook = staging.no_hook,
+) -> tuple[str, ...]:
+    """Delete episodes from the dataset at `root`, and return their uids.
+
+    Pictures that can't be cut out of a video without decoding are encoded again: that the takes
+    go matters more here. Where none is left the dataset's folder goes: LeRobot knows no empty
+    dataset. Killed at any instant, the dataset is the old one or the new one.
+
+    Args:
+        root: dataset folder.
+        unwanted: says which episodes go.
+        hook: called with the name of each step.
+
+    Raises:
+        UnusableInputError: no dataset there, a damaged file, or another process is writing it.
+    """
+    root = Path(root).resolve()
+    with staging.locked(root):
+        staging.recover(root)
+        info = layout.read_info(root)
+        episodes = tuple(layout.read_episodes(info))
+        gone = tuple(e.info.uid for e in episodes if unwanted(e))
+        kept = frozenset(e.index for e in episodes if not unwanted(e))
+        if gone and not kept:
+            stage = staging.beside(root, "staging")
+            os.rename(root, stage)  # a kill from here on: `recover` deletes it
+            shutil.rmtree(stage)
+        elif gone:
+            plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
+            carry_out(plan, None, EditRules(reencode=True, hook=hook))
+    return gone
+
+
+def is_about(line: str, uids: Collection[str]) -> bool:
+    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
+    try:
+        value = parse_json(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and value.get("uid") in uids

@@ -7,14 +7,12 @@ so that `gaploop label --history` shows who changed what, and it can be taken ba
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import TAGS, LabelEvent
 from gaploop.core.vocabulary import Domain
-from gaploop.datasets import columns, episodes_table, layout
 from gaploop.datasets.layout import EpisodeRow
 
 SOURCE: Final = "engineer"
@@ -42,43 +40,29 @@ def tag_events(
             that are to pass for real ones.
     """
     for name in values:
-        _check_name(name)
+        bare = name.removeprefix("gap_")
+        if bare in _NOT_TAGS:
+            raise UnusableInputError(f"--set: {bare} can't be set here: {_NOT_TAGS[bare]}.")
+        if name not in TAGS:
+            raise unknown_choice("tag", name, TAGS, "--set")
+    if not isinstance(values.get("conditions", {}), Mapping):
+        raise UnusableInputError(
+            f'--set: conditions must map names to values, such as {{"lighting": "lamp"}}; '
+            f"got {values['conditions']!r}."
+        )
     at, events = labels.now(), []
     for episode in episodes:
-        old = _tags(episode)
+        info = episode.info
         for name, value in values.items():
-            new = _with_conditions(old[name], value) if name == "conditions" else str(value)
-            if new != old[name]:
-                event = LabelEvent(episode.info.uid, name, new, author, SOURCE, at, note=note)
+            old: Any = dict(info.conditions) if name == "conditions" else str(getattr(info, name))
+            new: Any = str(value)
+            if name == "conditions":
+                new = {k: v for k, v in {**old, **value}.items() if v is not None}
+            if new != old:
+                event = LabelEvent(info.uid, name, new, author, SOURCE, at, note=note)
                 _check_domain(episode, event)
                 events.append(event)
     return events
-
-
-def _check_name(name: str) -> None:
-    bare = name.removeprefix("gap_")
-    if bare in _NOT_TAGS:
-        raise UnusableInputError(f"--set: {bare} can't be set here: {_NOT_TAGS[bare]}.")
-    if name not in TAGS:
-        raise unknown_choice("tag", name, TAGS, "--set")
-
-
-def _tags(episode: EpisodeRow) -> dict[str, Any]:
-    info = episode.info
-    return {name: getattr(info, name) for name in TAGS} | {
-        "conditions": dict(info.conditions),
-        "kind": info.kind.value,
-        "domain": info.domain.value,
-    }
-
-
-def _with_conditions(old: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UnusableInputError(
-            f'--set: conditions must map names to values, such as {{"lighting": "lamp"}}; '
-            f"got {value!r}."
-        )
-    return {k: v for k, v in {**old, **value}.items() if v is not None}
 
 
 def _check_domain(episode: EpisodeRow, event: LabelEvent) -> None:
@@ -89,12 +73,3 @@ def _check_domain(episode: EpisodeRow, event: LabelEvent) -> None:
             f"--set: episode {episode.index} is tagged as simulated ({episode.info.domain}); it "
             "can't be tagged as real. Was it imported wrongly? Import it again with --domain=real."
         )
-
-
-def add_events(root: Path, episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]) -> None:
-    """Add events to a dataset that nobody else sees yet, and show them in its columns."""
-    path = root / layout.LABELS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{n: e.row[n] for n in columns.EPISODE_COLUMNS} for e in episodes]
-    labels.append(path, *episodes_table.bases(rows, events, labels.read(path)), *events)
-    episodes_table.materialise(root, {}, {event.uid for event in events})

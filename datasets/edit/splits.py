@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets.layout import EpisodeRow
@@ -66,13 +66,25 @@ def by_share(
     Raises:
         UnusableInputError: shares that don't add up, or fewer sessions than parts.
     """
-    _check_shares(shares)
+    bad = [s for s in shares.values() if not 0 < s < 1]
+    if bad or len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-6:
+        text = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
+        raise UnusableInputError(
+            f"Shares {{{text}}} must be two or more numbers between 0 and 1 that add up to 1."
+        )
     groups: dict[str, list[int]] = {}
     for episode in episodes:
         key = session_of(episode) if whole_sessions else str(episode.index)
         groups.setdefault(key, []).append(episode.index)
+    if len(groups) < len(shares) and not whole_sessions:
+        raise UnusableInputError(f"{len(episodes)} takes are too few for {len(shares)} parts.")
     if len(groups) < len(shares):
-        raise UnusableInputError(_too_few(episodes, groups, shares, whole_sessions))
+        names = ", ".join(sorted(groups)[:3])
+        raise UnusableInputError(
+            f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
+            f"({names}), too few for {len(shares)} parts without one session in two of them. "
+            f"Record in another session, or {ALLOW}."
+        )
     drawn = [groups[key] for key in sorted(groups)]
     random.Random(seed).shuffle(drawn)
     drawn.sort(key=len, reverse=True)  # stable: equal ones stay shuffled
@@ -83,31 +95,6 @@ def by_share(
         wanted = {name: shares[name] * len(episodes) - len(parts[name]) for name in open_to}
         parts[max(open_to, key=lambda name: wanted[name])] += group
     return {name: sorted(indices) for name, indices in parts.items()}
-
-
-def _check_shares(shares: Mapping[str, float]) -> None:
-    bad = [s for s in shares.values() if not 0 < s < 1]
-    if bad or len(shares) < 2 or abs(sum(shares.values()) - 1) > 1e-6:
-        text = ", ".join(f"{name}: {share:g}" for name, share in shares.items())
-        raise UnusableInputError(
-            f"Shares {{{text}}} must be two or more numbers between 0 and 1 that add up to 1."
-        )
-
-
-def _too_few(
-    episodes: Sequence[EpisodeRow],
-    groups: Mapping[str, Sequence[int]],
-    shares: Mapping[str, float],
-    whole_sessions: bool,
-) -> str:
-    if not whole_sessions:
-        return f"{len(episodes)} takes are too few for {len(shares)} parts."
-    names = ", ".join(sorted(groups)[:3])
-    return (
-        f"The {len(episodes)} takes are of {len(groups)} session{'s'[: len(groups) != 1]} "
-        f"({names}), too few for {len(shares)} parts without one session in two of them. Record "
-        f"in another session, or {ALLOW}."
-    )
 
 
 def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
@@ -128,8 +115,9 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
     parts: Parts = {}
     values: dict[str, str] = {}
     for episode in episodes:
-        text = _text(read(episode))
-        part = _part_name(text)
+        value = read(episode)
+        text = value if isinstance(value, str) else json.dumps(value)
+        part = re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"  # a folder's name
         if values.setdefault(part, text) != text:
             raise UnusableInputError(
                 f"--by={name}: '{values[part]}' and '{text}' would both go to the folder {part}. "
@@ -141,15 +129,6 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
             f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
         )
     return dict(sorted(parts.items()))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _part_name(text: str) -> str:
-    """Return a value as the name of a folder."""
-    return re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"
 
 
 def check_whole_sessions(parts: Parts, episodes: Sequence[EpisodeRow], named: bool) -> list[str]:

@@ -16,14 +16,21 @@ from typing import Any, Final
 import cv2
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
-from gaploop.datasets.formats.carried import Carried, carry
-from gaploop.datasets.formats.foreign import as_float32, named, natural
+from gaploop.datasets.formats.foreign import (
+    as_float32,
+    each_camera,
+    foreign_recording,
+    named,
+    natural,
+    number_feature,
+    picture_spec,
+    with_gap_features,
+)
 from gaploop.datasets.formats.hdf5 import (
     Hdf5Pictures,
     Written,
@@ -40,18 +47,13 @@ from gaploop.datasets.formats.hdf5 import (
 from gaploop.datasets.formats.model import (
     About,
     Advance,
+    Carried,
     ForeignRecording,
     ImportSettings,
     Outgoing,
     Recording,
+    carry,
     picture_feature,
-)
-from gaploop.datasets.formats.sink import (
-    each_camera,
-    foreign_recording,
-    number_feature,
-    picture_spec,
-    with_gap_features,
 )
 
 QPOS: Final = "observations/qpos"
@@ -93,50 +95,45 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
             file.attrs["sim"] = episode.row["gap_domain"] != Domain.REAL.value
             file.attrs["fps"], file.attrs["units"] = out.about.fps, episode.row["gap_units"]
             keep_carried(file, carry(out, keys, [index]))
+            state = episode.columns[columns.STATE]
             for name, values in episode.columns.items():
                 file[keys[name]] = values
             if QVEL not in file:
-                file[QVEL] = _gradient(episode.columns[columns.STATE], out.about.fps)
+                slope = np.zeros_like(state, dtype=np.float32)
+                if len(state) > 1:
+                    step_s = 1 / out.about.fps
+                    slope = as_float32(np.gradient(state.astype(np.float64), step_s, axis=0))
+                file[QVEL] = slope
                 file[QVEL].attrs["made_from"] = "gradient of qpos"
             written()
-            _write_pictures(file, out.about, episode, compress, written)
+            group = file.create_group(PICTURES)
+            if compress:
+                _write_jpegs(file, group, episode, written)
+            else:
+                for camera, images in episode.pictures.items():
+                    stored = new_pictures(group, camera, episode.length, out.about.size(camera))
+                    store_pictures(stored, images, written)
             keep_telemetry(file, episode)
         advance()
 
 
-def _gradient(state: NDArray[Any], fps: float) -> NDArray[np.float32]:
-    if len(state) < 2:
-        return np.zeros_like(state, dtype=np.float32)
-    return as_float32(np.gradient(state.astype(np.float64), 1 / fps, axis=0))
-
-
-def _write_pictures(
-    file: Any, about: About, episode: Recording, compress: bool, written: Written
-) -> None:
-    group = file.create_group(PICTURES)
-    if not compress:
-        for camera, images in episode.pictures.items():
-            stored = new_pictures(group, camera, episode.length, about.size(camera))
-            store_pictures(stored, images, written)
-        return
+def _write_jpegs(file: Any, group: Any, episode: Recording, written: Written) -> None:
     file.attrs["compress"] = True
     lengths = []
     for camera in sorted(episode.pictures):  # HDF5 lists them in this order, and so do readers
-        packed = [_jpeg(picture) for picture in episode.pictures[camera]()]
+        packed = []
+        for picture in episode.pictures[camera]():
+            _, content = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+            packed.append(np.asarray(content, dtype=np.uint8).reshape(-1))
         widest = max(map(len, packed), default=1)
         stored = group.create_dataset(
             camera, (len(packed), widest), dtype="uint8", chunks=(1, widest)
         )
-        for k, content in enumerate(packed):
-            stored[k, : len(content)] = content
+        for k, jpeg in enumerate(packed):
+            stored[k, : len(jpeg)] = jpeg
         written()
-        lengths.append([len(content) for content in packed])
+        lengths.append([len(jpeg) for jpeg in packed])
     file["compress_len"] = np.array(lengths, dtype=np.float32).reshape(len(lengths), episode.length)
-
-
-def _jpeg(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    _, content = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return np.asarray(content, dtype=np.uint8).reshape(-1)
 
 
 def episode_paths(path: Path) -> list[Path]:
@@ -158,17 +155,57 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
     with open_hdf5(files[0]) as file:
         carried = carried_in(file, files[0])
         _require(file, files[0])
-        about = carried.about if carried else _about(file, files[0], settings)
+        about = carried.about if carried else _foreign_about(file, files[0], settings)
         sim = bool(file.attrs.get("sim", False))
+
+    def exact() -> Iterator[Recording]:
+        for path in files:
+            held = _carried(path, about)
+            with open_hdf5(path) as file:
+                values = {name: rows_in(file[about.keys[name]]) for name in about.numbers}
+                yield Recording(
+                    held.tasks[0],
+                    len(values[columns.ACTION]),
+                    values,
+                    {camera: Hdf5Pictures(path, key) for camera, key in each_camera(about)},
+                    held.rows[0],
+                    telemetry_of(file, str(held.rows[0]["gap_uid"])),
+                )
+
+    def foreign() -> Iterator[Recording]:
+        units, swap = settings.required_units(files[0]), settings.swap_red_blue
+        for index, path in enumerate(files):
+            with open_hdf5(path) as file:
+                _require(file, path)
+                numbers = _numbers(file)
+                lacking = [
+                    n for n in about.numbers if not n.startswith("gap.") and n not in numbers
+                ]
+                if lacking or set(_cameras(file)) != set(about.cameras):
+                    raise UnusableInputError(
+                        f"{path} has other cameras or columns than {files[0].name}. Import it "
+                        "alone."
+                    )
+                values = {}
+                for name in (n for n in about.numbers if n in numbers):
+                    rows = as_float32(rows_in(file[numbers[name]]))
+                    values[name] = rows.reshape(len(rows), -1)
+                domain = Domain.SIM if file.attrs.get("sim", False) else Domain.REAL
+            yield foreign_recording(
+                about,
+                settings,
+                values,
+                {camera: Hdf5Pictures(path, key, swap) for camera, key in each_camera(about)},
+                f"{path.name} {index}",
+                units=units,
+                domain=domain,
+            )
+
     if carried is not None:
-        lines = [line for f in files for line in _carried(f, about).labels]
-        return ForeignRecording(
-            about, len(files), lambda: _exact_episodes(files, about), tuple(lines), exact=True
-        )
-    notes = [] if settings.domain else [f"domain is {'sim' if sim else 'real'}: attribute sim."]
-    return ForeignRecording(
-        about, len(files), lambda: _foreign_episodes(files, about, settings), notes=tuple(notes)
-    )
+        lines = tuple(line for f in files for line in _carried(f, about).labels)
+        return ForeignRecording(about, len(files), exact, lines, exact=True)
+    notes = () if settings.domain else (f"domain is {'sim' if sim else 'real'}: attribute sim.",)
+    return ForeignRecording(about, len(files), foreign, notes=notes)
 
 
 def _require(file: Any, path: Path) -> None:
@@ -192,22 +229,7 @@ def _carried(path: Path, about: About) -> Carried:
     return found
 
 
-def _exact_episodes(files: list[Path], about: About) -> Iterator[Recording]:
-    for path in files:
-        carried = _carried(path, about)
-        with open_hdf5(path) as file:
-            values = {name: rows_in(file[about.keys[name]]) for name in about.numbers}
-            yield Recording(
-                carried.tasks[0],
-                len(values[columns.ACTION]),
-                values,
-                {camera: Hdf5Pictures(path, key) for camera, key in each_camera(about)},
-                carried.rows[0],
-                telemetry_of(file, str(carried.rows[0]["gap_uid"])),
-            )
-
-
-def _about(file: Any, path: Path, settings: ImportSettings) -> About:
+def _foreign_about(file: Any, path: Path, settings: ImportSettings) -> About:
     settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
     fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
     features: dict[str, Any] = {}
@@ -229,35 +251,3 @@ def _cameras(file: Any) -> list[str]:
 def _numbers(file: Any) -> Mapping[str, str]:
     found = {feature: key for feature, key in _STANDARD.items() if key in file}
     return found | ({"extra.base_action": "base_action"} if "base_action" in file else {})
-
-
-def _foreign_episodes(
-    files: list[Path], about: About, settings: ImportSettings
-) -> Iterator[Recording]:
-    units = settings.required_units(files[0])
-    for index, path in enumerate(files):
-        with open_hdf5(path) as file:
-            _require(file, path)
-            numbers = _numbers(file)
-            lacking = [n for n in about.numbers if not n.startswith("gap.") and n not in numbers]
-            if lacking or set(_cameras(file)) != set(about.cameras):
-                raise UnusableInputError(
-                    f"{path} has other cameras or columns than {files[0].name}. Import it alone."
-                )
-            values = {n: _rows(file[numbers[n]]) for n in about.numbers if n in numbers}
-            sim = bool(file.attrs.get("sim", False))
-        swap = settings.swap_red_blue
-        yield foreign_recording(
-            about,
-            settings,
-            values,
-            {camera: Hdf5Pictures(path, key, swap) for camera, key in each_camera(about)},
-            f"{path.name} {index}",
-            units=units,
-            domain=Domain.SIM if sim else Domain.REAL,
-        )
-
-
-def _rows(stored: Any) -> NDArray[np.float32]:
-    rows = as_float32(rows_in(stored))
-    return rows.reshape(len(rows), -1)

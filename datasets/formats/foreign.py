@@ -1,10 +1,13 @@
-"""Small steps that the readers of foreign layouts share."""
+"""Steps that the readers of foreign layouts share: keys, pictures, features, episodes."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.take import Images, TakeInfo
 from gaploop.core.types import Image
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.datasets import columns, layout
+from gaploop.datasets.formats.model import About, ImportSettings, Recording, picture_feature
 
 LARGEST_PICTURE: Final = 1 << 28
 """89 megapixels in RGB; more is no camera's, and a few bytes can ask for it [bytes]."""
@@ -97,3 +104,80 @@ def named(widths: Mapping[str, int]) -> list[str]:
 def natural(path: Path) -> list[Any]:
     """Return a sort key that puts episode_2 before episode_10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+
+
+def with_gap_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return a foreign feature table with the gap columns of frames added to it."""
+
+    def scalar(dtype: str) -> dict[str, Any]:
+        return {"dtype": dtype, "shape": (1,), "names": None}
+
+    cameras = [n for n, f in features.items() if f["dtype"] == "video"]
+    return {
+        **features,
+        columns.TIME: scalar("float64"),
+        columns.TAKE: scalar("int64"),
+        columns.SENT: features[columns.ACTION],
+        columns.INTERVENTION: scalar("bool"),
+        columns.SAFETY: scalar("int64"),
+        **{columns.CAMERA_AGE + n.removeprefix(columns.IMAGES): scalar("float32") for n in cameras},
+    }
+
+
+def foreign_recording(
+    about: About,
+    settings: ImportSettings,
+    values: Mapping[str, NDArray[Any]],
+    pictures: Mapping[str, Images],
+    origin: str,
+    **known: Any,
+) -> Recording:
+    """Return an episode that nobody gave gap columns yet.
+
+    Args:
+        about: its features, gap columns among them.
+        values: feature to values; `gap.*` are filled in where they are missing.
+        origin: what tells it from other episodes of its source; its uid is made from that and
+            from its actions.
+        known: fields of `TakeInfo` that the source says.
+    """
+    action = np.ascontiguousarray(values[columns.ACTION])
+    digest = hashlib.sha256(action.tobytes()).hexdigest()
+    uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
+    n = len(action)
+    filled: dict[str, NDArray[Any]] = {
+        columns.TIME: np.arange(n) / about.fps,
+        columns.TAKE: np.full(n, columns.take_hash(uid), dtype=np.int64),
+        columns.SENT: action,
+        columns.INTERVENTION: np.zeros(n, dtype=bool),
+        columns.SAFETY: np.zeros(n, dtype=np.int64),
+    }
+    unknown = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
+    filled |= {columns.CAMERA_AGE + camera: unknown for camera in about.cameras}
+    task = str(known.pop("task", "") or settings.task)
+    telemetry = known.pop("telemetry", None)
+    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": settings.units, **known})
+    info = replace(info, kind=settings.kind or info.kind, domain=settings.domain or info.domain)
+    row = columns.default_row(info, settings.outcome or Outcome.UNLABELLED)
+    ordered = {name: {**filled, **values}[name] for name in about.numbers}
+    return Recording(task, n, ordered, dict(pictures), row, telemetry)
+
+
+def number_feature(names: list[str]) -> dict[str, Any]:
+    """Return the feature of a vector of float32 with these names."""
+    return {"dtype": "float32", "shape": (len(names),), "names": names}
+
+
+def picture_spec(height: int, width: int) -> dict[str, Any]:
+    """Return the feature of a camera [pixels]."""
+    return {
+        "dtype": "video",
+        "shape": (int(height), int(width), 3),
+        "names": ["height", "width", "channels"],
+    }
+
+
+def each_camera(about: About) -> Iterator[tuple[str, str]]:
+    """Yield every camera and what it is called in the layout."""
+    for camera in about.cameras:
+        yield camera, about.keys[picture_feature(about, camera)]

@@ -22,9 +22,8 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, regular_file
 from gaploop.core.take import Images
 from gaploop.core.types import Image
-from gaploop.datasets.formats.carried import NAME, Carried, read_carried
 from gaploop.datasets.formats.foreign import LARGEST_PICTURE, unpacked
-from gaploop.datasets.formats.model import Recording
+from gaploop.datasets.formats.model import NAME, Carried, Recording, read_carried
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY
 
 TELEMETRY: Final = "telemetry"
@@ -66,17 +65,14 @@ class _Kept(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Move to a place; also past the end."""
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end()}[whence]
-        self._at = begin + offset
+        held = os.fstat(self._file.fileno()).st_size
+        end = max([held, *(at + len(data) for at, data in self._lost)])
+        self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: end}[whence] + offset
         return self._at
 
     def tell(self) -> int:
         """Return the place."""
         return self._at
-
-    def _end(self) -> int:
-        held = os.fstat(self._file.fileno()).st_size
-        return max([held, *(at + len(data) for at, data in self._lost)])
 
     def readinto(self, buffer: Any, /) -> int:
         """Read what was written, in the file or not; nothing is zeros."""
@@ -162,34 +158,34 @@ def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
 @functools.lru_cache(maxsize=4096)
 def _refuse_other_files(path: Path, *_known: int) -> None:
     """Refuse a file that has HDF5 open others: by links, views, or rows kept beside it."""
+
+    def refuse(what: str) -> None:
+        raise UnusableInputError(
+            f"{path}: {what}, another file: not opened. Copy its content into this one with: "
+            "h5repack, or h5copy."
+        )
+
     with h5py.File(path, "r") as file:
-        if other := next(_other_files(file), ""):
-            raise UnusableInputError(
-                f"{path}: {other}, another file: not opened. Copy its content into this one with: "
-                "h5repack, or h5copy."
-            )
-
-
-def _other_files(file: Any) -> Iterator[str]:
-    seen, left = {file.id}, [("/", file)]
-    while left:
-        at, group = left.pop()
-        for name in group:
-            link = group.get(name, getlink=True)
-            if isinstance(link, h5py.ExternalLink):
-                yield f"{at}{name} leads to {link.filename!r}"
-            if not isinstance(link, h5py.HardLink):
-                continue  # a soft link stays in the file: what it leads to is looked at there
-            found = group[name]
-            if isinstance(found, h5py.Group) and found.id not in seen:
-                seen.add(found.id)
-                left.append((f"{at}{name}/", found))
-            elif isinstance(found, h5py.Dataset):
-                others = [entry[0] for entry in found.external or ()]
-                if found.is_virtual:
-                    others += [s.file_name for s in found.virtual_sources() if s.file_name != "."]
-                if others:
-                    yield f"{at}{name} is read from {others[0]!r}"
+        seen, left = {file.id}, [("/", file)]
+        while left:
+            at, group = left.pop()
+            for name in group:
+                link = group.get(name, getlink=True)
+                if isinstance(link, h5py.ExternalLink):
+                    refuse(f"{at}{name} leads to {link.filename!r}")
+                if not isinstance(link, h5py.HardLink):
+                    continue  # a soft link stays in the file: what it leads to is looked at there
+                found = group[name]
+                if isinstance(found, h5py.Group) and found.id not in seen:
+                    seen.add(found.id)
+                    left.append((f"{at}{name}/", found))
+                elif isinstance(found, h5py.Dataset):
+                    others = [entry[0] for entry in found.external or ()]
+                    if found.is_virtual:
+                        sources = found.virtual_sources()
+                        others += [s.file_name for s in sources if s.file_name != "."]
+                    if others:
+                        refuse(f"{at}{name} is read from {others[0]!r}")
 
 
 def rows_in(stored: Any) -> NDArray[Any]:
@@ -280,19 +276,19 @@ class Hdf5Pictures:
             for k in range(len(stored)):
                 if not k and stored.ndim == 4 and math.prod(stored.shape[1:]) > LARGEST_PICTURE:
                     raise ValueError(f"{self.name} is said to be of shape {stored.shape}")
-                picture = self._picture(stored[k], k)
+                row = stored[k]
+                if np.ndim(row) == 3:
+                    picture: Image | None = np.asarray(row)
+                else:
+                    is_bytes = isinstance(row, bytes)
+                    packed = np.frombuffer(row, np.uint8) if is_bytes else np.asarray(row)
+                    picture = unpacked(packed.astype(np.uint8).tobytes())
+                if picture is None:
+                    raise UnusableInputError(
+                        f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. "
+                        "Fix it."
+                    )
                 yield picture[..., ::-1] if self.swap_red_blue else picture
-
-    def _picture(self, row: Any, k: int) -> Image:
-        if np.ndim(row) == 3:
-            return np.asarray(row)
-        packed = np.frombuffer(row, np.uint8) if isinstance(row, bytes) else np.asarray(row)
-        picture = unpacked(packed.astype(np.uint8).tobytes())
-        if picture is None:
-            raise UnusableInputError(
-                f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. Fix it."
-            )
-        return picture
 
     def size(self) -> tuple[int, int]:
         """Return height and width [pixels], from the first picture."""

@@ -18,13 +18,18 @@ from gaploop.core.files import sync_folder, writable_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
+from gaploop.datasets.formats.dataset import open_dataset
 from gaploop.datasets.formats.hdf5 import open_hdf5
-from gaploop.datasets.formats.mcap_read import read_mcap
+from gaploop.datasets.formats.mcap import read_mcap
 from gaploop.datasets.formats.model import Advance, ForeignRecording, ImportSettings, Outgoing
-from gaploop.datasets.formats.replay_buffer import write_diffusion_policy, write_umi
-from gaploop.datasets.formats.replay_read import open_buffer, read_diffusion_policy, read_umi
+from gaploop.datasets.formats.replay_buffer import (
+    open_buffer,
+    read_diffusion_policy,
+    read_umi,
+    write_diffusion_policy,
+    write_umi,
+)
 from gaploop.datasets.formats.robomimic import read_robomimic, write_robomimic
-from gaploop.datasets.formats.source import open_dataset
 
 type Write = Callable[[Outgoing, Path, Advance], None]
 
@@ -97,28 +102,23 @@ def export_dataset(
     assert write is not None
     _check_output(root, output, LAYOUTS[name].ending)
     out = open_dataset(root, output, episodes, consents)
+    part = output.parent / f".{output.name}.part"
     with staging.locked(output.absolute(), "--output"):
         try:
             _check_output(root, output, LAYOUTS[name].ending)  # who held the lock may have made it
-            _write(write, out, output, advance)
-        finally:  # while it is held: filelock tries anew where the file that it locked is gone
+            _remove(part)
+            write(out, part, advance)
+            out.check()
+            os.replace(part, output)
+            sync_folder(output.parent)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None
+        finally:
+            _remove(part)
+            # While it is held: filelock tries anew where the file that it locked is gone.
             staging.beside(output.absolute(), "lock").unlink(missing_ok=True)
     return out
-
-
-def _write(write: Write, out: Outgoing, output: Path, advance: Advance) -> None:
-    part = output.parent / f".{output.name}.part"
-    _remove(part)
-    try:
-        write(out, part, advance)
-        out.check()
-        os.replace(part, output)
-        sync_folder(output.parent)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None
-    finally:
-        _remove(part)
 
 
 def _check_output(root: Path, output: Path, ending: str) -> None:
@@ -153,26 +153,21 @@ def guess(path: Path) -> str | None:
         raise UnusableInputError(f"{path} not found. Check the path.")
     if path.is_dir():
         refuse_links_out(path)
-        return _guess_folder(path)
+        if (path / "meta" / "info.json").is_file():
+            return "lerobot"
+        if (path / "meta").is_dir() and (path / "data").is_dir():
+            return _guess_buffer(path)
+        found = {p.suffix for p in path.iterdir()}
+        if ".mcap" in found and not found & set(SUFFIXES):
+            return "mcap"
+        if found & set(SUFFIXES) and ".mcap" not in found:
+            return "aloha" if _guess_hdf5(episode_paths(path)[0]) == "aloha" else None
+        return None
     if path.suffix == ".mcap":
         return "mcap"
     if path.suffix in SUFFIXES:
         return _guess_hdf5(path)
     return _guess_buffer(path) if zipfile.is_zipfile(path) else None
-
-
-def _guess_folder(path: Path) -> str | None:
-    if (path / "meta" / "info.json").is_file():
-        return "lerobot"
-    if (path / "meta").is_dir() and (path / "data").is_dir():
-        return _guess_buffer(path)
-    found = {p.suffix for p in path.iterdir()}
-    if ".mcap" in found and not found & set(SUFFIXES):
-        return "mcap"
-    if found & set(SUFFIXES) and ".mcap" not in found:
-        files = episode_paths(path)
-        return "aloha" if _guess_hdf5(files[0]) == "aloha" else None
-    return None
 
 
 def _guess_hdf5(path: Path) -> str | None:

@@ -1,15 +1,22 @@
-"""Diffusion Policy's replay buffer: one Zarr v2 group with `data/*` and `meta/episode_ends`.
+"""Replay buffers of Diffusion Policy and UMI: Zarr v2 with `data/*` and `meta/episode_ends`.
 
 As `ReplayBuffer` of real-stanford/diffusion_policy reads it (`copy_from_path`, `copy_from_store`):
 every array under `data` has one row per frame of all episodes end to end, `meta/episode_ends`
 says where each ends. It is Zarr v2, which the zarr 2.x of those projects reads.
+
+UMI's holds tool poses and gripper widths. Keys and units are those of
+real-stanford/universal_manipulation_interface (`07_generate_replay_buffer.py`): `robot<i>_eef_pos`
+[m], `robot<i>_eef_rot_axis_angle` [rad], `robot<i>_gripper_width` [m], `robot<i>_demo_start_pose`
+and `_demo_end_pose` (n, 6), the same in every row of an episode. `action` is absolute
+[pos, rot, width] per robot, as its sampler makes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,17 +24,136 @@ import numpy as np
 import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 from zarr.storage import LocalStore, ZipStore
 
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
+from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
-from gaploop.datasets.formats.carried import NAME, carry
-from gaploop.datasets.formats.model import About, Advance, Outgoing, Recording, picture_feature
-from gaploop.datasets.formats.umi_pose import PoseOf, pose_of
+from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats.foreign import (
+    as_float32,
+    chosen_key,
+    each_camera,
+    foreign_recording,
+    named,
+    number_feature,
+    picture_spec,
+    taken,
+    with_gap_features,
+)
+from gaploop.datasets.formats.model import (
+    NAME,
+    About,
+    Advance,
+    ForeignRecording,
+    ImportSettings,
+    Outgoing,
+    Recording,
+    carry,
+    picture_feature,
+    read_carried,
+)
+from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE
 
 CHUNK_BYTES: Final = 2_000_000
 """Size that Diffusion Policy aims at for a chunk (`get_optimal_chunks`)."""
 STATE_KEYS: Final = ("state", "agent_pos", "robot_joint", "qpos", "robot_eef_pose")
 """Keys that hold the robot's state in buffers of that project."""
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "eef_pos": ("x_m", "y_m", "z_m"),
+    "eef_rot_axis_angle": ("rx_rad", "ry_rad", "rz_rad"),
+    "gripper_width": ("width_m",),
+}
+"""Part of a robot's state to what its entries are called."""
+UNITS: Final = "m, rad"
+_TIPS: Final = "finger tip"
+_PICTURES_AT_ONCE: Final = 16
+
+
+def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
+    """Write a dataset as a replay buffer folder.
+
+    Its keys are `action`, `state`, `img` for a single camera (as `PushTImageDataset` reads them),
+    else the cameras' names; every other column keeps its name.
+    """
+    cameras = out.about.cameras
+    keys = {columns.STATE: "state", columns.ENVIRONMENT: "environment_state"}
+    for camera in cameras:
+        free = camera not in {"action", "state", "environment_state"}
+        key = "img" if len(cameras) == 1 else camera if free else f"{camera}_rgb"
+        keys[picture_feature(out.about, camera)] = key
+    _write(out, LocalStore(path), keys, advance)
+
+
+def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
+    """Write a dataset as UMI's `.zarr.zip`: tool poses, gripper widths, `camera0_rgb`, ….
+
+    Joints of an arm that gaploop has a model of become poses by forward kinematics; the dataset's
+    own columns come along beside them.
+
+    Raises:
+        UnusableInputError: neither poses nor joints with known units and a known arm.
+    """
+    pose = pose_of(out)
+    keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
+    keys |= {
+        picture_feature(out.about, c): f"camera{i}_rgb" for i, c in enumerate(out.about.cameras)
+    }
+    with ZipStore(path, mode="w") as store:
+        _write(out, store, keys, advance, pose)
+
+
+def _write(
+    out: Outgoing,
+    store: Any,
+    renamed: Mapping[str, str],
+    advance: Advance,
+    pose: PoseOf | None = None,
+) -> None:
+    about, rows = out.about, out.total_frames
+    keys = {n: renamed.get(n, n) for n in about.features}
+    root = zarr.create_group(store, zarr_format=2, attributes={NAME: carry(out, keys)})
+    data = root.create_group("data")
+    ends = np.cumsum(out.lengths, dtype=np.int64)
+    root.create_group("meta").create_array(
+        "episode_ends", shape=ends.shape, chunks=ends.shape, dtype="int64", compressors=None
+    )[:] = ends
+    arrays = {}
+    for name in about.numbers:
+        spec = about.features[name]
+        shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
+        arrays[name] = ChunkedRows(data, keys[name], rows, shape, dtype)
+    poses = {} if pose is None else {
+        name: ChunkedRows(data, name, rows, (width,), np.float32)
+        for name, width in pose.widths.items()
+    }  # fmt: skip
+    pictures = {}
+    for camera in about.cameras:
+        key, shape = keys[picture_feature(about, camera)], (*about.size(camera), 3)
+        # UMI's sampler takes frames one by one, so there one frame is a chunk.
+        chunk = None if pose is None else 1
+        pictures[camera] = ChunkedRows(data, key, rows, shape, np.uint8, chunk=chunk)
+    telemetry = root.create_group("telemetry")
+    for episode in out.episodes():
+        for name, array in arrays.items():
+            array.append(episode.columns[name].reshape(episode.length, -1))
+        if pose is not None:
+            for name, values in pose(episode).items():
+                poses[name].append(values)
+        for camera, images in episode.pictures.items():
+            for picture in images():
+                pictures[camera].append(picture[None])
+        if episode.telemetry is not None:
+            content = np.frombuffer(episode.telemetry, dtype=np.uint8)
+            n = content.shape
+            telemetry.create_array(episode.uid, shape=n, chunks=n, dtype="uint8", compressors=None)[
+                :
+            ] = content
+        advance()
+    for array in (*arrays.values(), *poses.values(), *pictures.values()):
+        array.close()
 
 
 class ChunkedRows:
@@ -83,111 +209,348 @@ class ChunkedRows:
         self._done += len(rows)
 
 
-def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
-    """Write a dataset as a replay buffer folder.
+# -- UMI's tool poses ------------------------------------------------------------------------------
 
-    Its keys are `action`, `state`, `img` for a single camera (as `PushTImageDataset` reads them),
-    else the cameras' names; every other column keeps its name.
+
+def part_names(robot: int) -> list[str]:
+    """Return the names of one robot's seven entries of state and action."""
+    return [f"robot{robot}_{part}.{name}" for part, names in PARTS.items() for name in names]
+
+
+@dataclass(frozen=True)
+class PoseOf:
+    """Makes UMI's arrays of an episode.
+
+    Attributes:
+        robots: how many.
+        to_pose: from state or action, shape (n, width), to poses, shape (n, 7 robots).
     """
-    cameras = out.about.cameras
-    keys = {columns.STATE: "state", columns.ENVIRONMENT: "environment_state"}
-    keys |= {
-        picture_feature(out.about, c): "img" if len(cameras) == 1 else _free(c, keys)
-        for c in cameras
-    }
-    with _root(LocalStore(path), out, keys) as root:
-        _write(out, root, {n: keys.get(n, n) for n in out.about.features}, advance)
+
+    robots: int
+    to_pose: Callable[[FloatArray], FloatArray]
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Array to its width."""
+        found = {"action": 7 * self.robots}
+        for robot in range(self.robots):
+            found |= {f"robot{robot}_{part}": len(names) for part, names in PARTS.items()}
+            found |= {f"robot{robot}_demo_start_pose": 6, f"robot{robot}_demo_end_pose": 6}
+        return found
+
+    def __call__(self, episode: Recording) -> dict[str, FloatArray]:
+        """Return the arrays of an episode, one row per frame."""
+        state = self.to_pose(episode.columns[columns.STATE])
+        arrays = {"action": self.to_pose(episode.columns[columns.ACTION])}
+        for robot in range(self.robots):
+            mine = state[:, 7 * robot : 7 * robot + 7]
+            arrays |= {
+                f"robot{robot}_eef_pos": mine[:, :3],
+                f"robot{robot}_eef_rot_axis_angle": mine[:, 3:6],
+                f"robot{robot}_gripper_width": mine[:, 6:],
+                f"robot{robot}_demo_start_pose": np.repeat(mine[:1, :6], len(mine), axis=0),
+                f"robot{robot}_demo_end_pose": np.repeat(mine[-1:, :6], len(mine), axis=0),
+            }
+        return arrays
 
 
-def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
-    """Write a dataset as UMI's `.zarr.zip`: tool poses, gripper widths, `camera0_rgb`, ….
-
-    Joints of an arm that gaploop has a model of become poses by forward kinematics; the dataset's
-    own columns come along beside them.
+def pose_of(out: Outgoing) -> PoseOf:
+    """Return what makes UMI's arrays of a dataset.
 
     Raises:
-        UnusableInputError: neither poses nor joints with known units and a known arm.
+        UnusableInputError: the dataset holds neither poses nor joints of a known arm in known
+            units; what is missing is said.
     """
-    pose = pose_of(out)
-    keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
-    keys |= {
-        picture_feature(out.about, c): f"camera{i}_rgb" for i, c in enumerate(out.about.cameras)
-    }
-    with ZipStore(path, mode="w") as store, _root(store, out, keys) as root:
-        all_keys = {n: keys.get(n, n) for n in out.about.features}
-        _write(out, root, all_keys, advance, pose)
+    about = out.about
+    if columns.STATE not in about.features:
+        raise UnusableInputError(f"{out.root} has no {columns.STATE}; UMI needs the tool's pose.")
+    said = about.features[columns.STATE].get("names")
+    if isinstance(said, Mapping):
+        said = next(iter(said.values()), None)
+    names = [str(n) for n in said] if isinstance(said, list | tuple) else []
+    robots = len(names) // 7
+    if names == [n for robot in range(robots) for n in part_names(robot)] and robots:
+        return PoseOf(robots, lambda values: values)
+    units = {str(row["gap_units"]) for row in out.rows}
+    model = model_of(about.robot_type)
+    if units != {"deg"} or model is None:
+        raise UnusableInputError(
+            f"{out.root}: UMI wants tool poses [m, rad] and gripper widths [m]. They can be made "
+            f"from joints in degrees of {', '.join(ARM_MODELS)}; this is robot type "
+            f"'{about.robot_type or 'unknown'}' in units '{', '.join(sorted(units)) or 'unknown'}'."
+            " Export it with --format=diffusion_policy, or convert it to poses first."
+        )
+    arm, spec = ArmModel.load(model), ARM_MODELS[model]
+    joints = [n.removesuffix(".pos") for n in names]
+    if set(joints) != set(arm.joint_names):
+        raise UnusableInputError(
+            f"{out.root}: its joints ({', '.join(joints)}) are not those of the {spec.says} "
+            f"({', '.join(arm.joint_names)}), so there is no tool pose to compute. Export it with "
+            "--format=diffusion_policy."
+        )
+    tips = [i for i, name in enumerate(arm.point_names) if name.endswith(_TIPS)]
+    order = [joints.index(name) for name in arm.joint_names]
+    closed_rad, open_rad = spec.gripper_percent_rad
+
+    def to_pose(values: FloatArray) -> FloatArray:
+        # LeRobot: joints in degrees, the gripper, last, in percent of its range.
+        q_rad = np.radians(values[:, order].astype(np.float64))
+        q_rad[:, -1] = closed_rad + values[:, order[-1]] / 100 * (open_rad - closed_rad)
+        poses = np.empty((len(values), 7))
+        for k, q in enumerate(q_rad):
+            tcp, points = arm.T_base_tcp(q), arm.points_m(q)
+            poses[k, :3] = tcp[:3, 3]
+            poses[k, 3:6] = Rotation.from_matrix(tcp[:3, :3]).as_rotvec()
+            poses[k, 6] = np.linalg.norm(points[tips[0]] - points[tips[1]])
+        return poses.astype(np.float32)
+
+    return PoseOf(1, to_pose)
 
 
-def _free(name: str, keys: Mapping[str, str]) -> str:
-    taken = {"action", "state", *keys.values()}
-    return f"{name}_rgb" if name in taken else name
+# -- Reading ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZarrPictures:
+    """An episode's pictures in a Zarr array (n, height, width, 3)."""
+
+    array: Any
+    first: int
+    last: int
+    where: str
+    swap_red_blue: bool = False
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, RGB, uint8.
+
+        Raises:
+            UnusableInputError: pictures stored as fractions, or a damaged chunk.
+        """
+        # A chunk of many small pictures is decoded once, not once per picture.
+        step = max(_PICTURES_AT_ONCE, int(self.array.chunks[0]))
+        for first in range(self.first, self.last, step):
+            block = read_rows(self.array, first, min(self.last, first + step), self.where)
+            if block.dtype != np.uint8:
+                whole = np.rint(block)
+                if not np.array_equal(whole, block) or whole.min() < 0 or whole.max() > 255:
+                    raise UnusableInputError(
+                        f"{self.where}: pictures are {block.dtype} and not whole numbers from 0 "
+                        "to 255. Scale them to uint8 first."
+                    )
+                block = whole.astype(np.uint8)
+            yield from block[..., ::-1] if self.swap_red_blue else block
+
+
+def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
+    """Return rows of a Zarr array.
+
+    Raises:
+        UnusableInputError: a chunk is damaged, or its codec isn't installed.
+    """
+    try:
+        rows = last - first
+        if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
+            raise ValueError(f"{rows} rows of shape {array.shape[1:]}")
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"it holds {array.dtype}, not numbers")
+        return np.asarray(array[first:last])
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(f"{where} can't be read ({reason}). Restore it.") from None
 
 
 @contextlib.contextmanager
-def _root(store: Any, out: Outgoing, keys: Mapping[str, str]) -> Iterator[Any]:
-    all_keys = {n: keys.get(n, n) for n in out.about.features}
-    attributes = {NAME: carry(out, all_keys)}
-    root = zarr.create_group(store, zarr_format=2, attributes=attributes)
-    root.create_group("data")
-    ends = np.cumsum(out.lengths, dtype=np.int64)
-    meta = root.create_group("meta")
-    array = meta.create_array(
-        "episode_ends", shape=ends.shape, chunks=ends.shape, dtype="int64", compressors=None
+def open_buffer(path: Path) -> Iterator[Any]:
+    """Open the group of a replay buffer, a folder or a zip file.
+
+    Raises:
+        UnusableInputError: it isn't one, and what is missing.
+    """
+    from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
+
+    register_codecs(verbose=False)
+    try:
+        store = ZipStore(path, mode="r") if path.is_file() else LocalStore(path, read_only=True)
+        with contextlib.closing(store):
+            root = zarr.open_group(store, mode="r")
+            for name in ("data", "meta/episode_ends"):
+                if name not in root:
+                    found = ", ".join(sorted(root.keys())) or "nothing"
+                    raise UnusableInputError(
+                        f"{path} has no {name} (it holds {found}): not a replay buffer. Name the "
+                        "folder or .zip that holds data/ and meta/episode_ends."
+                    )
+            yield root
+    except ZARR_DAMAGE as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(
+            f"{path} can't be read as a Zarr group ({reason}). Check the path, or restore it."
+        ) from None
+
+
+def read_diffusion_policy(path: Path, settings: ImportSettings) -> ForeignRecording:
+    """Open a Diffusion Policy replay buffer."""
+    return _read(path, settings, _diffusion_policy_about)
+
+
+def read_umi(path: Path, settings: ImportSettings) -> ForeignRecording:
+    """Open a UMI replay buffer. Its layout defines its units: metres and radians."""
+    settings = settings if settings.units else replace(settings, units=UNITS)
+    return _read(path, settings, _umi_about)
+
+
+type _Describe = Callable[
+    [Path, Any, ImportSettings], tuple[About, Mapping[str, tuple[str, ...]], list[str]]
+]
+
+
+def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignRecording:
+    with open_buffer(path) as root:
+        ends = [int(n) for n in np.asarray(root["meta/episode_ends"][:])]
+        if not ends or any(b <= a for a, b in zip([0, *ends], ends, strict=False)):
+            raise UnusableInputError(
+                f"{path}: meta/episode_ends must rise from above 0, it is {ends[:5]}…. Restore it."
+            )
+        for name, array in root["data"].arrays():
+            if array.shape[0] < ends[-1]:
+                raise UnusableInputError(
+                    f"{path}: data/{name} has {array.shape[0]} rows, the episodes {ends[-1]}. "
+                    "Restore it."
+                )
+        carried = read_carried(root.attrs[NAME], path) if NAME in root.attrs else None
+        if carried is None:
+            about, parts, notes = describe(path, root, settings)
+    spans = list(zip([0, *ends], ends, strict=False))
+
+    def exact() -> Iterator[Recording]:
+        assert carried is not None
+        about = carried.about
+        with open_buffer(path) as root:
+            data = root["data"]
+            for index, (first, last) in enumerate(spans):
+                row = carried.rows[index]
+                values = {}
+                for name in about.numbers:
+                    key = about.keys[name]
+                    rows = read_rows(data[key], first, last, f"{path}/data/{key}")
+                    narrow = tuple(about.features[name]["shape"]) == (1,)
+                    values[name] = rows.reshape(last - first) if narrow else rows
+                held = f"telemetry/{row['gap_uid']}"
+                yield Recording(
+                    carried.tasks[index],
+                    last - first,
+                    values,
+                    {
+                        camera: ZarrPictures(data[key], first, last, f"{path}/data/{key}")
+                        for camera, key in each_camera(about)
+                    },
+                    row,
+                    np.asarray(root[held][:]).tobytes() if held in root else None,
+                )
+
+    def foreign() -> Iterator[Recording]:
+        units = settings.units if settings.units != "unknown" else ""
+        swap = settings.swap_red_blue
+        with open_buffer(path) as root:
+            data = root["data"]
+            for index, (first, last) in enumerate(spans):
+
+                def column(key: str, first: int = first, last: int = last) -> NDArray[Any]:
+                    rows = read_rows(data[key], first, last, f"{path}/data/{key}")
+                    return as_float32(rows.reshape(len(rows), -1))
+
+                values = {n: np.concatenate([column(k) for k in ks], 1) for n, ks in parts.items()}
+                pictures = {
+                    camera: ZarrPictures(data[key], first, last, f"{path}/data/{key}", swap)
+                    for camera, key in each_camera(about)
+                }
+                origin = f"{path.name} {index}"
+                yield foreign_recording(about, settings, values, pictures, origin, units=units)
+
+    if carried is not None:
+        return ForeignRecording(carried.about, len(ends), exact, carried.labels, exact=True)
+    return ForeignRecording(about, len(ends), foreign, notes=tuple(notes))
+
+
+def _arrays(root: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Return arrays of numbers, arrays of pictures, and notes about the rest."""
+    numbers, pictures, notes = {}, {}, []
+    for name, array in sorted(root["data"].arrays()):
+        if array.ndim == 4 and array.shape[3] == 3:
+            pictures[name] = array
+        elif array.ndim in (1, 2, 3) and array.dtype.kind in "fiub":
+            numbers[name] = array
+        else:
+            notes.append(f"data/{name} ({array.dtype}, shape {array.shape}) is left out.")
+    return numbers, pictures, notes
+
+
+def _diffusion_policy_about(
+    path: Path, root: Any, settings: ImportSettings
+) -> tuple[About, Mapping[str, tuple[str, ...]], list[str]]:
+    numbers, pictures, notes = _arrays(root)
+    keys = dict(settings.keys)
+    action = taken(keys, columns.ACTION, numbers, path) or chosen_key(
+        columns.ACTION, ("action",), numbers, path, only=False
     )
-    array[:] = ends
-    yield root
-
-
-def _write(
-    out: Outgoing,
-    root: Any,
-    keys: Mapping[str, str],
-    advance: Advance,
-    pose: PoseOf | None = None,
-) -> None:
-    rows, data = out.total_frames, root["data"]
-    arrays = {name: _array(data, keys[name], rows, out.about, name) for name in out.about.numbers}
-    extra = {} if pose is None else {
-        name: ChunkedRows(data, name, rows, (width,), np.float32)
-        for name, width in pose.widths.items()
-    }  # fmt: skip
-    pictures = {
-        camera: _pictures(data, keys, rows, out.about, camera, single=pose is not None)
-        for camera in out.about.cameras
+    rest = [n for n in numbers if n not in action]
+    state = taken(keys, columns.STATE, numbers, path) or chosen_key(
+        columns.STATE, STATE_KEYS, rest, path
+    )
+    parts = {columns.ACTION: action, columns.STATE: state}
+    for feature in keys:
+        parts[feature] = taken(keys, feature, numbers, path)
+    used = {key for part in parts.values() for key in part}
+    parts |= {f"extra.{name}": (name,) for name in numbers if name not in used}
+    settings.required_units(path)
+    features: dict[str, Any] = {
+        name: number_feature(named({k: _width(numbers[k]) for k in part}))
+        for name, part in parts.items()
     }
-    telemetry = root.create_group("telemetry")
-    for episode in out.episodes():
-        for name, array in arrays.items():
-            array.append(episode.columns[name].reshape(episode.length, -1))
-        if pose is not None:
-            for name, values in pose(episode).items():
-                extra[name].append(values)
-        for camera, images in episode.pictures.items():
-            for picture in images():
-                pictures[camera].append(picture[None])
-        _keep_telemetry(telemetry, episode)
-        advance()
-    for array in (*arrays.values(), *extra.values(), *pictures.values()):
-        array.close()
+    camera_keys = {f"{IMAGES}{name.replace('/', '_')}": name for name in pictures}
+    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+    if any(numbers[k].dtype == np.float64 for part in parts.values() for k in part):
+        notes.append("float64 numbers are kept as float32, which is what LeRobot trains on.")
+    about = About(
+        settings.required_fps(path), settings.robot_type, with_gap_features(features), camera_keys
+    )
+    return about, parts, notes
 
 
-def _array(data: Any, key: str, rows: int, about: About, name: str) -> ChunkedRows:
-    spec = about.features[name]
-    return ChunkedRows(data, key, rows, tuple(spec["shape"]), np.dtype(spec["dtype"]))
+def _width(array: Any) -> int:
+    return int(np.prod(array.shape[1:], dtype=int)) if array.ndim > 1 else 1
 
 
-def _pictures(
-    data: Any, keys: Mapping[str, str], rows: int, about: About, camera: str, single: bool
-) -> ChunkedRows:
-    key = keys[picture_feature(about, camera)]
-    shape = (*about.size(camera), 3)
-    # UMI's sampler takes frames one by one, so there one frame is a chunk.
-    return ChunkedRows(data, key, rows, shape, np.uint8, chunk=1 if single else None)
-
-
-def _keep_telemetry(group: Any, episode: Recording) -> None:
-    if episode.telemetry is not None:
-        content = np.frombuffer(episode.telemetry, dtype=np.uint8)
-        group.create_array(
-            episode.uid, shape=content.shape, chunks=content.shape, dtype="uint8", compressors=None
-        )[:] = content
+def _umi_about(
+    path: Path, root: Any, settings: ImportSettings
+) -> tuple[About, Mapping[str, tuple[str, ...]], list[str]]:
+    numbers, pictures, notes = _arrays(root)
+    robots = 0
+    while f"robot{robots}_eef_pos" in numbers:
+        robots += 1
+    state = [f"robot{i}_{part}" for i in range(robots) for part in PARTS]
+    missing = [key for key in state if key not in numbers] or ([] if robots else ["robot0_eef_pos"])
+    if missing:
+        raise UnusableInputError(
+            f"{path} has no data/{missing[0]}: not a UMI buffer. It holds "
+            f"{', '.join([*numbers, *pictures])}. Try --format=diffusion_policy."
+        )
+    action = ("action",) if "action" in numbers else tuple(state)
+    if action != ("action",):
+        notes.append("action is the pose of the same row, as UMI's own sampler makes it.")
+    parts = {columns.ACTION: action, columns.STATE: tuple(state)}
+    names = [n for i in range(robots) for n in part_names(i)]
+    if action == ("action",) and _width(numbers["action"]) != len(names):
+        raise UnusableInputError(
+            f"{path}: data/action has width {_width(numbers['action'])}, {robots} robots have "
+            f"{len(names)} numbers. Try --format=diffusion_policy."
+        )
+    features: dict[str, Any] = dict.fromkeys(parts, number_feature(names))
+    for key in sorted(set(numbers) - set(state) - {"action"}):
+        parts[f"umi.{key}"] = (key,)
+        features[f"umi.{key}"] = number_feature(named({key: _width(numbers[key])}))
+    camera_keys = {f"{IMAGES}{name.removesuffix('_rgb')}": name for name in pictures}
+    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+    fps = settings.required_fps(path, ", 60 for a GoPro at full rate")
+    about = About(fps, settings.robot_type or "umi", with_gap_features(features), camera_keys)
+    return about, parts, notes

@@ -23,11 +23,19 @@ from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
-from gaploop.datasets.formats.carried import Carried, carry
-from gaploop.datasets.formats.foreign import as_float32, chosen_key, named, taken
+from gaploop.datasets.formats.foreign import (
+    as_float32,
+    chosen_key,
+    each_camera,
+    foreign_recording,
+    named,
+    number_feature,
+    picture_spec,
+    taken,
+    with_gap_features,
+)
 from gaploop.datasets.formats.hdf5 import (
     Hdf5Pictures,
-    Written,
     carried_in,
     keep_carried,
     keep_telemetry,
@@ -46,14 +54,8 @@ from gaploop.datasets.formats.model import (
     ImportSettings,
     Outgoing,
     Recording,
+    carry,
     picture_feature,
-)
-from gaploop.datasets.formats.sink import (
-    each_camera,
-    foreign_recording,
-    number_feature,
-    picture_spec,
-    with_gap_features,
 )
 
 RAW: Final = "actions_raw"
@@ -72,28 +74,57 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
     Rewards are 1 in the last row of a success, `mask` has a list per outcome, domain and gap
     dimension. `next_obs` costs no space: it is a view of `obs`.
     """
-    keys = {columns.ACTION: RAW} | {
-        n: f"obs/{_plain(n)}" for n in out.about.features if n.startswith("observation.")
-    }
+    observed = {n: n.removeprefix(IMAGES).removeprefix("observation.") for n in out.about.features}
+    keys = {columns.ACTION: RAW}
+    keys |= {n: f"obs/{key}" for n, key in observed.items() if n.startswith("observation.")}
     keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
     low, high = _range(out)
     with new_hdf5(path) as (file, written):
         keep_carried(file, carry(out, keys))
         data = file.create_group("data")
         data.attrs["total"] = out.total_frames
-        data.attrs["env_args"] = json.dumps(_env_args(out))
+        data.attrs["env_args"] = json.dumps(
+            {
+                "env_name": out.about.robot_type or "real_robot",
+                "type": GYM_TYPE,
+                "env_type": GYM_TYPE,
+                "env_kwargs": {
+                    "control_freq": out.about.fps,
+                    "tasks": list(dict.fromkeys(out.tasks)),
+                },
+            }
+        )
         data.attrs["action_min"], data.attrs["action_max"] = low, high
         for index, episode in enumerate(out.episodes()):
-            demo = data.create_group(f"demo_{index}")
-            _write_demo(demo, out.about, episode, keys, low, high, written)
+            n, demo = episode.length, data.create_group(f"demo_{index}")
+            demo.attrs["num_samples"] = n
+            demo.attrs["task"], demo.attrs["uid"] = episode.task, episode.uid
+            action = episode.columns[columns.ACTION].reshape(n, -1).astype(np.float64)
+            demo["actions"] = as_float32(np.clip(2 * (action - low) / (high - low) - 1, -1, 1))
+            last = (np.arange(n) == n - 1).astype(np.float32)
+            demo["rewards"] = last * float(episode.row["gap_outcome"] == Outcome.SUCCESS.value)
+            demo["dones"] = last.astype(np.int64)
+            # "dummy values for non-robosuite datasets"
+            demo["states"] = np.zeros((n, 1), np.float32)
+            demo.create_group("obs")
+            for name, values in episode.columns.items():
+                demo[keys[name]] = values
+            written()
+            for camera, images in episode.pictures.items():
+                key = keys[picture_feature(out.about, camera)]
+                stored = new_pictures(demo, key, n, out.about.size(camera))
+                store_pictures(stored, images, written)
+            for name, stored in demo["obs"].items():
+                demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
             keep_telemetry(file, episode)
             advance()
-        for name, demos in _masks(out).items():
+        masks: dict[str, list[str]] = {}
+        for index, row in enumerate(out.rows):
+            names = {row["gap_outcome"], row["gap_domain"], row["gap_kind"], *row["gap_dimensions"]}
+            for name in sorted(map(str, names - {""})):
+                masks.setdefault(name, []).append(f"demo_{index}")
+        for name, demos in masks.items():
             file[f"mask/{name}"] = np.array(demos, dtype="S")
-
-
-def _plain(feature: str) -> str:
-    return feature.removeprefix(IMAGES).removeprefix("observation.")
 
 
 def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
@@ -109,52 +140,6 @@ def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
     return low, high
 
 
-def _env_args(out: Outgoing) -> dict[str, Any]:
-    tasks = list(dict.fromkeys(out.tasks))
-    kwargs = {"control_freq": out.about.fps, "tasks": tasks}
-    name = out.about.robot_type or "real_robot"
-    return {"env_name": name, "type": GYM_TYPE, "env_type": GYM_TYPE, "env_kwargs": kwargs}
-
-
-def _write_demo(
-    demo: Any,
-    about: About,
-    episode: Recording,
-    keys: Mapping[str, str],
-    low: FloatArray,
-    high: FloatArray,
-    written: Written,
-) -> None:
-    n = episode.length
-    demo.attrs["num_samples"] = n
-    demo.attrs["task"], demo.attrs["uid"] = episode.task, episode.uid
-    action = episode.columns[columns.ACTION].reshape(n, -1).astype(np.float64)
-    demo["actions"] = as_float32(np.clip(2 * (action - low) / (high - low) - 1, -1, 1))
-    last = (np.arange(n) == n - 1).astype(np.float32)
-    demo["rewards"] = last * float(episode.row["gap_outcome"] == Outcome.SUCCESS.value)
-    demo["dones"] = last.astype(np.int64)
-    demo["states"] = np.zeros((n, 1), np.float32)  # "dummy values for non-robosuite datasets"
-    demo.create_group("obs")
-    for name, values in episode.columns.items():
-        demo[keys[name]] = values
-    written()
-    for camera, images in episode.pictures.items():
-        key = keys[picture_feature(about, camera)]
-        stored = new_pictures(demo, key, n, about.size(camera))
-        store_pictures(stored, images, written)
-    for name, stored in demo["obs"].items():
-        demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
-
-
-def _masks(out: Outgoing) -> dict[str, list[str]]:
-    masks: dict[str, list[str]] = {}
-    for index, row in enumerate(out.rows):
-        names = {row["gap_outcome"], row["gap_domain"], row["gap_kind"], *row["gap_dimensions"]}
-        for name in sorted(map(str, names - {""})):
-            masks.setdefault(name, []).append(f"demo_{index}")
-    return masks
-
-
 def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     """Open a robomimic file.
 
@@ -164,21 +149,50 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     with open_hdf5(path) as file:
         demos = _demos(file, path)
         carried = carried_in(file, path)
-        if carried is not None:
-            return ForeignRecording(
-                carried.about,
-                len(demos),
-                lambda: _exact_episodes(path, demos, carried),
-                carried.labels,
-                exact=True,
-            )
-        about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
-    return ForeignRecording(
-        about,
-        len(demos),
-        lambda: _foreign_episodes(path, demos, about, parts, settings, known),
-        notes=tuple(notes),
-    )
+        if carried is None:
+            about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
+
+    def exact() -> Iterator[Recording]:
+        assert carried is not None
+        about = carried.about
+        with open_hdf5(path) as file:
+            for index, name in enumerate(demos):
+                demo, row = file[f"data/{name}"], carried.rows[index]
+                values = {n: rows_in(demo[about.keys[n]]) for n in about.numbers}
+                pictures = {
+                    camera: Hdf5Pictures(path, f"data/{name}/{key}")
+                    for camera, key in each_camera(about)
+                }
+                length, uid = len(values[columns.ACTION]), str(row["gap_uid"])
+                task, record = carried.tasks[index], telemetry_of(file, uid)
+                yield Recording(task, length, values, pictures, row, record)
+
+    def foreign() -> Iterator[Recording]:
+        units, swap = settings.required_units(path), settings.swap_red_blue
+        with open_hdf5(path) as file:
+            for name in demos:
+                demo = file[f"data/{name}"]
+
+                def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
+                    if key not in demo["obs"]:
+                        raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Fix it.")
+                    rows = as_float32(rows_in(demo["obs"][key]))
+                    return rows.reshape(len(rows), -1)
+
+                values = {n: np.concatenate([column(k) for k in ks], 1) for n, ks in parts.items()}
+                values[columns.ACTION] = as_float32(rows_in(demo["actions"]))
+                pictures = {
+                    camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
+                    for camera, key in each_camera(about)
+                }
+                more = {**known, "task": settings.task or known["task"], "units": units}
+                yield foreign_recording(
+                    about, settings, values, pictures, f"{path.name} {name}", **more
+                )
+
+    if carried is not None:
+        return ForeignRecording(carried.about, len(demos), exact, carried.labels, exact=True)
+    return ForeignRecording(about, len(demos), foreign, notes=tuple(notes))
 
 
 def _demos(file: Any, path: Path) -> list[str]:
@@ -197,21 +211,6 @@ def _demos(file: Any, path: Path) -> list[str]:
             f"{', '.join(file) or 'nothing'}."
         )
     return sorted(found, key=lambda name: int(name[5:]))
-
-
-def _exact_episodes(path: Path, demos: list[str], carried: Carried) -> Iterator[Recording]:
-    about = carried.about
-    with open_hdf5(path) as file:
-        for index, name in enumerate(demos):
-            demo, row = file[f"data/{name}"], carried.rows[index]
-            values = {n: rows_in(demo[about.keys[n]]) for n in about.numbers}
-            pictures = {
-                camera: Hdf5Pictures(path, f"data/{name}/{key}")
-                for camera, key in each_camera(about)
-            }
-            length, uid = len(values[columns.ACTION]), str(row["gap_uid"])
-            task, record = carried.tasks[index], telemetry_of(file, uid)
-            yield Recording(task, length, values, pictures, row, record)
 
 
 def _foreign_about(
@@ -273,34 +272,3 @@ def _environment(
     robot = robots if isinstance(robots, str) else "_".join(map(str, robots))
     known = {"robot_type": settings.robot_type or robot.lower() or "robomimic", "task": name}
     return fps, {**known, "domain": Domain.SIM if sim else Domain.REAL}, notes
-
-
-def _foreign_episodes(
-    path: Path,
-    demos: list[str],
-    about: About,
-    parts: Mapping[str, tuple[str, ...]],
-    settings: ImportSettings,
-    known: Mapping[str, Any],
-) -> Iterator[Recording]:
-    units, swap = settings.required_units(path), settings.swap_red_blue
-    with open_hdf5(path) as file:
-        for name in demos:
-            demo = file[f"data/{name}"]
-
-            def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
-                if key not in demo["obs"]:
-                    raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Fix it.")
-                rows = as_float32(rows_in(demo["obs"][key]))
-                return rows.reshape(len(rows), -1)
-
-            values = {n: np.concatenate([column(k) for k in part], 1) for n, part in parts.items()}
-            values[columns.ACTION] = as_float32(rows_in(demo["actions"]))
-            pictures = {
-                camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
-                for camera, key in each_camera(about)
-            }
-            more = {**known, "task": settings.task or known["task"], "units": units}
-            yield foreign_recording(
-                about, settings, values, pictures, f"{path.name} {name}", **more
-            )

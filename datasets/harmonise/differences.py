@@ -79,17 +79,16 @@ def profile(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Profile:
     Raises:
         UnusableInputError: its takes are in several units.
     """
-    features = {n: _feature(info, n) for n in info.features if n.startswith(LEARNED)}
+    features: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {}
+    for name in (n for n in info.features if n.startswith(LEARNED)):
+        spec = info.features[name]
+        shape = tuple(int(n) for n in spec.get("shape") or ())
+        is_picture = spec.get("dtype") in PICTURES
+        features[name] = (
+            ("picture", shape, ()) if is_picture else ("numbers", shape, info.names(name))
+        )
     units = known_units(episodes, info)
     return Profile(str(info.root), info.fps, info.robot_type, units, features)
-
-
-def _feature(info: DatasetInfo, name: str) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-    spec = info.features[name]
-    shape = tuple(int(n) for n in spec.get("shape") or ())
-    if spec.get("dtype") in PICTURES:
-        return "picture", shape, ()
-    return "numbers", shape, info.names(name)
 
 
 def differences(a: Profile, b: Profile) -> Iterator[DatasetDifference]:

@@ -7,42 +7,48 @@ rate it was recorded with.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_json
 from gaploop.core.run_record import RUN
+from gaploop.core.types import Image
 from gaploop.datasets import columns, episodes_table, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise.dataset import Conversion
+from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
 from gaploop.datasets.harmonise.differences import PICTURES, known_units
-from gaploop.datasets.harmonise.pictures import convert_video
-from gaploop.datasets.harmonise.rate import between, chosen_rows
+from gaploop.datasets.harmonise.spec import RULES, CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
-from gaploop.datasets.harmonise.undo import RECORD, SCHEMA, history_of
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.video import VideoRange, VideoWriter, encode
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
 _KEPT_META: Final = "meta/gap"
 _NUMERIC: Final = ("float", "int", "uint", "bool")
 
-type Hook = Callable[[], None]
+type Source = tuple[Path, float, int, float]
+"""File, start [s], frames, fps of a take's pictures."""
+_ROUNDING: Final = 1e-6  # of a frame
 
 
 def harmonise(
-    piece: DatasetPiece, conversion: Conversion, target: Path, on_episode: Hook | None = None
+    piece: DatasetPiece,
+    conversion: Conversion,
+    target: Path,
+    on_episode: Callable[[], None] | None = None,
 ) -> int:
     """Write a dataset's takes, converted, to `target`; return how many.
 
@@ -56,6 +62,8 @@ def harmonise(
         UnusableInputError: the source is damaged, has features that can't be converted, or the
             target can't be used. Nothing is left at the target then.
     """
+    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
     target = Path(target).resolve()
     staging.require_new_folder(target, piece.info.root)
     _check_convertible(piece, conversion)
@@ -68,10 +76,56 @@ def harmonise(
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         shutil.rmtree(pictures, ignore_errors=True)
         pictures.mkdir(parents=True)
-        _write(piece, conversion, stage, pictures, on_episode)
-        _copy_rest(piece.info.root, stage)
+        info = piece.info
+        numbers = [
+            n
+            for n, f in info.features.items()
+            if n not in columns.AUTOMATIC
+            and f.get("dtype") not in PICTURES
+            and conversion.name_of(n)
+        ]
+        table = load_frames(info.root, numbers, sorted(piece.chosen))
+        writer = open_writer(
+            stage,
+            f"local/{stage.parent.name}",
+            conversion.fps,
+            conversion.robot_type,
+            conversion.features(),
+        )
+        try:
+            for episode in piece.episodes:
+                values = _values(table, episode, conversion)
+                videos = _videos(piece, episode, conversion, pictures)
+                writer.save_take(episode.info.task, values, videos)
+                for path in videos.values():
+                    path.unlink()
+                if on_episode is not None:
+                    on_episode()
+        finally:
+            writer.finalize()
+        # Labels, telemetry and what else lies beside the dataset's own folders. What is hidden, a
+        # repository or a cache, stays with the dataset that it is in.
+        for path in sorted(info.root.rglob("*")):
+            own = path.relative_to(info.root)
+            is_hidden = own.parts[0].startswith(".")
+            kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
+            if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
+                (stage / own).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, stage / own)
         _write_rows(piece, conversion, stage)
-        _write_record(piece, conversion, stage)
+        source = lineage.source_of(piece)
+        entry: dict[str, Any] = {
+            "at": datetime.now(UTC).isoformat(),
+            "source": {k: source[k] for k in ("name", "id", "hash")},
+            "units": {"from": known_units(piece.episodes, info), "to": conversion.units},
+            **conversion.record(),
+        }
+        (stage / RECORD).parent.mkdir(parents=True, exist_ok=True)
+        history = [*history_of(stage), entry]
+        write_json(stage / RECORD, {"schema": SCHEMA, "history": history})
+        frames = int(read_json(stage / layout.INFO)["total_frames"])
+        result = {"takes": len(piece.episodes), "frames": frames, "record": RECORD}
+        lineage.write_run(stage, "harmonise", {}, [source], result)
         staging.commit(stage, target)
     return len(piece.episodes)
 
@@ -100,37 +154,6 @@ def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
             )
 
 
-def _write(
-    piece: DatasetPiece,
-    conversion: Conversion,
-    stage: Path,
-    pictures: Path,
-    on_episode: Hook | None,
-) -> None:
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
-    info, features = piece.info, conversion.features()
-    numbers = [
-        n
-        for n, f in info.features.items()
-        if n not in columns.AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
-    ]
-    table = load_frames(info.root, numbers, sorted(piece.chosen))
-    name = f"local/{stage.parent.name}"
-    writer = open_writer(stage, name, conversion.fps, conversion.robot_type, features)
-    try:
-        for episode in piece.episodes:
-            values = _values(table, episode, conversion)
-            videos = _videos(piece, episode, conversion, pictures)
-            writer.save_take(episode.info.task, values, videos)
-            for path in videos.values():
-                path.unlink()
-            if on_episode is not None:
-                on_episode()
-    finally:
-        writer.finalize()
-
-
 def _values(
     table: FrameTable, episode: EpisodeRow, conversion: Conversion
 ) -> dict[str, NDArray[Any]]:
@@ -153,37 +176,29 @@ def _values(
             values = between(own, source_fps, fps) if linear else own[index]
             joints[name] = Vector(table.info.names(name), values)
         elif name.startswith(columns.CAMERA_AGE) and new is not None:
-            result[new] = _aged(own.reshape(-1)[index], index, source_fps, fps)
+            # Pictures stand at other moments than they did.
+            age_s = own.reshape(-1)[index]
+            later_s = np.arange(len(index)) / fps - index / source_fps
+            known = age_s != columns.AGE_UNKNOWN_S
+            aged_s = np.where(known, np.maximum(age_s + later_s, 0.0), age_s)
+            result[new] = aged_s.astype(np.float32)
         elif new is not None:
             result[new] = own[index]
     done = conversion.vectors(joints, episode.info.uid)
     result |= {n: v.values.astype(np.float32) for n, v in done.items()}
-    return result | {n: _filled(n, episode, result, fps) for n in conversion.fill}
-
-
-def _filled(
-    name: str, episode: EpisodeRow, values: Mapping[str, NDArray[Any]], fps: float
-) -> NDArray[Any]:
-    action = values[columns.ACTION]
-    n = len(action)
-    if name == columns.SENT:
-        return action
-    if name == columns.TIME:
-        return np.arange(n) / fps
-    if name == columns.TAKE:
-        return np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
-    if name.startswith(columns.CAMERA_AGE):
-        return np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
-    return np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
-
-
-def _aged(
-    age_s: NDArray[Any], index: NDArray[np.int64], source_fps: float, fps: float
-) -> NDArray[np.float32]:
-    """Return the ages of pictures that stand at other moments than they did."""
-    later_s = np.arange(len(index)) / fps - index / source_fps
-    known = age_s != columns.AGE_UNKNOWN_S
-    return np.where(known, np.maximum(age_s + later_s, 0.0), age_s).astype(np.float32)
+    n = len(index)
+    for name in conversion.fill:
+        if name == columns.SENT:
+            result[name] = result[columns.ACTION]
+        elif name == columns.TIME:
+            result[name] = np.arange(n) / fps
+        elif name == columns.TAKE:
+            result[name] = np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
+        elif name.startswith(columns.CAMERA_AGE):
+            result[name] = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
+        else:
+            result[name] = np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
+    return result
 
 
 def _videos(
@@ -210,20 +225,6 @@ def _videos(
     return result
 
 
-def _copy_rest(root: Path, stage: Path) -> None:
-    """Copy labels, telemetry and what else lies beside the dataset's own folders.
-
-    What is hidden, a repository or a cache, stays with the dataset that it is in.
-    """
-    for path in sorted(root.rglob("*")):
-        own = path.relative_to(root)
-        is_hidden = own.parts[0].startswith(".")
-        kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
-        if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
-            (stage / own).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, stage / own)
-
-
 def _write_rows(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
     """Give the new episodes the gap columns, and columns of others, that the old ones had."""
     ours = columns.EPISODE_COLUMNS
@@ -244,19 +245,92 @@ def _write_rows(piece: DatasetPiece, conversion: Conversion, stage: Path) -> Non
         episodes_table.materialise(stage, new)
 
 
-def _write_record(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
-    source = lineage.source_of(piece)
-    units = known_units(piece.episodes, piece.info)
-    entry: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(),
-        "source": {k: source[k] for k in ("name", "id", "hash")},
-        "units": {"from": units, "to": conversion.units},
-        **conversion.record(),
-    }
-    path = stage / RECORD
-    path.parent.mkdir(parents=True, exist_ok=True)
-    history = history_of(stage)
-    write_json(path, {"schema": SCHEMA, "history": [*history, entry]})
-    frames = int(read_json(stage / layout.INFO)["total_frames"])
-    result = {"takes": len(piece.episodes), "frames": frames, "record": RECORD}
-    lineage.write_run(stage, "harmonise", {}, [source], result)
+# Pictures of a take at another rate, cropped or scaled: cut out where they stay, else encoded.
+
+
+def convert_video(
+    source: Source, index: NDArray[np.int64], change: CameraSpec, fps: float, target: Path
+) -> None:
+    """Write the chosen pictures of a take, changed, as a video of its own.
+
+    Where every picture stays as it is, packets are cut out without decoding, if they can be.
+
+    Args:
+        source: the pictures.
+        index: which of them, never falling, shape (n,).
+        change: crop and size.
+        fps: rate of the new video [Hz].
+        target: the file to write; H.264 where pictures are encoded.
+
+    Raises:
+        UnusableInputError: the source holds fewer pictures.
+    """
+    path, start_s, frames, source_fps = source
+    same = len(index) == frames and source_fps == fps and not change.touches_pictures
+    if same:
+        try:
+            with VideoWriter(target, fps) as writer:
+                writer.append_part(path, start_s, frames)
+            return
+        except UnusableInputError:  # no key frame there, or reordered: it has to be decoded
+            target.unlink(missing_ok=True)
+
+    def changed() -> Iterator[Image]:
+        import cv2
+
+        shown, at, picture = VideoRange(path, start_s, frames, source_fps)(), -1, None
+        for wanted in index.tolist():
+            while at < wanted:
+                picture = next(shown, None)
+                at += 1
+            if picture is None:
+                raise UnusableInputError(
+                    f"{path} holds {at} pictures from {start_s:g} s on, not {frames}. Restore it."
+                )
+            result = picture
+            if change.crop is not None:
+                x, y, w, h = change.crop
+                result = result[y : y + h, x : x + w]
+            if change.resize is not None and change.resize != result.shape[1::-1]:
+                smaller = change.resize[0] < result.shape[1]
+                way = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+                result = np.asarray(cv2.resize(result, change.resize, interpolation=way))
+            yield np.ascontiguousarray(result)
+
+    frames_of = (av.VideoFrame.from_ndarray(p, format="rgb24") for p in changed())
+    encode(frames_of, target, fps)
+
+
+# Which frames stand at the moments of another rate.
+
+
+def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) -> NDArray[np.int64]:
+    """Return which frame of a take stands at each moment of another rate.
+
+    Args:
+        frames: how many the take has.
+        source_fps: its rate [Hz].
+        target_fps: the new rate [Hz].
+        rule: one of `RULES`; `linear` chooses as `hold`.
+
+    Returns:
+        Shape (n,), never falling; as many as fit into the take's time.
+    """
+    if rule not in RULES:
+        raise unknown_choice("rule", rule, RULES, "fps")
+    count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
+    place = np.arange(count) * source_fps / target_fps
+    shift = 0.5 if rule == "nearest" else _ROUNDING
+    return np.asarray(np.minimum(np.floor(place + shift), frames - 1).astype(np.int64))
+
+
+def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:
+    """Return rows at the moments of another rate, on straight lines between the given ones.
+
+    Args:
+        values: shape (n_frames, width).
+    """
+    count = len(chosen_rows(len(values), source_fps, target_fps, "hold"))
+    place = np.minimum(np.arange(count) * source_fps / target_fps, len(values) - 1)
+    rows = np.arange(len(values))
+    return np.stack([np.interp(place, rows, column) for column in values.T], axis=1)

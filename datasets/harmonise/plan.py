@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
-from gaploop.datasets.edit.pieces import DatasetPiece
-from gaploop.datasets.harmonise.dataset import FILLED, empty_vectors
+from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.harmonise.conversion import FILLED, empty_vectors
 from gaploop.datasets.harmonise.differences import PICTURES, DatasetDifference, differences, profile
-from gaploop.datasets.harmonise.pose import EE, POSE
 from gaploop.datasets.harmonise.spec import UNDECIDED
-from gaploop.datasets.harmonise.steps import SUFFIX, UNITS, VECTORS, is_gripper, joint
+from gaploop.datasets.harmonise.steps import EE, POSE, SUFFIX, UNITS, VECTORS, is_gripper, joint
 from gaploop.datasets.layout import DatasetInfo
 
 _TIDY: Final = ("robot_type", "fps", "units", "joints", "action_space", "suffix", "order")
@@ -136,21 +135,8 @@ def _joints(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
             f"{a.root} has no joints {', '.join(missing)}. Arms that differ can share tool space: "
             "convert both with action_space: {to: ee, arm: NAME}."
         )
-    else:
-        _names_and_order(draft, a, b)
-
-
-def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
-    """Return the joints that a feature has in `a` and not in `b`."""
-    found = []
-    for feature in VECTORS:
-        if feature in a.features and feature in b.features:
-            known = {joint(n) for n in b.names(feature)}
-            found += [joint(n) for n in a.names(feature) if joint(n) not in known]
-    return list(dict.fromkeys(found))
-
-
-def _names_and_order(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
+    if extra or missing:
+        return
     shared = [f for f in VECTORS if f in a.features and f in b.features]
     ends = {n.endswith(SUFFIX) for f in shared for n in b.names(f)}
     have = {n.endswith(SUFFIX) for f in shared for n in a.names(f)}
@@ -165,6 +151,16 @@ def _names_and_order(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
             )
         elif [joint(n) for n in ours] != [joint(n) for n in theirs]:
             draft.spec.setdefault("order", {})[feature] = list(theirs)
+
+
+def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
+    """Return the joints that a feature has in `a` and not in `b`."""
+    found = []
+    for feature in VECTORS:
+        if feature in a.features and feature in b.features:
+            known = {joint(n) for n in b.names(feature)}
+            found += [joint(n) for n in a.names(feature) if joint(n) not in known]
+    return list(dict.fromkeys(found))
 
 
 def _pictures(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
@@ -198,26 +194,22 @@ def _cameras(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         )
     for name in ours:
         if name in theirs and ours[name] != theirs[name]:
-            changes[name] = _fit(draft, name, ours[name], theirs[name])
+            have, want = ours[name], theirs[name]
+            resize = [want[1], want[0]]
+            if have[0] * want[1] == have[1] * want[0]:
+                changes[name] = {"resize": resize}
+                continue
+            scale = min(have[0] / want[0], have[1] / want[1])
+            h, w = int(want[0] * scale) // 2 * 2, int(want[1] * scale) // 2 * 2
+            middle = [(have[1] - w) // 2, (have[0] - h) // 2, w, h]
+            draft.undecided.append(
+                f"cameras, {name}: {have[1]}x{have[0]} has other sides than {want[1]}x{want[0]}. "
+                f"crop: [x, y, width, height], such as the middle {middle}, or null (to distort "
+                "it)."
+            )
+            changes[name] = {"crop": UNDECIDED, "resize": resize}
     if changes:
         draft.spec["cameras"] = changes
-
-
-def _fit(
-    draft: SpecDraft, name: str, have: tuple[int, ...], want: tuple[int, ...]
-) -> dict[str, Any]:
-    """Return how a picture gets another size; a change of its sides' ratio is to be decided."""
-    resize = [want[1], want[0]]
-    if have[0] * want[1] == have[1] * want[0]:
-        return {"resize": resize}
-    scale = min(have[0] / want[0], have[1] / want[1])
-    h, w = int(want[0] * scale) // 2 * 2, int(want[1] * scale) // 2 * 2
-    middle = [(have[1] - w) // 2, (have[0] - h) // 2, w, h]
-    draft.undecided.append(
-        f"cameras, {name}: {have[1]}x{have[0]} has other sides than {want[1]}x{want[0]}. crop: "
-        f"[x, y, width, height], such as the middle {middle}, or null (to distort it)."
-    )
-    return {"crop": UNDECIDED, "resize": resize}
 
 
 def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:

@@ -7,21 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+import numpy as np
+
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.files import read_json
+from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
-from gaploop.datasets.harmonise.pose import EE
-from gaploop.datasets.harmonise.rate import RULES
-from gaploop.datasets.harmonise.steps import JointChange, joint
-from gaploop.datasets.harmonise.units import UnitsSpec, parse_units
+from gaploop.datasets.harmonise.steps import EE, UNITS, JointChange, is_gripper, joint
 
 KEYS: Final = (
     "robot_type", "fps", "joints", "order", "suffix", "units", "action_space", "cameras", "drop",
     "fill",
 )  # fmt: skip
+RULES: Final = {
+    "hold": "the newest frame that there was at that moment",
+    "nearest": "the frame nearest in time, be it later",
+    "linear": "joint values in between, pictures and the rest as with hold",
+}
+"""How frames of another rate are made."""
 UNDECIDED: Final = "?"
 """Stands in a printed spec where only its user can decide."""
 _MAX_PIXELS: Final = 8192
+_TICKS: Final = 4096.0
+"""Encoder ticks to a turn; LeRobot's degrees divide by one less."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,25 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
     for key, entry in _leaves(value):
         if entry == UNDECIDED:
             raise UnusableInputError(f"{where}: {key} is still '?'. Decide it.")
-    fps, rule = _fps(value.get("fps"), where)
+    fps, rule, rate = None, "hold", value.get("fps")
+    if rate is not None:
+        rate = rate if isinstance(rate, Mapping) else {"to": rate}
+        rule = str(rate.get("rule", "hold"))
+        check_keys(rate, ("to", "rule"), f"{where}, fps", ("to",))
+        if rule not in RULES:
+            raise unknown_choice("rule", rule, RULES, f"{where}, fps")
+        fps = number(rate["to"], f"{where}, fps", 1, 1000)
+        if fps != int(fps):
+            raise UnusableInputError(
+                f"{where}, fps: {fps:g} must be a whole number, as in LeRobot."
+            )
+    orders = {}
+    for feature, names in mapping(
+        value.get("order"), f"{where}, order", "feature: [names]"
+    ).items():
+        if not isinstance(names, list):
+            raise UnusableInputError(f"{where}, order, {feature}: must be a list of names.")
+        orders[str(feature)] = tuple(map(str, names))
     drop = value.get("drop") or []
     if not isinstance(drop, list):
         raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
@@ -126,7 +153,7 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
         parse_units(value.get("units"), f"{where}, units", folder),
         _space(value.get("action_space"), f"{where}, action_space"),
         None if suffix is None else bool(suffix),
-        _order(value.get("order"), f"{where}, order"),
+        orders,
         fps,
         rule,
         _cameras(value.get("cameras"), f"{where}, cameras"),
@@ -142,21 +169,6 @@ def _leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, list):
         return [leaf for v in value for leaf in _leaves(v, prefix)]
     return [(prefix.rstrip("."), value)]
-
-
-def _fps(value: Any, where: str) -> tuple[float | None, str]:
-    if value is None:
-        return None, "hold"
-    if not isinstance(value, Mapping):
-        value = {"to": value}
-    check_keys(value, ("to", "rule"), f"{where}, fps", ("to",))
-    rule = str(value.get("rule", "hold"))
-    if rule not in RULES:
-        raise unknown_choice("rule", rule, RULES, f"{where}, fps")
-    fps = number(value["to"], f"{where}, fps", 1, 1000)
-    if fps != int(fps):
-        raise UnusableInputError(f"{where}, fps: {fps:g} must be a whole number, as in LeRobot.")
-    return fps, rule
 
 
 def _joints(value: Any, where: str) -> dict[str, JointChange]:
@@ -194,15 +206,6 @@ def _space(value: Any, where: str) -> SpaceSpec | None:
     return SpaceSpec(value["to"], str(value["arm"]), units, numbers)
 
 
-def _order(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    orders = {}
-    for feature, names in mapping(value, where, "feature: [names]").items():
-        if not isinstance(names, list):
-            raise UnusableInputError(f"{where}, {feature}: must be a list of names.")
-        orders[str(feature)] = tuple(map(str, names))
-    return orders
-
-
 def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
     cameras: dict[str, CameraSpec | None] = {}
     for name, change in mapping(value, where, "camera: change").items():
@@ -232,3 +235,91 @@ def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
     if any(n < 2 or n % 2 for n in sizes[-2:]):
         raise UnusableInputError(f"{where}: width and height must be even, at least 2, for video.")
     return sizes
+
+
+# The part that is about units.
+
+
+@dataclass(frozen=True)
+class UnitsSpec:
+    """Conversion of units.
+
+    Attributes:
+        target: one of `steps.UNITS`.
+        source: as `target`; "" to take what the takes say.
+        ranges_deg: joint to its angle [deg] at -100 and at 100.
+        gripper_rad: angle [rad] of the gripper at 0 and at 100; None to keep its values.
+        gripper: "keep" or "angles": that the gripper was thought of; "" where it wasn't.
+    """
+
+    target: str
+    source: str = ""
+    ranges_deg: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    gripper_rad: tuple[float, float] | None = None
+    gripper: str = ""
+
+
+def parse_units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
+    """Return the conversion of units that a spec describes, or None.
+
+    Raises:
+        UnusableInputError: it makes no sense.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = {"to": value}
+    value = mapping(value, where, "key: value")
+    check_keys(value, ("from", "to", "ranges", "arm", "gripper"), where, ("to",))
+    for key in ("from", "to"):
+        if key in value and value[key] not in list(UNITS):
+            raise unknown_choice("units", value[key], UNITS, where)
+    gripper, angles = _gripper(value.get("gripper", ""), value.get("arm"), where)
+    ranges = _ranges(value.get("ranges"), value.get("arm"), where, folder)
+    return UnitsSpec(value["to"], str(value.get("from", "")), ranges, angles, gripper)
+
+
+def _gripper(value: Any, arm: Any, where: str) -> tuple[str, tuple[float, float] | None]:
+    if value in ("", "keep"):
+        return str(value), None
+    if value == "model":
+        if arm not in list(ARM_MODELS):
+            raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, gripper: model needs arm")
+        return "angles", ARM_MODELS[str(arm)].gripper_percent_rad
+    return "angles", _pair(value, f"{where}, gripper", "keep, model, or [rad at 0, rad at 100]")
+
+
+def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[float, float]]:
+    if value == "model":
+        if arm not in list(ARM_MODELS):
+            raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, ranges: model needs arm")
+        model = ArmModel.load(str(arm))
+        limits = np.degrees(model.joint_limits_rad)
+        pairs = zip(model.joint_names, limits.tolist(), strict=True)
+        return {n: (float(lo), float(hi)) for n, (lo, hi) in pairs if not is_gripper(n)}
+    if isinstance(value, str):
+        # A LeRobot calibration file: degrees about the middle, as LeRobot's.
+        path, found = folder / value, {}
+        for name, motor in mapping(read_json(path), str(path), "motor: calibration").items():
+            try:
+                half = (float(motor["range_max"]) - float(motor["range_min"])) / 2.0
+            except DAMAGE:
+                raise UnusableInputError(
+                    f"{path}: motor {name} has no range_min and range_max. Name a calibration file "
+                    "that lerobot-calibrate wrote."
+                ) from None
+            angle = half * 360.0 / (_TICKS - 1.0)
+            found[str(name)] = (-angle, angle)
+        return found
+    form = "joint: [deg at -100, deg at 100]"
+    entries = mapping(value, f"{where}, ranges", form)
+    return {joint(str(k)): _pair(v, f"{where}, ranges, {k}", form) for k, v in entries.items()}
+
+
+def _pair(value: Any, where: str, form: str) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UnusableInputError(f"{where}: {value!r} must be {form}.")
+    low, high = (number(v, where, -1e6, 1e6) for v in value)
+    if low == high:
+        raise UnusableInputError(f"{where}: both ends are {low:g}. They must differ.")
+    return low, high

@@ -12,8 +12,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.kinematics import ArmModel
 from gaploop.datasets import columns
 
 VECTORS: Final = (columns.STATE, columns.ACTION, columns.SENT)
@@ -28,6 +30,17 @@ TOOL_GRIPPER: Final = "ee.gripper_pos"
 """LeRobot's name of the gripper's entry beside a pose."""
 
 type Numbers = NDArray[np.float64]
+type Vectors = Mapping[str, Vector]
+"""Feature to its vector."""
+POSE: Final = ("ee.x", "ee.y", "ee.z", "ee.wx", "ee.wy", "ee.wz")
+EE: Final = "ee"
+"""Units of a dataset in tool space: metres and radians, gripper as it was."""
+LEVER_M: Final = 0.1
+"""A turn of 1 rad weighs as much as a way of this [m]: about the length of a gripper."""
+REACHED_M: Final = 1e-3
+"""A pose is reached where what remains, turns weighed by `LEVER_M`, is below this [m]."""
+_TINY: Final = 1e-7
+_ROUNDS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -41,10 +54,6 @@ class Vector:
 
     names: tuple[str, ...]
     values: Numbers
-
-
-type Vectors = Mapping[str, Vector]
-"""Feature to its vector."""
 
 
 class Step(Protocol):
@@ -103,19 +112,19 @@ class JointMapping:
     def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
         """Return the vectors with every joint that is named changed."""
         del uid
-        return {name: self._changed(name, vector) for name, vector in vectors.items()}
-
-    def _changed(self, feature: str, vector: Vector) -> Vector:
-        names, parts = [], []
-        for k, old in enumerate(vector.names):
-            change = self.changes.get(joint(old), JointChange(joint(old)))
-            if change.name:
-                suffix = SUFFIX if old.endswith(SUFFIX) else ""
-                names.append(joint(change.name) + suffix)
-                parts.append(change.sign * vector.values[:, k] + change.offset)
-        if len(set(names)) < len(names):
-            raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
-        return Vector(tuple(names), _columns(parts, len(vector.values)))
+        result = {}
+        for feature, vector in vectors.items():
+            names, parts = [], []
+            for k, old in enumerate(vector.names):
+                change = self.changes.get(joint(old), JointChange(joint(old)))
+                if change.name:
+                    suffix = SUFFIX if old.endswith(SUFFIX) else ""
+                    names.append(joint(change.name) + suffix)
+                    parts.append(change.sign * vector.values[:, k] + change.offset)
+            if len(set(names)) < len(names):
+                raise UnusableInputError(f"joints: two entries of {feature} get one name: {names}.")
+            result[feature] = Vector(tuple(names), _columns(parts, len(vector.values)))
+        return result
 
     def inverse(self) -> JointMapping | None:
         """Return the change back; None where a joint was left out."""
@@ -210,23 +219,29 @@ class Units:
     def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
         del uid
-        return {n: Vector(v.names, self._converted(n, v)) for n, v in vectors.items()}
-
-    def _converted(self, feature: str, vector: Vector) -> Numbers:
-        if "m100_100" in (self.source, self.target) and self.source != self.target:
-            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
-            bare = [n for n in bodies if n not in self.ranges_deg]
-            if bare:
-                raise UnusableInputError(
-                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
-                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or model."
-                )
-        parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
-        return _columns(parts, len(vector.values))
+        result = {}
+        for feature, vector in vectors.items():
+            if "m100_100" in (self.source, self.target) and self.source != self.target:
+                bodies = [joint(n) for n in vector.names if not is_gripper(n)]
+                bare = [n for n in bodies if n not in self.ranges_deg]
+                if bare:
+                    raise UnusableInputError(
+                        f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
+                        "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
+                        "model."
+                    )
+            parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
+            result[feature] = Vector(vector.names, _columns(parts, len(vector.values)))
+        return result
 
     def _entry(self, name: str, values: Numbers) -> Numbers:
         if is_gripper(name):
-            return self._gripper(values)
+            if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
+                return values
+            closed, opened = self.gripper_rad
+            if self.target == "rad":
+                return np.asarray(closed + values / 100.0 * (opened - closed))
+            return np.asarray((values - closed) / (opened - closed) * 100.0)
         low, high = self.ranges_deg.get(joint(name), (-100.0, 100.0))
         degrees = values
         if self.source == "rad":
@@ -238,14 +253,6 @@ class Units:
         if self.target == "m100_100":
             return np.asarray((degrees - low) / (high - low) * 200.0 - 100.0)
         return degrees
-
-    def _gripper(self, values: Numbers) -> Numbers:
-        if self.gripper_rad is None or (self.source == "rad") == (self.target == "rad"):
-            return values
-        closed, opened = self.gripper_rad
-        if self.target == "rad":
-            return np.asarray(closed + values / 100.0 * (opened - closed))
-        return np.asarray((values - closed) / (opened - closed) * 100.0)
 
     def inverse(self) -> Units:
         """Return the conversion back."""
@@ -259,3 +266,194 @@ def _columns(parts: Sequence[Numbers], rows: int) -> Numbers:
 def record(step: Step) -> dict[str, Any]:
     """Return a step as JSON."""
     return asdict(step)  # type: ignore[call-overload, no-any-return]
+
+
+# Joint space to tool space and back, through the arm's kinematics. Poses are LeRobot's: `ee.x`,
+# `ee.y`, `ee.z` [m] and the rotation vector `ee.wx`, `ee.wy`, `ee.wz` [rad] of the tool centre in
+# the base frame; `ee.gripper_pos` is the gripper's entry, in its units.
+
+
+@dataclass(frozen=True)
+class ToTool:
+    """Joint positions to poses of the tool centre.
+
+    Attributes:
+        arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
+        units: of the joints, `deg` or `rad`.
+        starts: uid of a take to its first joint positions, noted while converting.
+        names: of the joints, in the order before; noted while converting.
+    """
+
+    arm: str
+    units: str
+    starts: dict[str, list[float]] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: str = "to_tool"
+
+    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+        """Return the vectors as poses and grippers."""
+        model = ArmModel.load(self.arm)
+        result = {}
+        for feature, vector in vectors.items():
+            places = _places(model, feature, vector.names)
+            self.names[feature] = vector.names
+            if feature == columns.STATE and len(vector.values):
+                first = vector.values[0, [k for k in places if k is not None]]
+                self.starts[uid] = [float(v) for v in first]
+            absent = np.zeros(len(vector.values))
+            joints = [absent if k is None else vector.values[:, k] for k in places]
+            q_rad = np.stack(joints, axis=1)
+            q_rad = np.radians(q_rad) if self.units == "deg" else q_rad
+            poses = np.empty((len(q_rad), 6))
+            for k, q in enumerate(q_rad):
+                T = model.T_base_tcp(q)
+                poses[k, :3] = T[:3, 3]
+                poses[k, 3:] = Rotation.from_matrix(T[:3, :3]).as_rotvec()
+            grippers = [k for k, n in enumerate(vector.names) if is_gripper(n)]
+            names = (*POSE, *(TOOL_GRIPPER for _ in grippers))
+            values = np.concatenate([poses, vector.values[:, grippers]], axis=1)
+            result[feature] = Vector(names, values)
+        return result
+
+    def inverse(self) -> ToJoints:
+        """Return the conversion back, from where each take began."""
+        return ToJoints(self.arm, self.units, self.starts, self.names)
+
+
+@dataclass(frozen=True)
+class ToJoints:
+    """Poses of the tool centre to joint positions, by inverse kinematics from frame to frame.
+
+    Attributes:
+        arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
+        units: of the joints, `deg` or `rad`.
+        starts: uid of a take to its first joint positions; under "" those of any other take.
+        names: feature to its names afterwards.
+    """
+
+    arm: str
+    units: str
+    starts: Mapping[str, list[float]]
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: str = "to_joints"
+
+    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+        """Return the vectors as joint positions and grippers.
+
+        Raises:
+            UnusableInputError: a pose that the arm can't reach, or no start.
+        """
+        model = ArmModel.load(self.arm)
+        moved = [k for k, n in enumerate(model.joint_names) if not is_gripper(n)]
+        start: Numbers = np.zeros(len(moved))
+        if any(len(v.values) for v in vectors.values()):
+            given = self.starts.get(uid, self.starts.get(""))
+            if given is None or len(given) != len(moved):
+                raise UnusableInputError(
+                    "action_space: joint positions of the first frame are needed, "
+                    f"{len(moved)} of them [{self.units}] without the gripper: start: [...]"
+                )
+            start = np.asarray(given, dtype=np.float64)
+            start = np.asarray(np.radians(start) if self.units == "deg" else start)
+        state = vectors.get(columns.STATE)
+        seeds = None if state is None else self._solved(model, state, moved, start)
+        result = {}
+        for feature, vector in vectors.items():
+            # An action is near the state it was given in.
+            own = feature == columns.STATE and seeds is not None
+            solved = seeds if own else self._solved(model, vector, moved, start, seeds)
+            result[feature] = self._named(model, feature, vector, moved, solved)
+        return result
+
+    def _solved(
+        self,
+        model: ArmModel,
+        vector: Vector,
+        moved: list[int],
+        start: Numbers,
+        seeds: Numbers | None = None,
+    ) -> Numbers:
+        missing = [n for n in POSE if n not in vector.names]
+        if missing:
+            raise UnusableInputError(
+                f"action_space: joint needs {', '.join(POSE)}; there is no {', '.join(missing)} "
+                f"among {', '.join(vector.names)}. Rename the entries with joints first."
+            )
+        poses = vector.values[:, [vector.names.index(n) for n in POSE]]
+        q, result = start, []
+        for k, pose in enumerate(poses):
+            q = _reach(model, pose, q if seeds is None else seeds[k], moved, k)
+            result.append(q)
+        return np.array(result).reshape(len(poses), len(moved))
+
+    def _named(
+        self,
+        model: ArmModel,
+        feature: str,
+        vector: Vector,
+        moved: list[int],
+        q_rad: Numbers | None,
+    ) -> Vector:
+        q_rad = np.empty((0, len(moved))) if q_rad is None else q_rad
+        values = np.degrees(q_rad) if self.units == "deg" else q_rad
+        own = {model.joint_names[j] + SUFFIX: values[:, i] for i, j in enumerate(moved)}
+        fingers = [n for n in model.joint_names if is_gripper(n)]
+        if fingers and TOOL_GRIPPER in vector.names:
+            own[fingers[0] + SUFFIX] = vector.values[:, vector.names.index(TOOL_GRIPPER)]
+        wanted = self.names.get(feature, tuple(own))
+        by_joint = {joint(n): v for n, v in own.items()}
+        return Vector(tuple(wanted), np.stack([by_joint[joint(n)] for n in wanted], axis=1))
+
+    def inverse(self) -> ToTool:
+        """Return the conversion back."""
+        return ToTool(self.arm, self.units)
+
+
+def _places(model: ArmModel, feature: str, names: tuple[str, ...]) -> list[int | None]:
+    """Return where each joint of the model stands in a vector; None for an absent gripper."""
+    have = [joint(n) for n in names]
+    wanted = model.joint_names
+    strange = [n for n in have if n not in wanted and not is_gripper(n)]
+    missing = [n for n in wanted if n not in have and not is_gripper(n)]
+    if strange or missing:
+        raise UnusableInputError(
+            f"action_space: {feature} has the joints {', '.join(have)}, the arm {model.name} has "
+            f"{', '.join(wanted)}. Rename them with joints: {{old: new}}."
+        )
+    return [None if is_gripper(n) else have.index(n) for n in wanted]
+
+
+def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:
+    """Return joint positions [rad] near `seed` at which the tool stands at `pose`.
+
+    Levenberg-Marquardt with a differenced Jacobian; arms have few joints.
+    """
+    goal_m, goal = pose[:3], Rotation.from_rotvec(pose[3:])
+
+    def error(q: Numbers) -> Numbers:
+        full = np.zeros(len(model.joint_names))
+        full[moved] = q
+        T = model.T_base_tcp(full)
+        turn = (goal * Rotation.from_matrix(T[:3, :3]).inv()).as_rotvec()
+        return np.concatenate([goal_m - T[:3, 3], LEVER_M * turn])
+
+    q, damping = np.array(seed, dtype=np.float64), 1e-6
+    left = error(q)
+    for _ in range(_ROUNDS):
+        if np.linalg.norm(left) < _TINY:
+            break
+        steps = np.eye(len(q)) * 1e-6
+        jacobian = np.stack([(error(q + s) - left) / 1e-6 for s in steps], axis=1)
+        normal = jacobian.T @ jacobian + damping * np.eye(len(q))
+        tried = q - np.linalg.solve(normal, jacobian.T @ left)
+        now = error(tried)
+        if np.linalg.norm(now) < np.linalg.norm(left):
+            q, left, damping = tried, now, max(damping * 0.3, 1e-12)
+        else:
+            damping *= 10.0
+    if np.linalg.norm(left) > REACHED_M:
+        raise UnusableInputError(
+            f"action_space: the arm {model.name} can't reach the pose of frame {frame}: "
+            f"{1e3 * np.linalg.norm(left):.1f} mm remain. Is it of another arm or base frame?"
+        )
+    return q

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,27 +13,26 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.paths import refuse_links_out
+from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR, numbers
 from gaploop.datasets.consented import require_dataset_consent
-from gaploop.datasets.hub import card as hub_card
-from gaploop.datasets.hub import facts as hub_facts
-from gaploop.datasets.hub import push as hub
-from gaploop.datasets.hub.client import PUBLIC_ENDPOINT, README
-from gaploop.datasets.hub.errors import Patience
-from gaploop.datasets.hub.scan import scan
-from gaploop.datasets.hub.target import ChangedError, Contents, HubFile, HubTarget, Pushed
+from gaploop.datasets.hub import upload
+from gaploop.datasets.hub.card import PICTURE, dataset_card, sample_picture
+from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.target import PUBLIC_ENDPOINT, HubTarget
+from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Patience, Pushed
+from gaploop.datasets.lerobot_read import require_loads
 
 FOLDERS: Final = ("data", "meta", "videos", layout.TELEMETRY)
 """What LeRobot and gaploop write into a dataset; nothing else goes along."""
 IMAGES: Final = "images"
 """Where LeRobot keeps pictures until they are encoded; its own push leaves them out too."""
 NOTICES: Final = ("LICENSE", "LICENCE", "NOTICE", "CITATION")
-TEMPLATE: Final = Path(__file__).parent / "dataset_card.md"
 ATTEMPTS: Final = 3
 """How often a dataset that changes while it is pushed is read anew."""
-_UNFINISHED: Final = (".lock", ".tmp", ".partial")
+UNFINISHED: Final = (".lock", ".tmp", ".partial")
 
 type Stamp = Mapping[Path, tuple[int, int, int]]
 
@@ -104,29 +103,24 @@ def push_dataset(
         HubUnreachableError: the Hub can't be reached or goes on failing; try again later.
     """
     root = Path(root).absolute()
+    public = target.endpoint == PUBLIC_ENDPOINT
+    place = Place("hub", target.repo_id if public else target.url)
     for _ in range(ATTEMPTS):
         look = inspect(root, options)  # before anything is asked of the Hub
-        before = _card_before(root, target, options)
-        infos = [episode.info for episode in look.episodes]
-        note_places(options.consents, infos, Place("hub", _place(target)))
+        # The card that people may have written in: the folder's, which replaces the Hub's.
+        if (root / README).is_file():
+            before = (root / README).read_text(errors="replace")
+        else:
+            before = upload.read_remote(target, README, options.patience)
+        note_places(options.consents, [episode.info for episode in look.episodes], place)
         try:
             parcel = pack(look, target, options, before)
-            return hub.push(target, parcel.contents, options.patience, on_progress), parcel
+            return upload.push(target, parcel.contents, options.patience, on_progress), parcel
         except ChangedError:
             continue  # so is what was looked at
     raise UnusableInputError(
         f"{root} is being changed by another process. Push it when that is done."
     )
-
-
-def _card_before(root: Path, target: HubTarget, options: PushOptions) -> str:
-    """Return the card that people may have written in.
-
-    That is the folder's, which replaces the Hub's, or the Hub's where the folder has none.
-    """
-    if (root / README).is_file():
-        return (root / README).read_text(errors="replace")
-    return hub.read_remote(target, README, options.patience)
 
 
 def inspect(root: Path, options: PushOptions) -> Look:
@@ -141,12 +135,6 @@ def inspect(root: Path, options: PushOptions) -> Look:
     files, left_out = files_of(root)
     card = {README: root / README} if (root / README).is_file() else {}
     require_clean(root, {**files, **card}, options.allow_paths)
-    _require_sound(root)
-    episodes = tuple(layout.read_episodes(info))
-    return Look(info, episodes, stamp, tuple(_warnings(info, episodes, left_out)))
-
-
-def _require_sound(root: Path) -> None:
     errors = [f for f in check(root) if f.severity == ERROR]
     if errors:
         more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
@@ -154,19 +142,33 @@ def _require_sound(root: Path) -> None:
             f"{root} isn't sound: {errors[0].where}: {errors[0].message}{more} Fix it first; see "
             f"what is wrong and how with: gaploop check {root}"
         )
-    from gaploop.datasets.lerobot_loads import require_loads  # here: it imports torch
-
     require_loads(root)
+    episodes = tuple(layout.read_episodes(info))
+    warnings = []
+    bare = [e.index for e in episodes if e.outcome is Outcome.UNLABELLED]
+    if bare:
+        warnings.append(
+            f"{len(bare)} of {len(episodes)} takes have no outcome (episodes {numbers(bare)}): "
+            f"gaploop label {root} --episode={bare[0]} --outcome=success"
+        )
+    if left_out:
+        warnings.append(f"Not part of the dataset, not pushed: {', '.join(left_out)}.")
+    return Look(info, episodes, stamp, tuple(warnings))
 
 
 def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Parcel:
     """Return what would be pushed. `before` is the card that there is, or ""."""
     root, info, episodes = look.info.root, look.info, look.episodes
-    picture = hub_facts.picture(info, episodes)
-    card = _card(look, target, options, before, bool(picture))
+    picture = sample_picture(info, episodes)
+    card = dataset_card(
+        info, episodes, target, before, options.license, options.tags, bool(picture)
+    )
     files = [HubFile(name, path) for name, path in files_of(root)[0].items()]
     files.append(HubFile(README, card.encode()))
-    files += [HubFile(hub_facts.PICTURE, picture)] if picture else []
+    files += [HubFile(PICTURE, picture)] if picture else []
+
+    def owns(name: str) -> bool:
+        return name.partition("/")[0] in FOLDERS or name == PICTURE
 
     def still_allowed() -> None:
         if _stamp(root) != look.stamp:
@@ -175,33 +177,19 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Pa
 
     takes = f"{len(episodes)} take" + "s" * (len(episodes) != 1)
     message = f"gaploop push: {takes}, {info.total_frames} frames"
-    contents = Contents(tuple(files), message, _owns, _version_tag(root), still_allowed)
-    return Parcel(contents, card, picture, look.warnings)
-
-
-def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> None:
-    """Refuse files that hold a secret or, unless allowed, a path on somebody's computer.
-
-    Raises:
-        UnusableInputError: the first thing found, and how many more there are.
-    """
-    hits = [hit for hit in scan(files.items()) if hit.secret or not allow_paths]
-    hits.sort(key=lambda hit: not hit.secret)
-    if not hits:
-        return
-    first, more = hits[0], f" ({len(hits) - 1} more)" if len(hits) > 1 else ""
-    mend = (
-        "Take it out, and revoke it: who has a copy of the folder has it."
-        if first.secret
-        else "Take it out, or push it all the same with --allow_paths."
-    )
-    raise UnusableInputError(
-        f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {mend}"
+    # LeRobot looks for a dataset by its format's version.
+    tag = str(read_json(root / layout.INFO)["codebase_version"])
+    return Parcel(
+        Contents(tuple(files), message, owns, tag, still_allowed), card, picture, look.warnings
     )
 
 
 def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:
     """Return what belongs to a dataset, name to file, and what lies there besides."""
+
+    def is_hidden(name: Path) -> bool:
+        return any(p.startswith(".") for p in name.parts) or name.suffix in UNFINISHED
+
     files: dict[str, Path] = {}
     left_out = []
     for path in sorted(root.iterdir()):
@@ -209,7 +197,7 @@ def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:
             files |= {
                 file.relative_to(root).as_posix(): file
                 for file in sorted(path.rglob("*"))
-                if file.is_file() and not _is_hidden(file.relative_to(root))
+                if file.is_file() and not is_hidden(file.relative_to(root))
             }
         elif path.is_file() and path.name.partition(".")[0].upper() in NOTICES:
             files[path.name] = path
@@ -218,60 +206,8 @@ def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:
     return files, left_out
 
 
-def _is_hidden(name: Path) -> bool:
-    return any(p.startswith(".") for p in name.parts) or name.suffix in _UNFINISHED
-
-
-def _owns(name: str) -> bool:
-    """Say whether a file on the Hub is part of the dataset, so that it goes where it is gone."""
-    return name.partition("/")[0] in FOLDERS or name == hub_facts.PICTURE
-
-
 def _stamp(root: Path) -> Stamp:
     """Return what tells one state of the folder from another."""
     files = files_of(root)[0].values()
     found = {path: path.stat() for path in [*files, root / README] if path.exists()}
     return {path: (s.st_ino, s.st_size, s.st_mtime_ns) for path, s in found.items()}
-
-
-def _version_tag(root: Path) -> str:
-    """Return the tag by which LeRobot looks for a dataset: its format's version."""
-    return str(read_json(root / layout.INFO)["codebase_version"])
-
-
-def _warnings(
-    info: layout.DatasetInfo, episodes: Sequence[layout.EpisodeRow], left_out: list[str]
-) -> list[str]:
-    found = []
-    bare = hub_facts.unlabelled(episodes)
-    if bare:
-        found.append(
-            f"{len(bare)} of {len(episodes)} takes have no outcome (episodes {numbers(bare)}): "
-            f"gaploop label {info.root} --episode={bare[0]} --outcome=success"
-        )
-    if left_out:
-        found.append(f"Not part of the dataset, not pushed: {', '.join(left_out)}.")
-    return found
-
-
-def _card(look: Look, target: HubTarget, options: PushOptions, before: str, picture: bool) -> str:
-    facts = hub_facts.facts(look.info, look.episodes)
-    facts |= {
-        "repo_id": target.repo_id,
-        "licence": hub_card.licence_of(before, options.license),
-        "picture": hub_facts.PICTURE if picture else "",
-    }
-    tags = ["LeRobot", "gaploop", "robotics", *(["sim-to-sim"] if facts["simulated"] else [])]
-    metadata = {
-        "task_categories": ["robotics"],
-        "tags": tags,
-        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
-    }
-    title = target.repo_id.partition("/")[2]
-    body = hub_card.render(TEMPLATE, facts)
-    return hub_card.card(before, title, body, metadata, options.license, options.tags)
-
-
-def _place(target: HubTarget) -> str:
-    """Return how the consent register names the place."""
-    return target.repo_id if target.endpoint == PUBLIC_ENDPOINT else target.url

@@ -8,7 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -17,6 +17,7 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
@@ -69,6 +70,27 @@ class Hit:
     secret: bool
 
 
+def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> None:
+    """Refuse files that hold a secret or, unless allowed, a path on somebody's computer.
+
+    Raises:
+        UnusableInputError: the first thing found, and how many more there are.
+    """
+    hits = [hit for hit in scan(files.items()) if hit.secret or not allow_paths]
+    hits.sort(key=lambda hit: not hit.secret)
+    if not hits:
+        return
+    first, more = hits[0], f" ({len(hits) - 1} more)" if len(hits) > 1 else ""
+    mend = (
+        "Take it out, and revoke it: who has a copy of the folder has it."
+        if first.secret
+        else "Take it out, or push it all the same with --allow_paths."
+    )
+    raise UnusableInputError(
+        f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {mend}"
+    )
+
+
 def scan(files: Iterable[tuple[str, Path]]) -> Iterator[Hit]:
     """Yield what is found in files, the first of each kind in each part of each file.
 
@@ -80,22 +102,18 @@ def scan(files: Iterable[tuple[str, Path]]) -> Iterator[Hit]:
         files: name and path of each.
     """
     for name, path in files:
-        for part, text in _readable(name, path):
-            where = f"{name}{part}"
-            for what, pattern in SECRETS.items():
-                found = pattern.search(text)
+        # What is damaged ends a file, and is for `gaploop check` to say.
+        with contextlib.suppress(OSError, pa.ArrowException, zipfile.BadZipFile, av.FFmpegError):
+            for part, text in _texts(name, path):
+                where = f"{name}{part}"
+                for what, pattern in SECRETS.items():
+                    found = pattern.search(text)
+                    if found:
+                        yield Hit(where + _line(text, found), what, f"{found[0][:6]}…", True)
+                found = PATHS.search(text) or QUOTED_PATH.search(text)
                 if found:
-                    yield Hit(where + _line(text, found), what, f"{found[0][:6]}…", True)
-            found = PATHS.search(text) or QUOTED_PATH.search(text)
-            if found:
-                shown = found[found.lastindex or 0][:60]
-                yield Hit(where + _line(text, found), "an absolute path", shown, False)
-
-
-def _readable(name: str, path: Path) -> Iterator[tuple[str, str]]:
-    """Yield what `_texts` finds; what is damaged ends it, and is for `gaploop check` to say."""
-    with contextlib.suppress(OSError, pa.ArrowException, zipfile.BadZipFile, av.FFmpegError):
-        yield from _texts(name, path)
+                    shown = found[found.lastindex or 0][:60]
+                    yield Hit(where + _line(text, found), "an absolute path", shown, False)
 
 
 def _line(text: str, found: re.Match[str]) -> str:
@@ -111,9 +129,19 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
     elif suffix == ".zip":
         yield from _archive(path)
     elif suffix == ".safetensors":
-        yield from _safetensors(path)
+        # Eight bytes of length, then JSON (the format's specification).
+        with path.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
+            header = stream.read(min(length, _HEADER_LIMIT)).decode(errors="replace")
+        try:
+            yield " (header)", json.dumps(parse_json(header).get("__metadata__", {}))
+        except (ValueError, AttributeError):
+            yield " (header)", header
     elif suffix in _VIDEO:
-        yield from _video(path)
+        with av.open(str(path)) as container:
+            parts: list[Any] = [container, *container.streams]
+            text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
+        yield " (metadata)", text
     else:
         with path.open("rb") as stream:
             yield from _plain("", stream)
@@ -160,21 +188,3 @@ def _archive(path: Path) -> Iterator[tuple[str, str]]:
             damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
             with damaged, archive.open(entry) as stream:
                 yield from _plain(f" ({entry.filename})", stream)
-
-
-def _safetensors(path: Path) -> Iterator[tuple[str, str]]:
-    """Read the header: eight bytes of length, then JSON (the format's specification)."""
-    with path.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
-        header = stream.read(min(length, _HEADER_LIMIT)).decode(errors="replace")
-    try:
-        yield " (header)", json.dumps(parse_json(header).get("__metadata__", {}))
-    except (ValueError, AttributeError):
-        yield " (header)", header
-
-
-def _video(path: Path) -> Iterator[tuple[str, str]]:
-    with av.open(str(path)) as container:
-        parts: list[Any] = [container, *container.streams]
-        text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
-    yield " (metadata)", text

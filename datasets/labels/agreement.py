@@ -9,7 +9,7 @@ on few takes (docs/labels.md has the coverage of each, simulated).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
@@ -68,7 +68,11 @@ def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreeme
     found = []
     for name in FIELDS:
         words = {
-            a: {uid: _word(e.value) for (uid, field), e in said[a].items() if field == name}
+            a: {
+                uid: main_word(e.value, NOTHING)
+                for (uid, field), e in said[a].items()
+                if field == name
+            }
             for a in authors
         }
         those = tuple(a for a in authors if words[a])
@@ -77,10 +81,11 @@ def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreeme
     return found
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, dict):
-        return max(value, key=lambda name: (value[name], name), default=NOTHING)
-    return value or NOTHING
+def main_word(value: Any, nothing: str = "") -> str:
+    """Return what a label says in one word: of dimensions, the one with the largest weight."""
+    if isinstance(value, Mapping):
+        return max(value, key=lambda name: (value[name], name), default=nothing)
+    return str(value) or nothing
 
 
 def _compare(name: str, authors: tuple[str, ...], words: Sequence[dict[str, str]]) -> Agreement:
@@ -94,22 +99,15 @@ def _compare(name: str, authors: tuple[str, ...], words: Sequence[dict[str, str]
     counts = np.stack([(codes == k).sum(axis=1) for k in range(len(every))], axis=1)
     pairs = len(authors) * (len(authors) - 1)
     raw = float((counts * (counts - 1)).sum() / pairs / len(common))
-    kappa = _kappa(codes, counts)
+    kappa, kappa_interval = _kappa(codes, counts), (math.nan, math.nan)
     interval = rate(raw * len(common), len(common))
+    if not math.isnan(kappa):
+        share = np.bincount(codes[:, 0]) / len(codes)  # of those who always agreed
+        chance = (raw - kappa) / (1 - kappa) if kappa < 1 else float((share**2).sum())
+        low, high = (max(-1.0, (e - chance) / (1 - chance)) for e in (interval.low, interval.high))
+        kappa_interval = low, min(high, 1.0)
     raw_interval = (interval.low, interval.high)
-    carried = _carried(raw_interval, raw, kappa, codes)
-    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, carried)
-
-
-def _carried(
-    raw_interval: tuple[float, float], raw: float, kappa: float, codes: NDArray[np.intp]
-) -> tuple[float, float]:
-    """Return the interval of kappa that an interval of raw agreement means."""
-    if math.isnan(kappa):
-        return math.nan, math.nan
-    chance = (raw - kappa) / (1 - kappa) if kappa < 1 else _chance(codes)
-    low, high = (max(-1.0, (edge - chance) / (1 - chance)) for edge in raw_interval)
-    return low, min(high, 1.0)
+    return Agreement(name, authors, method, len(common), raw, raw_interval, kappa, kappa_interval)
 
 
 def _kappa(codes: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
@@ -123,9 +121,3 @@ def _kappa(codes: NDArray[np.intp], counts: NDArray[np.intp]) -> float:
     table = np.zeros((counts.shape[1],) * 2)
     np.add.at(table, (codes[:, 0], codes[:, 1]), 1)
     return float(cohens_kappa(table, return_results=False))
-
-
-def _chance(codes: NDArray[np.intp]) -> float:
-    """Return how often labellers who always agreed would have agreed by chance."""
-    share = np.bincount(codes[:, 0]) / len(codes)
-    return float((share**2).sum())

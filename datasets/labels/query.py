@@ -1,23 +1,456 @@
 """Choosing episodes by what is known about them: `outcome==failure and contact_dynamics>0.5`.
 
 The language is a small part of Python's expressions, parsed by `ast` and never evaluated by
-Python: names of `query_fields`, words, numbers, texts and lists; `== != < <= > >= in not in`;
-`and or not` and brackets. A bare word beside a text field is that word, so `outcome==failure`
-needs no quotes. A condition whose key isn't one word is `conditions['key']`.
+Python: names of `FIELDS`, words, numbers, texts and lists; `== != < <= > >= in not in`; `and or
+not` and brackets. A bare word beside a text field is that word, so `outcome==failure` needs no
+quotes; beside a number it must be another number's name. A condition whose key isn't one word is
+`conditions['key']`.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache, cached_property
 from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.labels.query_fields import Facts, Kind
-from gaploop.datasets.labels.query_operands import GRAMMAR, FieldOperand, Literal, Operand, Reader
+import pyarrow as pa
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import parse_json
+from gaploop.core.vocabulary import (
+    CONDITIONS,
+    Domain,
+    FailureMode,
+    GapDimension,
+    Outcome,
+    Phase,
+    TakeKind,
+)
 from gaploop.datasets.layout import EpisodeRow
+
+
+class Kind(StrEnum):
+    """How a field's values compare."""
+
+    WORD = "word"
+    """A word of the vocabulary; compared with == and in."""
+    TEXT = "text"
+    NUMBER = "number"
+    NAMES = "names"
+    """A list of names, for `name in dimensions`."""
+    CONDITION = "condition"
+    """A number, text or list as it was set; nothing where it wasn't."""
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """One name of the query language.
+
+    Attributes:
+        kind: how its values compare.
+        means: what it is, for documentation.
+        words: for `Kind.WORD`, the words there are.
+        optional: an episode may have none, so that the bare name can be asked for.
+    """
+
+    kind: Kind
+    means: str
+    words: frozenset[str] = frozenset()
+    optional: bool = False
+
+
+_INFO_TEXTS: Final = {
+    "uid": "the take's uid",
+    "task": "the instruction",
+    "session": "the recording session",
+    "operator": "who drove",
+    "station": "the station",
+    "calibration": "the calibration's id",
+    "policy": "the policy that drove; none for a person",
+    "plan": "the plan item it was recorded for",
+    "consent": "the participant's consent id",
+    "units": "units of action and state",
+    "robot_type": "LeRobot's name of the robot",
+}
+"""Fields of `TakeInfo` that are texts."""
+
+FIELDS: Final[dict[str, FieldSpec]] = {
+    "outcome": FieldSpec(Kind.WORD, "how it ended", frozenset(Outcome)),
+    "failure_mode": FieldSpec(
+        Kind.WORD, "what was seen when it failed", frozenset(FailureMode), optional=True
+    ),
+    "phase": FieldSpec(Kind.WORD, "when it failed", frozenset(Phase), optional=True),
+    "dimensions": FieldSpec(Kind.NAMES, "the gap dimensions it is tagged with", optional=True),
+    "kind": FieldSpec(Kind.WORD, "what it is for", frozenset(TakeKind)),
+    "domain": FieldSpec(Kind.WORD, "where it was recorded", frozenset(Domain)),
+    **{name: FieldSpec(Kind.TEXT, means, optional=True) for name, means in _INFO_TEXTS.items()},
+    "date": FieldSpec(Kind.TEXT, "day it was recorded, YYYY-MM-DD, UTC", optional=True),
+    "episode": FieldSpec(Kind.NUMBER, "its index; in a journal its place, oldest first from 0"),
+    "length": FieldSpec(Kind.NUMBER, "number of frames"),
+    "duration_s": FieldSpec(Kind.NUMBER, "length in seconds"),
+    **{
+        d.value: FieldSpec(Kind.NUMBER, "weight of that dimension, 0 where untagged", optional=True)
+        for d in GapDimension
+    },
+}
+"""Every name but those of conditions."""
+
+CONDITION: Final = FieldSpec(Kind.CONDITION, "what was set", optional=True)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about some episodes, one column at a time.
+
+    Attributes:
+        count: number of episodes.
+        column: from one of `FIELDS` to its values, shape (count,).
+        conditions: each episode's conditions, made when asked for.
+    """
+
+    count: int
+    column: Callable[[str], Sequence[Any]]
+    conditions: Callable[[], Sequence[Mapping[str, Any]]]
+
+    def condition_names(self) -> set[str]:
+        """Return the conditions one may ask for: those of the vocabulary and those set here."""
+        return set(CONDITIONS).union(*(set(c) for c in self.conditions()))
+
+    @classmethod
+    def of_episodes(cls, episodes: Sequence[EpisodeRow]) -> Facts:
+        """Return the facts of episodes in memory."""
+
+        def column(name: str) -> Sequence[Any]:
+            if name in GapDimension:
+                return [float(e.info.dimensions.get(name, 0.0)) for e in episodes]
+            return [_OF_EPISODE[name](e) for e in episodes]
+
+        return cls(len(episodes), column, lambda: [e.info.conditions for e in episodes])
+
+    @classmethod
+    def of_table(cls, table: pa.Table, fps: float, robot_type: str = "") -> Facts:
+        """Return the facts of rows of `meta/episodes`, without making an object for each.
+
+        Args:
+            table: with LeRobot's columns and the gap columns.
+            fps: the dataset's frame rate [Hz].
+            robot_type: LeRobot's name of its robot.
+
+        Raises:
+            UnusableInputError: when asked for a column that the table doesn't have.
+        """
+
+        @cache
+        def read(name: str) -> list[Any]:
+            if name not in table.column_names:
+                raise UnusableInputError(
+                    f"The episodes have no column {name}, which the query needs. Add gap columns "
+                    "with: gaploop import DIR --format=lerobot --output_dir=OUT"
+                )
+            values: list[Any] = table[name].to_pylist()
+            return values
+
+        def column(name: str) -> Sequence[Any]:
+            if name in GapDimension:
+                pairs = zip(read("gap_dimensions"), read("gap_dimension_weights"), strict=True)
+                return [dict(zip(n, w, strict=True)).get(name, 0.0) for n, w in pairs]
+            if name in _OF_ROWS:
+                return _OF_ROWS[name](read)
+            if name == "duration_s":
+                return [n / fps for n in read("length")]
+            return [robot_type] * len(table) if name == "robot_type" else read(f"gap_{name}")
+
+        @cache
+        def parsed(text: str) -> Mapping[str, Any]:
+            value = parse_json(text or "{}")
+            return value if isinstance(value, Mapping) else {}
+
+        return cls(len(table), column, lambda: [parsed(c) for c in read("gap_conditions")])
+
+
+def _day(t0_ns: int) -> str:
+    """Return the day of a time [ns since 1970], "" where it is unknown."""
+    return datetime.fromtimestamp(t0_ns / 1e9, UTC).date().isoformat() if t0_ns > 0 else ""
+
+
+def _info(name: str) -> Callable[[EpisodeRow], str]:
+    return lambda episode: str(getattr(episode.info, name))
+
+
+_OF_EPISODE: Final[dict[str, Callable[[EpisodeRow], Any]]] = {
+    "outcome": lambda e: e.outcome.value,
+    "failure_mode": lambda e: e.failure_mode,
+    "phase": lambda e: e.phase,
+    "dimensions": lambda e: list(e.info.dimensions),
+    "kind": lambda e: e.info.kind.value,
+    "domain": lambda e: e.info.domain.value,
+    **{name: _info(name) for name in _INFO_TEXTS},
+    "date": lambda e: _day(e.info.t0_ns),
+    "episode": lambda e: e.index,
+    "length": lambda e: e.length,
+    "duration_s": lambda e: e.length / e.info.fps,
+}
+
+_OF_ROWS: Final[dict[str, Callable[[Callable[[str], list[Any]]], Sequence[Any]]]] = {
+    "task": lambda read: [(tasks or [""])[0] for tasks in read("tasks")],
+    "date": lambda read: [_day(t) for t in read("gap_t0_ns")],
+    "episode": lambda read: read("episode_index"),
+    "length": lambda read: read("length"),
+}
+
+
+MOST_CHARACTERS: Final = 4000
+"""No query that a person writes is longer."""
+NONE: Final = "none"
+"""Stands for no failure mode or phase, as `''` does."""
+_SHOWN: Final = 40  # characters of a query that an error repeats
+_CONDITIONS: Final = "conditions"
+
+_HINTS: Final = (
+    (r"(\b(and|or|not|in)|[=<>])\s*$", "The query ends too early."),
+    (r"(?<![=!<>])=(?!=)", "Compare with ==, not =."),
+    (r"&&|\bAND\b", "Write and."),
+    (r"\|\||\bOR\b", "Write or."),
+    (r"!(?!=)|\bNOT\b", "Write not."),
+    (r"", "Quote text that isn't one word, as in session == '2026-11-22 a'."),
+)
+GRAMMAR: Final = (
+    "Queries have names, words, numbers, 'texts', [lists], == != < <= > >= in, and or not, ( )."
+)
+
+
+@dataclass(frozen=True)
+class FieldOperand:
+    """A side that names a field: one value for each episode."""
+
+    name: str
+    spec: FieldSpec
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A side that is the same for all: a word, text, number, or list of them."""
+
+    value: Any
+
+
+type Operand = FieldOperand | Literal
+
+
+@dataclass
+class _Query:
+    """A query about some episodes, and what goes wrong in it."""
+
+    text: str
+    facts: Facts
+    option: str
+    _columns: dict[str, Sequence[Any]] = field(default_factory=dict)
+
+    def parse(self) -> ast.expr:
+        """Return the query's tree."""
+        if not self.text:
+            raise UnusableInputError(f"{self.option} is empty. {GRAMMAR}")
+        if len(self.text) > MOST_CHARACTERS:
+            raise UnusableInputError(
+                f"{self.option} has {len(self.text)} characters, more than {MOST_CHARACTERS}. "
+                "List episodes with --episodes instead."
+            )
+        try:
+            return ast.parse(self.text, mode="eval").body
+        except (SyntaxError, ValueError) as error:
+            offset = getattr(error, "offset", None) or 1
+            bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", self.text)
+            hint = next(h for p, h in _HINTS if re.search(p, bare))
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            where = self._at(offset - 1, self.text[offset - 1 :])
+            raise UnusableInputError(f"{where}: {reason}. {hint}") from None
+
+    def truth(self, node: ast.expr) -> list[bool]:
+        """Return for each episode whether `node` holds."""
+        if isinstance(node, ast.BoolOp):
+            parts = [self.truth(value) for value in node.values]
+            join = all if isinstance(node.op, ast.And) else any
+            return [join(row) for row in zip(*parts, strict=True)]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return [not yes for yes in self.truth(node.operand)]
+        if isinstance(node, ast.Compare):  # also a chain such as `0.2 < contact_dynamics < 0.8`
+            nodes = [node.left, *node.comparators]
+            steps = zip(node.ops, nodes, nodes[1:], strict=False)
+            parts = [self._compare(op, left, right) for op, left, right in steps]
+            return [all(row) for row in zip(*parts, strict=True)]
+        found = self.field(node)
+        if found is None:
+            raise self._not_understood(node)
+        if not found.spec.optional:
+            raise self._error(node, f"Every episode has that: compare it, as in {found.name} == …")
+        return [bool(value) for value in found.values]
+
+    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> list[bool]:
+        if isinstance(op, ast.Is | ast.IsNot):
+            raise self._error(left, "Compare with == or !=, not is.")
+        a, b = self._sides(op, left, right)
+        if isinstance(a, Literal) and isinstance(b, Literal):
+            raise self._unknown(left)
+        xs, ys = (
+            side.values if isinstance(side, FieldOperand) else [side.value] * self.facts.count
+            for side in (a, b)
+        )
+        if isinstance(op, ast.In | ast.NotIn):
+            self._check_container(b, right)
+            held = [
+                x in y
+                if isinstance(y, list)
+                else isinstance(x, str) and isinstance(y, str) and x in y
+                for x, y in zip(xs, ys, strict=True)
+            ]
+            return held if isinstance(op, ast.In) else [not yes for yes in held]
+        if isinstance(op, ast.Eq | ast.NotEq):
+            self._check_equal((a, left), (b, right))
+            same = [x == y for x, y in zip(xs, ys, strict=True)]
+            return same if isinstance(op, ast.Eq) else [not yes for yes in same]
+        for side, node in ((a, left), (b, right)):
+            if isinstance(side, FieldOperand) and side.spec.kind in (Kind.WORD, Kind.NAMES):
+                raise self._error(node, f"{side.name} has no order: use ==, != or in.")
+        held = []
+        for x, y in zip(xs, ys, strict=True):
+            try:
+                held.append(x is not None and y is not None and _ORDER[type(op)](x, y))
+            except TypeError:
+                reason = f"{x!r} and {y!r} can't be ordered: use numbers, or == and in."
+                raise self._error(left, reason) from None
+        return held
+
+    def _check_container(self, side: Operand, node: ast.expr) -> None:
+        if isinstance(side, Literal) and not isinstance(side.value, list):
+            raise self._error(node, "After in comes a list, as in failure_mode in [slip, drift].")
+        if isinstance(side, FieldOperand) and side.spec.kind in (Kind.WORD, Kind.NUMBER):
+            raise self._error(node, f"{side.name} holds one value: compare it with ==.")
+
+    def _check_equal(self, *sides: tuple[Operand, ast.expr]) -> None:
+        """Refuse what could never be equal."""
+        kinds = {operand.spec.kind for operand, _ in sides if isinstance(operand, FieldOperand)}
+        for operand, node in sides:
+            if Kind.NAMES in kinds:
+                raise self._error(node, "Ask with in, as in sensor_noise in dimensions.")
+            is_list = isinstance(operand, Literal) and isinstance(operand.value, list)
+            if is_list and Kind.CONDITION not in kinds:
+                raise self._error(node, "Beside a list, write in or not in.")
+
+    def _sides(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> tuple[Operand, Operand]:
+        """Return both sides: which is a field decides how a bare word on the other is read."""
+        a, b = self.field(left), self.field(right)
+        if isinstance(op, ast.In | ast.NotIn) and b is not None and b.spec.kind is not Kind.NUMBER:
+            return self._beside(b, left), b
+        if a is not None and (b is None or a.spec.kind is not Kind.NUMBER):
+            return a, self._beside(a, right)
+        if a is None and b is not None:
+            return self._beside(b, left), b
+        if a is not None and b is not None:
+            return a, self._beside(a, right) if b.spec.kind is not Kind.NUMBER else b
+        return self._literal(left, None), self._literal(right, None)
+
+    def _beside(self, known: FieldOperand, node: ast.expr) -> Literal:
+        """Return the literal that `known` is compared with, checked against its kind."""
+        literal = self._literal(node, known)
+        many = literal.value if isinstance(literal.value, list) else [literal.value]
+        spec = known.spec
+        if spec.kind is Kind.CONDITION:
+            return literal
+        if isinstance(literal.value, list) and spec.kind is Kind.NAMES:
+            raise self._error(node, "Ask for one at a time: sensor_noise in dimensions.")
+        words = spec.words if spec.kind is Kind.WORD else frozenset(GapDimension)
+        empty = {"", NONE} if spec.optional else set()
+        for value in many:
+            if spec.kind is Kind.NUMBER and not isinstance(value, int | float):
+                raise self._error(node, f"{known.name} is a number: compare it with one.")
+            if spec.kind is not Kind.NUMBER and not isinstance(value, str):
+                raise self._error(node, f"{known.name} is text: quote it, as in '{value}'.")
+            if spec.kind in (Kind.WORD, Kind.NAMES) and value not in words | empty:
+                what = known.name.replace("_", " ").removesuffix("s")
+                raise unknown_choice(what, value, words, self._place(node))
+        if spec.kind is Kind.WORD and spec.optional:
+            plain = ["" if value == NONE else value for value in many]
+            return Literal(plain if isinstance(literal.value, list) else plain[0])
+        return literal
+
+    def _literal(self, node: ast.expr, beside: FieldOperand | None) -> Literal:
+        if isinstance(node, ast.Constant) and type(node.value) in (str, int, float, bool):
+            return Literal(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._literal(node.operand, beside).value
+            if type(inner) in (int, float):
+                return Literal(-inner)
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return Literal([self._literal(item, beside).value for item in node.elts])
+        if isinstance(node, ast.Name):
+            if beside is None or beside.spec.kind is Kind.NUMBER:
+                raise self._unknown(node)
+            return Literal(node.id)
+        raise self._not_understood(node)
+
+    def field(self, node: ast.expr) -> FieldOperand | None:
+        """Return the field that `node` names; None where it names none."""
+        if isinstance(node, ast.Name) and node.id in FIELDS:
+            if node.id not in self._columns:
+                self._columns[node.id] = self.facts.column(node.id)
+            return FieldOperand(node.id, FIELDS[node.id], self._columns[node.id])
+        name: str | None = None
+        if isinstance(node, ast.Name) and node.id in self._condition_names:
+            name = node.id
+        elif isinstance(node, ast.Attribute | ast.Subscript):  # conditions.key, conditions['key']
+            of = node.value
+            if isinstance(of, ast.Name) and of.id == _CONDITIONS:
+                key = node.attr if isinstance(node, ast.Attribute) else node.slice
+                value = key.value if isinstance(key, ast.Constant) else key
+                name = value if isinstance(value, str) else None
+        if name is None:
+            return None
+        return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
+
+    @cached_property
+    def _condition_names(self) -> set[str]:
+        return self.facts.condition_names()
+
+    # What is wrong, and where
+
+    def _unknown(self, node: ast.expr) -> UnusableInputError:
+        """Return the error for a side that should have named a field."""
+        if not isinstance(node, ast.Name):
+            return self._error(
+                node, "No field is named here. Write a name first: outcome == failure."
+            )
+        valid = [*FIELDS, *self._condition_names]
+        return unknown_choice("name", node.id, valid, self._place(node))
+
+    def _not_understood(self, node: ast.expr) -> UnusableInputError:
+        """Return the error for what the language doesn't have."""
+        if isinstance(node, ast.Name):
+            return self._unknown(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
+            return self._error(node, "Write and, or: & and | bind more tightly than ==.")
+        if isinstance(node, ast.BinOp):
+            words = ast.get_source_segment(self.text, node)
+            return self._error(node, f"Quote text that isn't one word: '{words}'.")
+        return self._error(node, f"This is not understood. {GRAMMAR}")
+
+    def _error(self, node: ast.expr, reason: str) -> UnusableInputError:
+        return UnusableInputError(f"{self._place(node)}: {reason}")
+
+    def _place(self, node: ast.expr) -> str:
+        start = len(self.text.encode()[: node.col_offset].decode())
+        return self._at(start, ast.get_source_segment(self.text, node) or "")
+
+    def _at(self, start: int, words: str) -> str:
+        shown = words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
+        return f"{self.option}, column {start + 1}, at «{shown}»"
+
 
 _ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
     ast.Lt: operator.lt,
@@ -48,109 +481,15 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
     Raises:
         UnusableInputError: as in `where`.
     """
-    reader = Reader(" ".join(text.split("\n")).strip(), facts, option)
+    query = _Query(" ".join(text.split("\n")).strip(), facts, option)
     try:
-        return _Query(reader).truth(reader.parse())
+        return query.truth(query.parse())
     except (RecursionError, MemoryError):
         raise UnusableInputError(f"{option} is nested too deeply. {GRAMMAR}") from None
 
 
-def asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
+def fields_asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
     """Return the fields that a query asks about, with their values, to say why none matches."""
-    reader = Reader(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
-    found = (reader.field(n) for n in ast.walk(reader.parse()) if isinstance(n, ast.expr))
+    query = _Query(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
+    found = (query.field(n) for n in ast.walk(query.parse()) if isinstance(n, ast.expr))
     return {field.name: field.values for field in found if field is not None}
-
-
-@dataclass(frozen=True)
-class _Query:
-    reader: Reader
-
-    def truth(self, node: ast.expr) -> list[bool]:
-        """Return for each episode whether `node` holds."""
-        if isinstance(node, ast.BoolOp):
-            parts = [self.truth(value) for value in node.values]
-            join = all if isinstance(node.op, ast.And) else any
-            return [join(row) for row in zip(*parts, strict=True)]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return [not yes for yes in self.truth(node.operand)]
-        if isinstance(node, ast.Compare):
-            return self._chain(node)
-        found = self.reader.field(node)
-        if found is None:
-            raise self.reader.not_understood(node)
-        if not found.spec.optional:
-            raise self.reader.error(
-                node, f"Every episode has that: compare it, as in {found.name} == …"
-            )
-        return [bool(value) for value in found.values]
-
-    def _chain(self, node: ast.Compare) -> list[bool]:
-        """Return a comparison such as `0.2 < contact_dynamics < 0.8`."""
-        nodes = [node.left, *node.comparators]
-        held = [True] * self.reader.facts.count
-        for op, left, right in zip(node.ops, nodes, nodes[1:], strict=False):
-            part = self._compare(op, left, right)
-            held = [a and b for a, b in zip(held, part, strict=True)]
-        return held
-
-    def _compare(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> list[bool]:
-        if isinstance(op, ast.Is | ast.IsNot):
-            raise self.reader.error(left, "Compare with == or !=, not is.")
-        a, b = self.reader.pair(op, left, right)
-        if isinstance(a, Literal) and isinstance(b, Literal):
-            raise self.reader.unknown(left)
-        if isinstance(op, ast.In | ast.NotIn):
-            held = self._contained(a, b, right)
-            return held if isinstance(op, ast.In) else [not yes for yes in held]
-        xs, ys = self._values(a), self._values(b)
-        if isinstance(op, ast.Eq | ast.NotEq):
-            self._check_equal((a, left), (b, right))
-            same = [x == y for x, y in zip(xs, ys, strict=True)]
-            return same if isinstance(op, ast.Eq) else [not yes for yes in same]
-        return self._ordered(op, (a, left), (b, right))
-
-    def _check_equal(self, *sides: tuple[Operand, ast.expr]) -> None:
-        """Refuse what could never be equal."""
-        kinds = {operand.spec.kind for operand, _ in sides if isinstance(operand, FieldOperand)}
-        for operand, node in sides:
-            if Kind.NAMES in kinds:
-                raise self.reader.error(node, "Ask with in, as in sensor_noise in dimensions.")
-            is_list = isinstance(operand, Literal) and isinstance(operand.value, list)
-            if is_list and Kind.CONDITION not in kinds:
-                raise self.reader.error(node, "Beside a list, write in or not in.")
-
-    def _ordered(
-        self, op: ast.cmpop, left: tuple[Operand, ast.expr], right: tuple[Operand, ast.expr]
-    ) -> list[bool]:
-        for operand, node in (left, right):
-            if isinstance(operand, FieldOperand) and operand.spec.kind in (Kind.WORD, Kind.NAMES):
-                raise self.reader.error(node, f"{operand.name} has no order: use ==, != or in.")
-        compare = _ORDER[type(op)]
-        held = []
-        for x, y in zip(self._values(left[0]), self._values(right[0]), strict=True):
-            try:
-                held.append(x is not None and y is not None and compare(x, y))
-            except TypeError:
-                reason = f"{x!r} and {y!r} can't be ordered: use numbers, or == and in."
-                raise self.reader.error(left[1], reason) from None
-        return held
-
-    def _contained(self, a: Operand, b: Operand, node: ast.expr) -> list[bool]:
-        if isinstance(b, Literal) and not isinstance(b.value, list):
-            raise self.reader.error(
-                node, "After in comes a list, as in failure_mode in [slip, drift]."
-            )
-        if isinstance(b, FieldOperand) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
-            raise self.reader.error(node, f"{b.name} holds one value: compare it with ==.")
-        pairs = zip(self._values(a), self._values(b), strict=True)
-        return [isinstance(y, list | str) and _inside(x, y) for x, y in pairs]
-
-    def _values(self, operand: Operand) -> Sequence[Any]:
-        if isinstance(operand, FieldOperand):
-            return operand.values
-        return [operand.value] * self.reader.facts.count
-
-
-def _inside(x: Any, container: list[Any] | str) -> bool:
-    return x in container if isinstance(container, list) else isinstance(x, str) and x in container

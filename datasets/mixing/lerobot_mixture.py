@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from gaploop.datasets import layout
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.harmonise.differences import LEARNED, PICTURES
-from gaploop.datasets.mixing.mixture import Mixture
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture
-from gaploop.datasets.mixing.turns import Floats, Ints
+from gaploop.datasets.mixing.mixture import Floats, Mixture
+from gaploop.datasets.mixing.sources import OpenMixture
 
 DATASET_INDEX: Final = "dataset_index"
 """Entry of every sample: which dataset it is from, as in LeRobot's MultiLeRobotDataset."""
@@ -93,8 +92,16 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
         self.meta = meta
         self.num_frames = sum(len(t.frames) for t in opened.takes)
         self.num_episodes = len(opened.takes)
-        self._dropped = [_dropped(info.features, meta.features) for info in opened.datasets]
-        self._tasks = [_task_numbers(d.meta.tasks, meta.tasks) for d in self._datasets]
+        self._dropped: list[list[str]] = []
+        for info in opened.datasets:
+            gone = [name for name in info.features if name not in meta.features]
+            self._dropped.append(gone + [f"{name}_is_pad" for name in gone])
+        self._tasks: list[dict[int, int]] = []
+        for dataset in self._datasets:
+            own, index = dataset.meta.tasks, "task_index"
+            self._tasks.append(
+                {int(own.loc[t, index]): int(meta.tasks.loc[t, index]) for t in own.index}
+            )
         self._spans = [opened.span_ends(i) for i in range(len(self._datasets))]
         self._offsets = None if actions is None else torch.tensor(list(actions))
 
@@ -125,26 +132,13 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
         if "task_index" in sample:
             sample["task_index"] = torch.tensor(self._tasks[number][int(sample["task_index"])])
         padding = sample.get("action_is_pad")
-        end = _end_of(self._spans[number], frame)
-        if padding is not None and end is not None and self._offsets is not None:
-            sample["action_is_pad"] = padding | (frame + self._offsets >= end)
+        if padding is not None and self._offsets is not None:
+            frames, ends = self._spans[number]
+            place = int(np.searchsorted(frames, frame))
+            if place < len(frames) and int(frames[place]) == frame:
+                end = int(ends[place])
+                sample["action_is_pad"] = padding | (frame + self._offsets >= end)
         return sample
-
-
-def _end_of(spans: tuple[Ints, Ints], frame: int) -> int | None:
-    frames, ends = spans
-    place = int(np.searchsorted(frames, frame))
-    found = place < len(frames) and int(frames[place]) == frame
-    return int(ends[place]) if found else None
-
-
-def _dropped(features: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    gone = [name for name in features if name not in kept]
-    return gone + [f"{name}_is_pad" for name in gone]
-
-
-def _task_numbers(own: pd.DataFrame, common: pd.DataFrame) -> dict[int, int]:
-    return {int(own.loc[t, "task_index"]): int(common.loc[t, "task_index"]) for t in own.index}
 
 
 def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> Any:
@@ -198,16 +192,13 @@ def _frame_stats(opened: OpenMixture, parts: Floats, names: Sequence[str]) -> St
             continue
         table = load_frames(info.root, names, [t.episode.index for t, _ in mine])
         for take, part in mine:
-            rows = table.rows_of(take.episode.index).start + _local(take)
+            first = int(take.episode.row.get("dataset_from_index") or 0)
+            rows = table.rows_of(take.episode.index).start + take.frames - first
             weights.append(np.full(len(rows), part / len(rows)))
             for name in names:
                 values[name].append(table.columns[name][rows].reshape(len(rows), -1))
     weight = np.concatenate(weights)
     return {n: weighted_stats(np.concatenate(v), weight) for n, v in values.items()}
-
-
-def _local(take: MixedTake) -> Ints:
-    return take.frames - int(take.episode.row.get("dataset_from_index") or 0)
 
 
 def weighted_stats(values: NDArray[Any], weight: Floats) -> dict[str, NDArray[Any]]:

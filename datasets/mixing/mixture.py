@@ -18,12 +18,17 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.datasets.mixing.turns import Floats, Ints, interleaved, turns_before
 
 _BLOCK: Final = 4096
 """Samples that `Mixture.samples` works out at once; the more, the less each costs."""
+type Ints = NDArray[np.int64]
+type Floats = NDArray[np.float64]
+_MARGIN: Final = 2.0**-20
+"""Turns keep this far from whole quotas, so that rounding can't move one across."""
+_MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,17 @@ class Mixture:
         self.batch_size, self.world_size, self.seed = batch_size, world_size, seed
         self.per_step = batch_size * world_size
         self._pools = [_Rows(pool, (seed, i)) for i, pool in enumerate(pools)]
-        self._shares = [_normalised(stage.shares, self.names) for stage in stages]
-        self._plan(stages)
+        self._shares = []
+        for stage in stages:
+            weights = np.asarray(stage.shares, dtype=np.float64)
+            if len(weights) != len(pools) or not len(pools):
+                raise UnusableInputError(f"{len(pools)} sources with {len(weights)} shares.")
+            if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
+                given = ", ".join(f"{n}: {s:g}" for n, s in zip(self.names, weights, strict=True))
+                raise UnusableInputError(f"Mixture shares ({given}) must be ≥ 0, one above 0.")
+            self._shares.append(np.asarray(weights / weights.sum()))
+        # The first sample of each stage, and what every source has given before it.
 
-    def _plan(self, stages: Sequence[MixtureStage]) -> None:
-        """Find the first sample of each stage, and what every source has given before it."""
         if not stages:
             raise UnusableInputError("A mixture needs at least one stage. Give it shares.")
         self._starts = [0]
@@ -135,7 +146,14 @@ class Mixture:
 
     def draws(self, first: int, stop: int) -> Draws:
         """Return samples `first` to `stop - 1` of the stream, the same whenever asked for."""
-        parts = [self._stage_draws(*part) for part in self._by_stage(first, stop)]
+        parts = []
+        ends = [*self._starts[1:], stop]
+        for stage, (begin, end) in enumerate(zip(self._starts, ends, strict=True)):
+            low, high = max(first, begin), max(first, begin, min(stop, end))
+            if low < min(stop, end) or (first == stop and stage == 0):
+                key = self._key(stage)
+                turn = interleaved(self._shares[stage], low - begin, high - begin, key)
+                parts.append((turn[0], turn[1] + self._given[stage][turn[0]]))
         source, number = (np.concatenate([p[k] for p in parts]) for k in range(2))
         row, dataset, frame = (np.zeros(len(source), dtype=np.int64) for _ in range(3))
         for i, pool in enumerate(self._pools):
@@ -161,7 +179,10 @@ class Mixture:
 
     def counts(self, step: int) -> Ints:
         """Return how many samples of each source all ranks together read before a step."""
-        return self._counts(step * self.per_step)
+        position = step * self.per_step
+        stage = self._stage_of(position)
+        here = turns_before(self._shares[stage], position - self._starts[stage], self._key(stage))
+        return np.asarray(self._given[stage] + here)
 
     def shares(self, step: int) -> Floats:
         """Return the share of each source at a step."""
@@ -179,24 +200,8 @@ class Mixture:
         weight = self._pools[source].pool.weight
         return np.asarray(weight / weight.sum())
 
-    def _counts(self, position: int) -> Ints:
-        stage = self._stage_of(position)
-        here = turns_before(self._shares[stage], position - self._starts[stage], self._key(stage))
-        return np.asarray(self._given[stage] + here)
-
     def _stage_of(self, position: int) -> int:
         return int(np.searchsorted(self._starts, position, side="right")) - 1
-
-    def _by_stage(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        ends = [*self._starts[1:], stop]
-        for stage, (begin, end) in enumerate(zip(self._starts, ends, strict=True)):
-            low, high = max(first, begin), min(stop, end)
-            if low < high or (first == stop and stage == 0):
-                yield stage, low - begin, max(low, high) - begin
-
-    def _stage_draws(self, stage: int, first: int, stop: int) -> tuple[Ints, Ints]:
-        source, number = interleaved(self._shares[stage], first, stop, self._key(stage))
-        return source, number + self._given[stage][source]
 
     def _key(self, stage: int) -> tuple[int, int]:
         return self.seed, -1 - stage
@@ -229,31 +234,75 @@ class _Rows:
         result = np.empty(len(kind), dtype=np.int64)
         for i in np.unique(kind).tolist():
             mine = kind == i
-            result[mine] = self._of_class(i, number[mine])
+            members = self._members[i]
+            epoch, place = np.divmod(number[mine], len(members))
+            drawn = np.empty(len(epoch), dtype=np.int64)
+            for e in np.unique(epoch).tolist():
+                known = self._orders.get(i)
+                if known is None or known[0] != e:
+                    order = np.random.default_rng((*self._key, i, e)).permutation(len(members))
+                    known = self._orders[i] = (e, order.astype(np.int64))
+                now = epoch == e
+                drawn[now] = members[known[1][place[now]]]
+            result[mine] = drawn
         return result
 
-    def _of_class(self, kind: int, number: Ints) -> Ints:
-        members = self._members[kind]
-        epoch, place = np.divmod(number, len(members))
-        result = np.empty(len(number), dtype=np.int64)
-        for e in np.unique(epoch).tolist():
-            now = epoch == e
-            result[now] = members[self._order(kind, e, len(members))[place[now]]]
-        return result
 
-    def _order(self, kind: int, epoch: int, size: int) -> Ints:
-        known = self._orders.get(kind)
-        if known is None or known[0] != epoch:
-            order = np.random.default_rng((*self._key, kind, epoch)).permutation(size)
-            known = self._orders[kind] = (epoch, order.astype(np.int64))
-        return known[1]
+# Who is next where parts take turns by quota: a pure function of shares, key and place.
 
 
-def _normalised(shares: Sequence[float], names: Sequence[str]) -> Floats:
-    weights = np.asarray(shares, dtype=np.float64)
-    if len(weights) != len(names) or not len(names):
-        raise UnusableInputError(f"{len(names)} sources with {len(weights)} shares.")
-    if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        given = ", ".join(f"{n}: {s:g}" for n, s in zip(names, weights, strict=True))
-        raise UnusableInputError(f"Mixture shares ({given}) must be ≥ 0, one above 0.")
-    return np.asarray(weights / weights.sum())
+def interleaved(shares: Floats, first: int, stop: int, key: tuple[int, int]) -> tuple[Ints, Ints]:
+    """Return whose turn it is at positions `first` to `stop - 1`, and its how manyeth."""
+    part, number, before = _window(shares, first, stop, key)
+    here = slice(first - before, stop - before)
+    return part[here], number[here]
+
+
+def turns_before(shares: Floats, position: int, key: tuple[int, int]) -> Ints:
+    """Return how many turns each part has had before a position."""
+    part, number, before = _window(shares, position, position, key)
+    had = number[: position - before], part[: position - before]
+    result = _first_turns(shares, position)
+    np.maximum.at(result, had[1], had[0] + 1)
+    return result
+
+
+def _first_turns(shares: Floats, position: int) -> Ints:
+    """Return a number of turns that each part surely has had before a position."""
+    sure = np.floor(shares * (position - len(shares))) - 1
+    return np.asarray(np.maximum(sure, 0).astype(np.int64))
+
+
+def _window(shares: Floats, first: int, stop: int, key: tuple[int, int]) -> tuple[Ints, Ints, int]:
+    """Return the turns around some positions in order: part, its turn, and how many came before.
+
+    Part i's turn k is due at (k + u) / share_i with 0 < u < 1, so at time t it has had
+    between share_i · t - 1 and share_i · t + 1 turns, and all of n parts together between t - n
+    and t + n: turns further than that from the positions asked for needn't be looked at.
+    """
+    low = _first_turns(shares, first)
+    high = np.ceil(shares * (stop + len(shares) + 1)).astype(np.int64) + 2
+    high = np.where(shares > 0, high, low)
+    part = np.repeat(np.arange(len(shares)), high - low)
+    offset = np.repeat(np.cumsum(high - low) - (high - low), high - low)
+    number = np.arange(len(part)) - offset + low[part]
+    due = (number + _phase(part, number, key)) / shares[part]
+    order = np.lexsort((part, due))
+    return part[order], number[order], int(low.sum())
+
+
+def _phase(part: Ints, number: Ints, key: tuple[int, int]) -> Floats:
+    """Return a number in (0, 1) for each turn, a hash of (key, part, number).
+
+    The mixer is SplitMix64's (Steele, Lea, Flood 2014).
+    """
+    salt = np.uint64((key[0] * 0x9E3779B97F4A7C15 + key[1] * 0xD1B54A32D192ED03) & _MASK)
+    x = _mixed(part.astype(np.uint64) ^ salt) + number.astype(np.uint64)
+    return _MARGIN + (1 - 2 * _MARGIN) * (_mixed(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -5,8 +5,8 @@ Read from Parquet; no video is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -15,22 +15,22 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
-from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.labels.query import Facts
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing import selection
-from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
+from gaploop.datasets.mixing.mixture import Floats, Ints, Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.spec import (
     DIMENSION,
     VALUE,
     MixtureSpec,
-    SourceSpec,
     WeightTable,
     by_size,
 )
-from gaploop.datasets.mixing.turns import Floats, Ints
 
 _OWN: Final = ("length", "dataset_from_index", "dataset_to_index", "episode_index")
 _TEXTS: Final = ("task", "session", "operator", "station", "calibration", "policy", "plan")
+REPORT: Final = "mixture.json"
+"""Beside LeRobot's checkpoints: what was drawn from which source."""
 
 
 @dataclass(frozen=True)
@@ -80,29 +80,25 @@ class OpenMixture:
         Raises:
             UnusableInputError: that leaves a source without frames.
         """
-        pools = [self._pool(i, s, drop_last) for i, s in enumerate(self.spec.sources)]
+        pools = []
+        for index, source in enumerate(self.spec.sources):
+            mine = [t for t in self.takes if t.source == index]
+            kept = [t.frames[t.frames + drop_last < t.ends] for t in mine]
+            sizes = [len(k) for k in kept]
+            if not sum(sizes):
+                raise UnusableInputError(
+                    f"Source '{source.name}': no frame is left once the last {drop_last} of every "
+                    "take are dropped. Train with shorter chunks."
+                )
+            datasets = np.repeat([t.dataset for t in mine], sizes).astype(np.int64)
+            weights = np.repeat([t.weight for t in mine], sizes).astype(np.float64)
+            pools.append(Pool(source.name, datasets, np.concatenate(kept), weights))
         return Mixture(
             pools,
             self.stages([float(p.weight.sum()) for p in pools]),
             batch_size=batch_size,
             world_size=world_size,
             seed=self.spec.seed,
-        )
-
-    def _pool(self, index: int, source: SourceSpec, drop_last: int) -> Pool:
-        mine = [t for t in self.takes if t.source == index]
-        kept = [t.frames[t.frames + drop_last < t.ends] for t in mine]
-        if not sum(map(len, kept)):
-            raise UnusableInputError(
-                f"Source '{source.name}': no frame is left once the last {drop_last} of every take "
-                "are dropped. Train with shorter chunks."
-            )
-        sizes = [len(k) for k in kept]
-        return Pool(
-            source.name,
-            np.repeat([t.dataset for t in mine], sizes).astype(np.int64),
-            np.concatenate(kept),
-            np.repeat([t.weight for t in mine], sizes).astype(np.float64),
         )
 
     def stages(self, sizes: Sequence[float]) -> list[MixtureStage]:
@@ -162,51 +158,41 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
             info = layout.read_info(root)
             known = layout.read_episodes(info)
             profiles.append(profile(info, known))
-            asked = _asked(known, source)
-            chosen = selection.wanted_episodes(root, asked, source.select)
-            takes = list(_takes(info, chosen, source.select, number, len(datasets)))
+            if source.where:
+                asked = query.matching(
+                    source.where, Facts.of_episodes(known), f"{source.name}: where"
+                )
+                if not any(asked):
+                    raise UnusableInputError(
+                        f"Source '{source.name}': where: {source.where} chooses none of the takes "
+                        f"in {', '.join(map(str, source.roots))}."
+                    )
+                known = [e for e, yes in zip(known, asked, strict=True) if yes]
+            chosen = selection.wanted_episodes(root, known, source.select)
+            only_driven = source.select == "demonstrations"
+            driven = selection.interventions(info, chosen) if only_driven else {}
+            takes = []
+            for episode in chosen:
+                usable = selection.usable_frames(episode, source.select, driven.get(episode.index))
+                if usable.any():
+                    first = int(episode.row.get("dataset_from_index") or 0)
+                    frames = np.flatnonzero(usable)
+                    ends = selection.span_ends(usable)[frames]
+                    place = (number, len(datasets), episode)
+                    takes.append(MixedTake(*place, frames + first, ends + first, 1.0))
             if not takes:
-                raise UnusableInputError(selection.nothing_left(root, asked, source.select))
+                raise UnusableInputError(selection.nothing_left(root, known, source.select))
             datasets.append(info)
             found += takes
     require_trainable_together(profiles)
     weights = take_weights([t.episode for t in found], spec.weights)
-    weighted = [_weighted(t, float(w)) for t, w in zip(found, weights, strict=True) if w > 0]
+    weighted = [replace(t, weight=float(w)) for t, w in zip(found, weights, strict=True) if w > 0]
     for number, source in enumerate(spec.sources):
         if all(t.source != number for t in weighted):
             raise UnusableInputError(
                 f"Source '{source.name}': every take has weight 0. Raise some weight."
             )
     return OpenMixture(spec, tuple(datasets), tuple(weighted))
-
-
-def _asked(known: list[EpisodeRow], source: SourceSpec) -> list[EpisodeRow]:
-    if not source.where:
-        return known
-    chosen = query.matching(source.where, Facts.of_episodes(known), f"{source.name}: where")
-    if not any(chosen):
-        roots = ", ".join(map(str, source.roots))
-        raise UnusableInputError(
-            f"Source '{source.name}': where: {source.where} chooses none of the takes in {roots}."
-        )
-    return [e for e, yes in zip(known, chosen, strict=True) if yes]
-
-
-def _takes(
-    info: DatasetInfo, chosen: Sequence[EpisodeRow], select: str, source: int, dataset: int
-) -> Iterator[MixedTake]:
-    driven = selection.interventions(info, chosen) if select == "demonstrations" else {}
-    for episode in chosen:
-        usable = selection.usable_frames(episode, select, driven.get(episode.index))
-        if usable.any():
-            first = int(episode.row.get("dataset_from_index") or 0)
-            frames = np.flatnonzero(usable)
-            ends = selection.span_ends(usable)[frames]
-            yield MixedTake(source, dataset, episode, frames + first, ends + first, 1.0)
-
-
-def _weighted(take: MixedTake, weight: float) -> MixedTake:
-    return MixedTake(take.source, take.dataset, take.episode, take.frames, take.ends, weight)
 
 
 def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
@@ -222,14 +208,33 @@ def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTabl
     said = [take_fields(episode) for episode in episodes]
     for name, table in tables.items():
         where = f"weights, {name}"
+        rows = table if isinstance(table, Mapping) else {}
         if name == DIMENSION:
-            result *= [_dimension_weight(e, table) for e in episodes]
+            # The mean of the weights of a take's dimensions; what none claims counts 1.
+            for k, episode in enumerate(episodes):
+                parts = episode.info.dimensions
+                scale = max(1.0, sum(parts.values()))
+                claimed = sum(p * rows.get(d, 1.0) for d, p in parts.items()) / scale
+                result[k] *= claimed + 1.0 - sum(parts.values()) / scale
             continue
         valid = {key for fields in said for key in fields} | {DIMENSION}
         if name not in valid:
             raise unknown_choice("field", name, valid, "weights")
         values = [fields.get(name) for fields in said]
-        result *= _by_value(values, table, where)
+        if table == VALUE:
+            for value in values:
+                numeric = isinstance(value, int | float) and not isinstance(value, bool)
+                if not (numeric and 0 <= float(value or 0) < np.inf):
+                    raise UnusableInputError(
+                        f"{where}: a take says {value!r}, which is no weight. Every take needs a "
+                        "number ≥ 0 there; or give a table of value: weight."
+                    )
+            result *= np.array(values, dtype=np.float64)
+            continue
+        seen = {str(v) for v in values if v is not None}
+        if rows and not seen & set(rows):
+            raise unknown_choice("value", next(iter(rows)), seen, where)
+        result *= np.array([rows.get(str(v), 1.0) for v in values])
     return result
 
 
@@ -251,28 +256,46 @@ def take_fields(episode: EpisodeRow) -> dict[str, Any]:
     return {**other, **dict(info.conditions), **texts, **own}
 
 
-def _dimension_weight(episode: EpisodeRow, table: WeightTable) -> float:
-    """Return the mean of the weights of a take's dimensions; what no dimension claims counts 1."""
-    weights = dict(table) if isinstance(table, Mapping) else {}
-    parts = episode.info.dimensions
-    scale = max(1.0, sum(parts.values()))
-    claimed = sum(p * weights.get(d, 1.0) for d, p in parts.items()) / scale
-    return float(claimed + 1.0 - sum(parts.values()) / scale)
+def report(opened: OpenMixture, mixture: Mixture, steps: int) -> dict[str, Any]:
+    """Return what `mixture.json` holds of a run of `steps` training steps."""
+    return {
+        "schema": "gaploop.mixture.v1",
+        "steps": steps,
+        "batch_size": mixture.batch_size,
+        "ranks": mixture.world_size,
+        "seed": opened.spec.seed,
+        "sources": describe(opened, mixture, steps),
+    }
 
 
-def _by_value(values: Sequence[Any], table: WeightTable, where: str) -> Floats:
-    if table == VALUE or not isinstance(table, Mapping):
-        return np.array([_number(v, where) for v in values])
-    seen = {str(v) for v in values if v is not None}
-    if table and not seen & set(table):
-        raise unknown_choice("value", next(iter(table)), seen, where)
-    return np.array([table.get(str(v), 1.0) for v in values])
+def describe(opened: OpenMixture, mixture: Mixture, steps: int) -> list[dict[str, Any]]:
+    """Return, for each source, what it holds and how often it is drawn in a run.
 
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-        raise UnusableInputError(
-            f"{where}: a take says {value!r}, which is no weight. Every take needs a number ≥ 0 "
-            "there; or give a table of value: weight."
+    Args:
+        steps: training steps of the run.
+    """
+    drawn, result = mixture.counts(steps), []
+    for index, source in enumerate(opened.spec.sources):
+        mine = [t for t in opened.takes if t.source == index]
+        frames = sum(len(t.frames) for t in mine)
+        # How many samples are expected to serve each dimension.
+        mass = sum(t.weight * len(t.frames) for t in mine)
+        served: dict[str, float] = {}
+        for take in mine:
+            for dimension, part in take.episode.info.dimensions.items():
+                samples = part * int(drawn[index]) * take.weight * len(take.frames) / mass
+                served[str(dimension)] = served.get(str(dimension), 0) + samples
+        result.append(
+            {
+                "name": source.name,
+                "datasets": [str(r) for r in source.roots],
+                "domains": sorted({t.episode.info.domain.value for t in mine}),
+                "takes": len(mine),
+                "frames": frames,
+                "samples": int(drawn[index]),
+                "share": float(drawn[index] / max(1, steps * mixture.per_step)),
+                "epochs": float(drawn[index] / frames),
+                "dimensions": served,
+            }
         )
-    return float(value)
+    return result

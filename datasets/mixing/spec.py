@@ -85,11 +85,14 @@ def load_mixture(path: Path) -> MixtureSpec:
         raise UnusableInputError(f"{where}: sources is empty. Name some: 'real: [DIR]'.")
     sources = tuple(_source(str(k), v, path.parent, where) for k, v in given.items())
     names = [s.name for s in sources]
+    seed = value.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UnusableInputError(f"{where}: seed {seed!r} must be a whole number, at least 0.")
     return MixtureSpec(
         sources,
         _stages(value, names, where),
         _weights(value.get("weights"), f"{where}, weights"),
-        _seed(value.get("seed", 0), where),
+        seed,
     )
 
 
@@ -116,21 +119,22 @@ def _stages(value: Mapping[str, Any], names: Sequence[str], where: str) -> tuple
     listed = value.get("stages", [])
     if not isinstance(listed, list) or ("stages" in value and not listed):
         raise UnusableInputError(f"{where}: stages must be a list of steps and shares.")
-    return tuple(
-        _stage(s, names, f"{where}, stage {n}", n == len(listed)) for n, s in enumerate(listed, 1)
-    )
-
-
-def _stage(value: Any, names: Sequence[str], where: str, last: bool) -> StageSpec:
-    value = mapping(value, where, "key: value")
-    check_keys(value, ("name", "steps", "shares"), where, ("shares",))
-    steps = value.get("steps")
-    if steps is None and not last:
-        raise UnusableInputError(f"{where}: steps is missing; only the last stage may go without.")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise UnusableInputError(f"{where}: steps {steps!r} must be a whole number, at least 1.")
-    shares = _shares(value["shares"], names, f"{where}, shares")
-    return StageSpec(shares, steps, str(value.get("name", "")))
+    stages = []
+    for n, given in enumerate(listed, 1):
+        here = f"{where}, stage {n}"
+        stage = mapping(given, here, "key: value")
+        check_keys(stage, ("name", "steps", "shares"), here, ("shares",))
+        steps = stage.get("steps")
+        if steps is None and n < len(listed):
+            raise UnusableInputError(
+                f"{here}: steps is missing; only the last stage may go without."
+            )
+        is_count = isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1
+        if steps is not None and not is_count:
+            raise UnusableInputError(f"{here}: steps {steps!r} must be a whole number, at least 1.")
+        shares = _shares(stage["shares"], names, f"{here}, shares")
+        stages.append(StageSpec(shares, steps, str(stage.get("name", ""))))
+    return tuple(stages)
 
 
 def _shares(value: Any, names: Sequence[str], where: str) -> dict[str, float]:
@@ -159,12 +163,6 @@ def _weights(value: Any, where: str) -> dict[str, WeightTable]:
             str(k): number(v, f"{here}, {k}", 0, MAX_WEIGHT) for k, v in rows.items()
         }
     return tables
-
-
-def _seed(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UnusableInputError(f"{where}: seed {value!r} must be a whole number, at least 0.")
-    return value
 
 
 def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:

@@ -7,11 +7,10 @@ any instant there is the old dataset or the new one. Run again, it finds nothing
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,41 +22,43 @@ from gaploop.core.files import existing_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import (
-    DEEP,
-    QUICK,
     check_dataset,
     convert,
     older_version,
-    sampled,
 )
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
-from gaploop.datasets.check.scan import numeric_features
-from gaploop.datasets.check.videos import PICTURES, decoded_episodes
+from gaploop.datasets.check.frames import numeric_features, scan_frames
+from gaploop.datasets.check.videos import DEEP, QUICK, EpisodeClip, ReadEffort, decodes
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.episodes import (
+from gaploop.datasets.repair.description import (
+    RepairAction,
+    RepairDraft,
+    load,
+    mend_counts,
+    mend_files,
+    mend_info,
+    mend_keys,
+)
+from gaploop.datasets.repair.folder import clone, keep
+from gaploop.datasets.repair.labels import mend_labels
+from gaploop.datasets.repair.rows import (
+    copies,
+    data_paths,
+    mark_damaged_pictures,
+    read_rows,
+    rewrite_files,
+    salvage_files,
+    whole_episodes,
+)
+from gaploop.datasets.repair.tables import (
     OldTable,
     known_places,
     mend_episodes,
+    mend_stats,
+    mend_tasks,
     read_old,
 )
-from gaploop.datasets.repair.folder import clone, keep
-from gaploop.datasets.repair.frames import data_paths, rewrite_files, salvage_files
-from gaploop.datasets.repair.info import load, mend_counts, mend_info
-from gaploop.datasets.repair.keys import mend_keys
-from gaploop.datasets.repair.labels import mend_labels
-from gaploop.datasets.repair.names import RepairAction as Action
-from gaploop.datasets.repair.names import RepairDraft, mend_files
-from gaploop.datasets.repair.rows import (
-    Rows,
-    Whole,
-    copies,
-    mark_damaged_pictures,
-    read_rows,
-    whole_episodes,
-)
-from gaploop.datasets.repair.stats import mend_stats
-from gaploop.datasets.repair.tasks import mend_tasks
-from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, undecodable
+from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
@@ -89,7 +90,7 @@ class RepairReport:
         kept: where the folder before was kept; None where it wasn't touched.
     """
 
-    actions: tuple[Action, ...]
+    actions: tuple[RepairAction, ...]
     left: tuple[Finding, ...]
     written: Path | None = None
     kept: Path | None = None
@@ -114,8 +115,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
         stage = Path(scratch, root.name)
         clone(root, stage, link=os.symlink)
         draft = RepairDraft(stage)
-        with _named(stage, root):
-            mend(draft, options)
+        _mend_as(root, draft, options)
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
 
 
@@ -149,8 +149,7 @@ def repair(
         hook("cloned")
         draft = RepairDraft(stage)
         try:
-            with _named(stage, root):
-                mend(draft, options)
+            _mend_as(root, draft, options)
             left = _left(stage, root, options)
         except BaseException:
             shutil.rmtree(stage)
@@ -187,17 +186,12 @@ def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...
     )
 
 
-@contextlib.contextmanager
-def _named(stage: Path, root: Path) -> Iterator[None]:
-    """Let errors speak of the folder that was asked about instead of the one worked in."""
+def _mend_as(root: Path, draft: RepairDraft, options: RepairOptions) -> None:
+    """Mend; errors speak of the folder that was asked about instead of the one worked in."""
     try:
-        yield
+        mend(draft, options)
     except UnusableInputError as error:
-        raise UnusableInputError(_told(str(error), stage, root)) from None
-
-
-def _told(text: str, stage: Path, root: Path) -> str:
-    return text.replace(str(stage), str(root)).replace(stage.name, root.name)
+        raise UnusableInputError(_told(str(error), draft.root, root)) from None
 
 
 def mend(draft: RepairDraft, options: RepairOptions) -> None:
@@ -206,13 +200,19 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     Raises:
         UnusableInputError: no episode is whole, or options that don't fit.
     """
-    _require_v3(draft)
+    name = draft.root.name
+    version = str(load(draft).get("codebase_version") or "")
+    if older_version(version):  # its files are laid out otherwise
+        raise UnusableInputError(
+            f"{name}: dataset version {version}, this repairs v3. "
+            f"Convert it with: {convert(draft.root)}"
+        )
     mend_files(draft)
     raw = mend_info(draft)
     salvage_files(draft, raw)
     if not data_paths(draft.root):
         raise UnusableInputError(
-            f"{draft.root.name}: no row of its data files can be read. Restore data/ from a copy."
+            f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
     raw = mend_info(draft)
     names = mend_keys(draft, raw)
@@ -220,10 +220,15 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     paths = data_paths(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
     mark_damaged_pictures(info, paths, rows)
-    old = read_old(draft.root, _runs(rows))
-    episodes, lost, spoilt = _whole(rows, info, old)
+    old = read_old(draft.root, rows.runs())
+    lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
+    episodes, lost, spoilt = whole_episodes(
+        rows, info.fps, {e: n for e, n in lengths.items() if n > 0}
+    )
+    here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft, raw)
-    found = _with_pictures(info, old, episodes, cameras, lost, spoilt, options.deep)
+    effort = DEEP if options.deep else QUICK
+    found = _with_pictures(info, old, here, {**lengths, **spoilt, **here}, cameras, lost, effort)
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in copies(rows, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -231,83 +236,66 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     if not episodes:
         reasons = "; ".join(sorted(set(lost.values()))[:3])
         raise UnusableInputError(
-            f"{draft.root.name}: no episode is whole ({reasons}). Restore the dataset from a copy."
+            f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
-    _tell_lost(draft, lost, old, rows)
-    tasks = mend_tasks(draft, rows, episodes, _said(old), options.task)
+    present = set(rows.episode.tolist())
+    for value in old.table["episode_index"].to_pylist() if old.table is not None else ():
+        if isinstance(value, int) and value not in present:
+            lost.setdefault(value, "none of its rows are left")
+    reasons_of: dict[str, list[int]] = {}
+    for episode, reason in sorted(lost.items()):
+        reasons_of.setdefault(reason, []).append(episode)
+    for reason, which in reasons_of.items():
+        draft.did("left_out", f"episodes {numbers(which)}: {reason}")
+    said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
+    tasks = mend_tasks(draft, rows, episodes, said, options.task)
     homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, tasks.changed)
-    frames = sum(len(e) for e in episodes)
-    mend_counts(draft, raw, len(episodes), frames, tasks.names)
+    mend_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks.names)
     info = layout.parse_info(draft.root)
-    mend_episodes(draft, info, old, episodes, homes, found, tasks.of_episode)
-    mend_stats(draft, info)
+    scan = scan_frames(info, (), Findings())
+    mend_episodes(draft, info, scan, old, episodes, homes, found, tasks.of_episode)
+    mend_stats(draft, info, scan)
     mend_labels(draft, episodes, options.labels_from, info.fps)
-
-
-def _require_v3(draft: RepairDraft) -> None:
-    """Refuse datasets of an older format: their files are laid out otherwise."""
-    version = str(load(draft).get("codebase_version") or "")
-    if older_version(version):
-        raise UnusableInputError(
-            f"{draft.root.name}: dataset version {version}, this repairs v3. "
-            f"Convert it with: {convert(draft.root)}"
-        )
-
-
-def _runs(rows: Rows) -> dict[tuple[int, int], int]:
-    """Return (first row, number of rows) to episode, for stretches of one episode."""
-    runs: dict[tuple[int, int], int] = {}
-    start = 0
-    values = rows.episode.tolist()
-    for i in range(1, len(values) + 1):
-        if i == len(values) or values[i] != values[start]:
-            runs[start, i - start] = values[start]
-            start = i
-    return runs
-
-
-def _whole(
-    rows: Rows, info: DatasetInfo, old: OldTable
-) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
-    lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int) and n > 0}
-    return whole_episodes(rows, info.fps, lengths)
-
-
-def _said(old: OldTable) -> Mapping[int, list[str]]:
-    return {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
 
 
 def _with_pictures(
     info: DatasetInfo,
     old: OldTable,
-    episodes: list[Whole],
+    lengths: Mapping[int, int],
+    every: Mapping[int, int],
     cameras: list[Camera],
     lost: dict[int, str],
-    spoilt: Mapping[int, int],
-    deep: bool,
+    effort: ReadEffort,
 ) -> list[tuple[Camera, Mapping[int, Place]]]:
     """Find each episode's pictures; those without any are added to `lost`.
 
     A camera of which no file is left says nothing about single episodes: they all stay.
+
+    Args:
+        info: the dataset's description.
+        old: the episode table that there was.
+        lengths: episode to frames, of those whose rows are whole.
+        every: the same of all that there were, as far as known.
+        cameras: what their files hold.
+        lost: episode to why it goes.
+        effort: how many pictures are decoded.
     """
-    lengths = {e.old: len(e) for e in episodes}
-    before = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
-    every = sorted({**before, **spoilt, **lengths}.items())
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)
-    tried = decoded_episodes(
-        {e: count * n for e, n in lengths.items()}, None if deep else PICTURES, sampled(lengths)
+    tried = effort.episodes_of_pictures(
+        {e: count * n for e, n in lengths.items()}, effort.episodes_of_signals(lengths)
     )
     for camera in cameras:
         if not camera.files:
             found.append((camera, {}))
             continue
-        all_places = places(camera, known_places(old, camera.key), every, info.fps)
+        known = known_places(old, camera.key)
+        all_places = places(camera, known, sorted(every.items()), info.fps)
         here = {e: p for e, p in all_places.items() if e in lengths}
-        for episode in undecodable(
-            camera, {e: p for e, p in here.items() if e in tried}, lengths, info.fps
-        ):
-            lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
+        for episode, (chunk, file, start_s) in here.items():
+            clip = EpisodeClip(episode, lengths[episode], start_s)
+            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
+                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
         for episode in lengths:
             if episode not in here:
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
@@ -315,15 +303,5 @@ def _with_pictures(
     return found
 
 
-def _tell_lost(draft: RepairDraft, lost: Mapping[int, str], old: OldTable, rows: Rows) -> None:
-    gone = dict(lost)
-    present = set(rows.episode.tolist())
-    if old.table is not None and "episode_index" in old.table.column_names:
-        for value in old.table["episode_index"].to_pylist():
-            if isinstance(value, int) and value not in present:
-                gone.setdefault(value, "none of its rows are left")
-    reasons: dict[str, list[int]] = {}
-    for episode, reason in sorted(gone.items()):
-        reasons.setdefault(reason, []).append(episode)
-    for reason, which in reasons.items():
-        draft.did("left_out", f"episodes {numbers(which)}: {reason}")
+def _told(text: str, stage: Path, root: Path) -> str:
+    return text.replace(str(stage), str(root)).replace(stage.name, root.name)

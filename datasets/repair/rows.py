@@ -1,25 +1,32 @@
-"""Repair: which rows make whole episodes, and in what order they belong.
+"""Repair: the data files, and which of their rows make whole episodes.
 
-Rows are never made up. An episode stays where its rows are all there, finite and of one
-recording; rows out of order are sorted, exact repeats of rows are dropped.
+Rows are never made up. An episode stays where its rows are all there, finite and of one recording;
+rows out of order are sorted, exact repeats of rows are dropped. Files that are right stay as they
+are, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import itertools
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.datasets import columns
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.pictures import bad_stored
-from gaploop.datasets.check.scan import INDICES, batches, matrix
+from gaploop.datasets.check.frames import BATCH_ROWS, INDICES, batches, matrix
+from gaploop.datasets.check.videos import bad_stored
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.repair import parquet_salvage
+from gaploop.datasets.repair.description import RepairDraft
 
 type Ints = NDArray[np.int64]
 
@@ -48,6 +55,12 @@ class Rows:
     content: NDArray[np.uint64]
     take: Ints
 
+    def runs(self) -> dict[tuple[int, int], int]:
+        """Return (first row, number of rows) to episode, for stretches of one episode."""
+        edges = [0, *(np.flatnonzero(np.diff(self.episode)) + 1).tolist(), len(self.episode)]
+        spans = [(first, last) for first, last in itertools.pairwise(edges) if last > first]
+        return {(first, last - first): int(self.episode[first]) for first, last in spans}
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -65,6 +78,59 @@ class Whole:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def data_paths(root: Path) -> list[Path]:
+    """Return the data files in LeRobot's order."""
+    return sorted(p for p in (root / "data").glob("*/*.parquet") if p.is_file())
+
+
+def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
+    """Replace damaged data files by what can still be read of them, or take them out."""
+    for path in data_paths(draft.root):
+        name = path.relative_to(draft.root)
+        try:
+            with pq.ParquetFile(path) as file:
+                for _ in file.iter_batches(BATCH_ROWS):
+                    pass
+            continue
+        except DAMAGE:
+            table = _salvaged(path, data_paths(draft.root), info)
+        if table is None or not len(table):
+            path.unlink()
+            draft.did("lost_file", f"{name}: nothing of it can be read; it is left out")
+        else:
+            _write_table(path, table, [len(table)])
+            draft.did("salvaged", f"{name}: its first {len(table)} rows can still be read")
+
+
+def _salvaged(path: Path, others: Sequence[Path], info: Mapping[str, Any]) -> pa.Table | None:
+    """Return the readable row groups of a damaged file, up to the first damaged one."""
+    try:
+        with pq.ParquetFile(path) as file:
+            groups = []
+            for number in range(file.metadata.num_row_groups):
+                try:
+                    groups.append(file.read_row_group(number))
+                except DAMAGE:
+                    break
+            return pa.concat_tables(groups) if groups else None
+    except DAMAGE:  # without a footer: its columns are another file's, or those described
+        pass
+    schemas = []
+    for other in (o for o in others if o != path):
+        with contextlib.suppress(*DAMAGE):
+            schemas.append(pq.read_schema(other))
+            break
+    fields = [
+        pa.field(name, _arrow_type(spec))
+        for name, spec in info["features"].items()
+        if spec["dtype"] not in ("video", "language")
+    ]
+    for schema in [*schemas, pa.schema(fields)]:
+        with contextlib.suppress(*DAMAGE):
+            return parquet_salvage.salvage(path, schema)
+    return None
 
 
 def read_rows(paths: list[Path], numeric: Mapping[str, int], names: Mapping[str, str]) -> Rows:
@@ -109,7 +175,10 @@ def _part(
         "take": np.zeros(n, dtype=np.int64),
     }
     for name in INDICES:
-        part[name] = _index(table, name)
+        part[name] = np.full(n, np.nan)
+        if name in table.column_names:
+            with contextlib.suppress(ValueError):
+                part[name] = matrix(table[name], 1)[:, 0]
     episode = part.pop("episode_index")
     part["episode"] = np.where(np.isfinite(episode), episode, -1).astype(np.int64)
     for name, width in numeric.items():
@@ -122,27 +191,14 @@ def _part(
             continue
         part["finite"] &= np.isfinite(x).all(axis=1)
         if name in (columns.ACTION, columns.STATE):
-            part["content"] = _hashed(part["content"], x)
+            content = part["content"]
+            for column in np.ascontiguousarray(x.T).view(np.uint64):
+                content = (content ^ column) * _MULTIPLIER
+                content ^= content >> np.uint64(29)
+            part["content"] = content
     if columns.TAKE in table.column_names and not table[columns.TAKE].null_count:
         part["take"] = np.asarray(table[columns.TAKE].to_numpy()).astype(np.int64)
     return part
-
-
-def _index(table: pa.Table, name: str) -> NDArray[np.float64]:
-    if name not in table.column_names:
-        return np.full(len(table), np.nan)
-    try:
-        return matrix(table[name], 1)[:, 0]
-    except ValueError:
-        return np.full(len(table), np.nan)
-
-
-def _hashed(seed: NDArray[np.uint64], x: NDArray[np.float64]) -> NDArray[np.uint64]:
-    result = seed.copy()
-    for column in np.ascontiguousarray(x.T).view(np.uint64):
-        result = (result ^ column) * _MULTIPLIER
-        result ^= result >> np.uint64(29)
-    return result
 
 
 def whole_episodes(
@@ -183,24 +239,21 @@ def whole_episodes(
 
 def _in_order(rows: Rows, at: Ints, fps: float) -> Ints | None:
     """Return the rows of an episode in the order of its frames; None where nothing says so."""
-    by_frame = _counted(rows.values["frame_index"][at])
-    if by_frame is not None:
-        return at[by_frame]
-    repeated = _without_repeats(rows, at)
-    if repeated is not None:
-        return repeated
-    index = rows.values["index"][at]
-    for key in (np.round(rows.values["timestamp"][at] * fps), index - index.min(initial=np.inf)):
-        by_key = _counted(key)
-        if by_key is not None:
-            return at[by_key]
-    return None
 
+    def counted(key: NDArray[np.float64]) -> Ints | None:
+        """Return the rows in the order in which `key` counts 0, 1, 2 …; None where it doesn't."""
+        order = np.argsort(key, kind="stable")
+        return at[order] if np.array_equal(key[order], np.arange(len(key))) else None
 
-def _counted(key: NDArray[np.float64]) -> Ints | None:
-    """Return the order in which `key` counts 0, 1, 2 …; None where it doesn't."""
-    order = np.argsort(key, kind="stable")
-    return order if np.array_equal(key[order], np.arange(len(key))) else None
+    found = counted(rows.values["frame_index"][at])
+    if found is None:
+        found = _without_repeats(rows, at)
+    if found is None:
+        found = counted(np.round(rows.values["timestamp"][at] * fps))
+    if found is None:
+        index = rows.values["index"][at]
+        found = counted(index - index.min(initial=np.inf))
+    return found
 
 
 def _without_repeats(rows: Rows, at: Ints) -> Ints | None:
@@ -248,3 +301,119 @@ def mark_damaged_pictures(info: DatasetInfo, paths: list[Path], rows: Rows) -> N
             except DAMAGE:
                 continue  # a column under another name; it is not looked at
             rows.finite[(rows.file == number) & np.isin(rows.row, bad)] = False
+
+
+def rewrite_files(
+    draft: RepairDraft,
+    paths: Sequence[Path],
+    rows: Rows,
+    episodes: Sequence[Whole],
+    fps: float,
+    names: Mapping[str, str],
+    tasks: Mapping[int, int],
+) -> list[Path]:
+    """Bring the data files in line with the episodes that stay.
+
+    Args:
+        draft: the dataset.
+        paths: its data files.
+        rows: what they hold.
+        episodes: what stays, in order; each becomes the episode of its position.
+        fps: frames per second.
+        names: column to the feature it stands for, where they differ.
+        tasks: episode's new index to its task index, where that changes.
+
+    Returns:
+        for each episode the file that its first frame is in.
+    """
+    targets, first = [], 0  # where each episode's rows are, and what their index columns shall be
+    for new, episode in enumerate(episodes):
+        count = np.arange(len(episode))
+        stamps = rows.values["timestamp"][episode.rows]
+        due = (count / fps).astype(np.float32)
+        fine = np.abs(stamps - due) <= 1e-4 + 1e-7 * due
+        task = rows.values["task_index"][episode.rows]
+        targets.append(
+            {
+                "file": rows.file[episode.rows],
+                "row": rows.row[episode.rows],
+                "timestamp": np.where(fine, stamps, due),
+                "frame_index": count,
+                "episode_index": np.full(len(episode), new),
+                "index": first + count,
+                "task_index": np.full(len(episode), tasks[new]) if new in tasks else task,
+            }
+        )
+        first += len(episode)
+    before = {"episode_index": rows.episode, **rows.values}
+    for number, path in enumerate(paths):
+        parts = [
+            {k: v[t["file"] == number] for k, v in t.items()}
+            for t in targets
+            if (t["file"] == number).any()
+        ]
+        if not parts:
+            path.unlink()
+            continue
+        order = np.concatenate([p["row"] for p in parts])
+        index = {k: np.concatenate([p[k] for p in parts]) for k in _INDEX_TYPES}
+        here = rows.file == number
+        as_it_is = np.array_equal(order, rows.row[here]) and all(
+            np.array_equal(index[k], before[k][here]) for k in _INDEX_TYPES if k in before
+        )
+        renames = bool(set(names) & set(pq.read_schema(path).names))
+        if as_it_is and not renames:
+            continue
+        table = pq.read_table(path, partitioning=None)
+        if renames:  # what pandas and Hugging Face noted about the old columns goes
+            table = table.rename_columns([names.get(n, n) for n in table.column_names])
+            table = table.replace_schema_metadata(None)
+        table = table.take(pa.array(order))
+        for name, values in index.items():
+            kind, at = _INDEX_TYPES[name], table.schema.get_field_index(name)
+            if at >= 0:
+                stored = table.schema.field(name).type
+                is_number = pa.types.is_integer(stored) or pa.types.is_floating(stored)
+                kind = stored if is_number else kind
+            column = pa.array(np.asarray(values)).cast(kind, safe=False)
+            if at >= 0:
+                table = table.set_column(at, pa.field(name, kind), column)
+            else:
+                table = table.append_column(pa.field(name, kind), column)
+        _write_table(path, table, [len(p["row"]) for p in parts])
+        text = f"{path.relative_to(draft.root)}: rows of {len(parts)} episodes in order, counted "
+        draft.did("rewrote_data", f"{text}anew")
+    return [paths[int(rows.file[episode.rows[0]])] for episode in episodes]
+
+
+_INDEX_TYPES: Final = {
+    "timestamp": pa.float32(),
+    "frame_index": pa.int64(),
+    "episode_index": pa.int64(),
+    "index": pa.int64(),
+    "task_index": pa.int64(),
+}
+
+
+def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:
+    dtype, shape = str(spec["dtype"]), list(spec["shape"])
+    if dtype == "image":  # as Hugging Face stores pictures
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    kind = pa.string() if dtype == "string" else pa.bool_() if dtype == "bool" else None
+    kind = kind or pa.from_numpy_dtype(np.dtype(dtype))
+    if shape == [1]:
+        return kind
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind
+
+
+def _write_table(path: Path, table: pa.Table, groups: Sequence[int]) -> None:
+    """Write a data file anew, a row group for each episode; the name changes hands at the end."""
+    part = path.with_suffix(".part")
+    with pq.ParquetWriter(part, table.schema, compression="snappy") as writer:
+        at = 0
+        for size in groups:
+            writer.write_table(table.slice(at, size))
+            at += size
+    os.replace(part, path)

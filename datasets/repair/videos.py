@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.check.pictures import PictureRun, decodes
-from gaploop.datasets.repair.names import RepairDraft
-from gaploop.datasets.video import VideoWriter, open_video
-from gaploop.datasets.video_index import VideoIndex, video_index
+from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, video_index
 
 _NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
 type Place = tuple[int, int, float]
@@ -63,33 +61,24 @@ def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
             if not _NUMBERS.search(path.as_posix()):
                 continue  # another name: LeRobot doesn't look for it
             try:
-                files[numbers_of(path)] = _whole(draft, path, float(info["fps"]))
+                index = video_index(path)
+                with open_video(path) as container:  # whose header may promise more than is there
+                    claimed = int(container.streams.video[0].frames)
+                if index.frames and claimed > index.frames:
+                    part = path.with_suffix(".part.mp4")
+                    with VideoWriter(part, float(info["fps"])) as video:
+                        video.append_part(path, 0.0, index.frames)
+                    os.replace(part, path)
+                    name = path.relative_to(draft.root)
+                    left = f"its first {index.frames} of {claimed} pictures are left"
+                    draft.did("cut_video", f"{name}: {left}")
+                    index = video_index(path)
             except DAMAGE:
                 continue
+            files[numbers_of(path)] = index
             paths[numbers_of(path)] = path
         cameras.append(Camera(key, files, paths))
     return cameras
-
-
-def _whole(draft: RepairDraft, path: Path, fps: float) -> VideoIndex:
-    """Return what a file holds, after cutting off what its header promises but isn't there."""
-    index = video_index(path)
-    claimed = video_index_header(path)
-    if index.frames and claimed > index.frames:
-        part = path.with_suffix(".part.mp4")
-        with VideoWriter(part, fps) as video:
-            video.append_part(path, 0.0, index.frames)
-        os.replace(part, path)
-        name = path.relative_to(draft.root)
-        draft.did("cut_video", f"{name}: its first {index.frames} of {claimed} pictures are left")
-        return video_index(path)
-    return index
-
-
-def video_index_header(path: Path) -> int:
-    """Return the number of pictures that a file's header promises."""
-    with open_video(path) as container:
-        return int(container.streams.video[0].frames)
 
 
 def places(
@@ -114,12 +103,13 @@ def places(
     if len(found) == len(lengths):
         return found
     in_order = _in_order(camera, lengths, fps)
-    agrees = all(_same(in_order.get(e), place, fps) for e, place in found.items())
+    agrees = all(
+        (laid := in_order.get(e)) is not None
+        and laid[:2] == place[:2]
+        and abs(laid[2] - place[2]) < 0.5 / fps
+        for e, place in found.items()
+    )
     return {**in_order, **found} if agrees else found
-
-
-def _same(a: Place | None, b: Place, fps: float) -> bool:
-    return a is not None and a[:2] == b[:2] and abs(a[2] - b[2]) < 0.5 / fps
 
 
 def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) -> dict[int, Place]:
@@ -142,16 +132,3 @@ def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) ->
         result[episode] = (*left[0], at / fps)
         at += frames
     return result
-
-
-def undecodable(
-    camera: Camera, found: Mapping[int, Place], lengths: Mapping[int, int], fps: float
-) -> list[int]:
-    """Return episodes whose pictures are there but can't all be decoded."""
-    return [
-        episode
-        for episode, (chunk, file, start_s) in found.items()
-        if not decodes(
-            fps, camera.paths[chunk, file], PictureRun(episode, start_s, lengths[episode])
-        )
-    ]

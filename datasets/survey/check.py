@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json
 from gaploop.datasets import columns, layout
+from gaploop.datasets.check.episodes import is_json_object
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.survey.sources import Metadata, read_info
@@ -219,43 +219,29 @@ class _Tally:
 
     def _values(self, name: str, column: pa.ChunkedArray, index: NDArray[Any]) -> None:
         where = f"{layout.EPISODES}: {name}"
+        listed = pa.types.is_list(column.type)
+        flat = pc.list_flatten(column) if listed else column
         if name in COUNTED:
-            flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             for entry in flat.value_counts().to_pylist():
                 self.counts[name][str(entry["values"])] += int(entry["counts"])
         if words := columns.EPISODE_WORDS.get(name):
-            self._words(where, column, words, index)
+            parents = (
+                pc.list_parent_indices(column).to_numpy() if listed else np.arange(len(column))
+            )
+            for word in set(flat.unique().to_pylist()) - words:
+                bad = np.unique(parents[_flags(pc.equal(flat, word))])
+                self.blame("bad_gap_value", where, f"{word!r} is not in the vocabulary", index[bad])
         elif name == "gap_conditions":
-            texts = column.unique().to_pylist()
-            bad = pc.is_in(column, pa.array([t for t in texts if not _is_object(t)], pa.string()))
-            text = "conditions are no JSON object"
-            self.blame("bad_gap_value", where, text, index[_flags(bad)])
+            odd = [text for text in column.unique().to_pylist() if not is_json_object(text)]
+            flags = _flags(pc.is_in(column, pa.array(odd, pa.string())))
+            self.blame("bad_gap_value", where, "conditions are no JSON object", index[flags])
         elif name == "gap_uid":
             empty = _flags(pc.equal(column, ""))
             self.blame("bad_uid", where, "there is no uid", index[empty])
             values = pc.filter(column, pa.array(~empty)).to_pandas()
             self.uids.append(np.asarray(pd.util.hash_pandas_object(values, index=False)))
 
-    def _words(
-        self, where: str, column: pa.ChunkedArray, words: frozenset[str], index: NDArray[Any]
-    ) -> None:
-        flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
-        for word in set(flat.unique().to_pylist()) - words:
-            if pa.types.is_list(column.type):
-                parents = pc.list_parent_indices(column).to_numpy()
-                bad = np.unique(parents[_flags(pc.equal(flat, word))])
-            else:
-                bad = np.flatnonzero(_flags(pc.equal(column, word)))
-            self.blame("bad_gap_value", where, f"{word!r} is not in the vocabulary", index[bad])
-
 
 def _flags(column: Any) -> NDArray[np.bool_]:
     values = column.to_numpy(zero_copy_only=False)
     return np.asarray(values, dtype=bool)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return text == "" or isinstance(parse_json(text), dict)
-    except ValueError:
-        return False

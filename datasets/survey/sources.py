@@ -97,7 +97,7 @@ class HubMetadata:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        from gaploop.datasets.hub.client import endpoint
+        from gaploop.datasets.hub.target import endpoint
 
         revision = quote(self.revision or "main", safe="")
         url = f"{endpoint()}/api/datasets/{self.repo_id}/tree/{revision}?recursive=true"
@@ -121,7 +121,7 @@ class HubMetadata:
         """Open one of its files; it is read by ranges."""
         from huggingface_hub import hf_hub_url
 
-        from gaploop.datasets.hub.client import endpoint
+        from gaploop.datasets.hub.target import endpoint
 
         if path not in self._sizes:
             raise FileNotFoundError(f"{self.name} has no {path}")

@@ -24,8 +24,7 @@ from gaploop.core.vocabulary import CONDITIONS
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.columns import EPISODE_COLUMNS
-from gaploop.datasets.labels.query import matching
-from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.labels.query import Facts, matching
 from gaploop.datasets.survey.sources import HubMetadata, Metadata, read_info
 
 BLOCK_ROWS: Final = 20_000

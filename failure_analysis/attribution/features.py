@@ -16,7 +16,7 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution.evidence import RuleEvidence, rules_say
+from gaploop.failure_analysis.attribution.rules import RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import TakeSignals, registry
 
@@ -72,14 +72,20 @@ def features(measured: TakeSignals, reference: Reference, mode: FailureMode | No
         reference: what is usual.
         mode: its failure mode.
     """
-    rules = rules_say(measured, reference, mode)
+    rules = rule_evidence(measured, reference, mode)
     task = rules.left[GapDimension.TASK_SPECIFICATION]
+    sides: list[float] = []
+    for name in _signals():
+        z = reference.z(name, measured[name])
+        loud = min(math.log1p(max(abs(z) - LOUD_Z, 0.0)), LOUDEST) if not math.isnan(z) else 0.0
+        sides += (loud, 0.0) if z > 0 else (0.0, loud)
+    known = {registry()[n].source for n in reference.signals if n in registry()}
     values = [
         1.0,
         *(_log_odds(rules.left[d]) for d in GapDimension),
-        *(side for name in _signals() for side in _sides(reference.z(name, measured[name]))),
+        *sides,
         *(float(mode is m) for m in FailureMode),
-        *(float(_is_blind(source, measured, reference)) for source in SOURCES),
+        *(float(source in measured.unseen or source not in known) for source in SOURCES),
         _log_odds(max(rules.placed, task)) - _log_odds(task),
     ]
     return Features(np.array(values), rules)
@@ -87,17 +93,3 @@ def features(measured: TakeSignals, reference: Reference, mode: FailureMode | No
 
 def _log_odds(strength: float) -> float:
     return math.log(math.expm1(strength) + FAINTEST)
-
-
-def _sides(z: float) -> tuple[float, float]:
-    if math.isnan(z):
-        return 0.0, 0.0
-    loud = min(math.log1p(max(abs(z) - LOUD_Z, 0.0)), LOUDEST)
-    return (loud, 0.0) if z > 0 else (0.0, loud)
-
-
-def _is_blind(source: str, measured: TakeSignals, reference: Reference) -> bool:
-    """Whether nothing of a source could be seen, or nothing usual is known of it."""
-    if source in measured.unseen:
-        return True
-    return not any(registry()[n].source == source for n in reference.signals if n in registry())

@@ -9,9 +9,8 @@ It ships as JSON; `python -m benchmarks attribution` rebuilds it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import read_json, write_atomically
+from gaploop.core.files import read_json
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution import features
@@ -30,8 +29,6 @@ SHIPPED: Final = "model_so101_cell.json"
 NONE: Final = "none"
 CAUSES: Final = (*(d.value for d in GapDimension), NONE)
 """Order of shares and weights."""
-
-
 FIRST, SECOND = np.triu_indices(len(GapDimension), 1)
 """Columns of the two causes of each of the 36 pairs."""
 TASK: Final = CAUSES.index(GapDimension.TASK_SPECIFICATION.value)
@@ -135,23 +132,6 @@ class EvidenceModel:
             shares, float(p[-1]), named(sets, self.thresholds), candidates(p, self.thresholds.cuts)
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the model's file holds."""
-        return {
-            "schema": SCHEMA,
-            "about": dict(self.about),
-            "temperature": self.temperature,
-            "doubt": list(self.doubt),
-            "pairs": asdict(self.pairs),
-            "thresholds": asdict(self.thresholds),
-            "coverage": self.coverage,
-            "causes": list(CAUSES),
-            "weights": {
-                name: [round(float(w), 5) for w in column]
-                for name, column in zip(self.names, self.weights.T, strict=True)
-            },
-        }
-
 
 def softmax(logits: FloatArray) -> FloatArray:
     """Return shares along the last axis."""
@@ -215,12 +195,6 @@ def candidates(shares: FloatArray, cuts: Sequence[float]) -> tuple[str, ...]:
     return tuple(CAUSES[int(n)] for n in order[inside]) or (CAUSES[int(order[0])],)
 
 
-def save_model(model: EvidenceModel, path: Path) -> None:
-    """Write a model's file, atomically."""
-    text = json.dumps(model.to_json(), indent=0)
-    write_atomically(path, text + "\n")
-
-
 def load_model(path: Path) -> EvidenceModel:
     """Read a model's file; features that it doesn't know get no weight.
 
@@ -236,33 +210,25 @@ def load_model(path: Path) -> EvidenceModel:
     try:
         if tuple(value["causes"]) != CAUSES:
             raise ValueError("causes differ")
+        doubt = tuple(float(share) for share in value["doubt"])
+        limits = value["thresholds"]
+        cuts = tuple(float(cut) for cut in limits["cuts"])
+        if not len(doubt) == len(cuts) == len(CAUSES):
+            raise ValueError(f"{len(doubt)} doubts and {len(cuts)} cuts for {len(CAUSES)} causes")
         known, names = value["weights"], features.names()
         columns = [known.get(name, [0.0] * len(CAUSES)) for name in names]
         return EvidenceModel(
             names,
             np.array(columns, dtype=np.float64).T,
             float(value["temperature"]),
-            _doubt(value["doubt"]),
+            doubt,
             Pairs(**{k: float(v) for k, v in value["pairs"].items()}),
-            _thresholds(value["thresholds"]),
+            Thresholds(float(limits["name"]), float(limits["both"]), cuts),
             float(value["coverage"]),
             dict(value["about"]),
         )
     except DAMAGE as error:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
-
-
-def _doubt(value: Sequence[float]) -> tuple[float, ...]:
-    if len(value) != len(CAUSES):
-        raise ValueError(f"{len(value)} doubts for {len(CAUSES)} causes")
-    return tuple(float(share) for share in value)
-
-
-def _thresholds(value: Mapping[str, Any]) -> Thresholds:
-    cuts = tuple(float(cut) for cut in value["cuts"])
-    if len(cuts) != len(CAUSES):
-        raise ValueError(f"{len(cuts)} cuts for {len(CAUSES)} causes")
-    return Thresholds(float(value["name"]), float(value["both"]), cuts)
 
 
 @cache

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution.evidence import SHOWN, RuleEvidence, rules_say
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import EvidenceModel, Judgement
-from gaploop.failure_analysis.evidence import Evidence
+from gaploop.failure_analysis.attribution.model import EvidenceModel
+from gaploop.failure_analysis.attribution.rules import SHOWN, RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.signals.registry import TakeSignals
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 
 NONE_SCORE: Final = 1.2
 """What unexplained failures score: as much as a signal some 5 spreads from usual."""
@@ -38,7 +37,7 @@ class Attribution:
             when abstaining.
         candidates: dimensions, and "none", that hold the cause with the model's stated coverage;
             empty where the rules alone judged.
-        seen: the evidence, strongest first.
+        evidence: strongest first.
         by: who judged, "model" or "rules: …" with the reason.
     """
 
@@ -46,7 +45,7 @@ class Attribution:
     none: float
     named: tuple[GapDimension, ...]
     candidates: tuple[str, ...]
-    seen: tuple[Evidence, ...]
+    evidence: tuple[Evidence, ...]
     by: str
 
     @property
@@ -69,29 +68,20 @@ def attribute(
         mode: its failure mode.
         model: the learned model; the rules alone judge without.
     """
-    why = _why_rules(measured, reference, model)
+    why = "no model"
+    if model is not None:
+        lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
+        blind = len(lacking) > 1 or "motion" in measured.unseen
+        why = ", ".join(lacking) if blind else ""
+        why = why if reference.takes else "no take that went well says what is usual"
     if why or model is None:
-        return by_rules(rules_say(measured, reference, mode), why)
+        return by_rules(rule_evidence(measured, reference, mode), why)
     row = features(measured, reference, mode)
     judged = model.judge(row.values)
-    return _by_model(judged, row.rules)
-
-
-def _why_rules(measured: TakeSignals, reference: Reference, model: EvidenceModel | None) -> str:
-    """Return why the model can't judge; "" where it can."""
-    if model is None:
-        return "no model"
-    if not reference.takes:
-        return "no take that went well says what is usual"
-    lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
-    return ", ".join(lacking) if len(lacking) > 1 or "motion" in measured.unseen else ""
-
-
-def _by_model(judged: Judgement, rules: RuleEvidence) -> Attribution:
     order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.shares[d]))}
-    seen = sorted(rules.seen, key=lambda pair: order[pair[0]])
-    firsts = dict(reversed(seen))  # the strongest of each dimension
-    rest = [s for d, s in seen if s is not firsts[d]]
+    ranked = sorted(row.rules.evidence, key=lambda pair: order[pair[0]])
+    firsts = dict(reversed(ranked))  # the strongest of each dimension
+    rest = [e for d, e in ranked if e is not firsts[d]]
     shown = [*(firsts[d] for d in order if d in firsts), *rest][:SHOWN]
     return Attribution(
         judged.shares, judged.none, judged.named, judged.candidates, tuple(shown), "model"
@@ -108,7 +98,7 @@ def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
     none = math.exp(NONE_SCORE) / total
     close = shares[ranked[0]] - shares[ranked[1]] < ABSTAIN_MARGIN
     abstained = max(scores.values()) < ABSTAIN_SCORE or close or none > shares[ranked[0]]
-    seen = tuple(s for _, s in rules.seen[:SHOWN])
+    evidence = tuple(e for _, e in rules.evidence[:SHOWN])
     named = () if abstained else (ranked[0],)
     by = f"rules: {why}" if why else "rules"
-    return Attribution(shares, 1.0 - sum(shares.values()), named, (), seen, by)
+    return Attribution(shares, 1.0 - sum(shares.values()), named, (), evidence, by)

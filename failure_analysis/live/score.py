@@ -22,7 +22,7 @@ import numpy as np
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.live.stream import STREAMED
+from gaploop.failure_analysis.live.signals import STREAMED
 from gaploop.failure_analysis.signals.registry import registry
 
 SCHEMA: Final = "gaploop.live.v1"
@@ -79,7 +79,9 @@ class Usual:
             UnusableInputError: too few of them.
         """
         _require(tracks, LEAST_RUNNING)
-        bins = _bins(tracks)
+        ends = np.sort([float(t.t_s[-1]) for t in tracks])
+        last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
+        bins = max(1, int(last_s / BIN_S))
         floors = np.array([registry()[name].floor for name in FEATURES])
         mean, spread = np.empty((2, bins, len(FEATURES)))
         for b in range(bins):
@@ -263,12 +265,6 @@ def learn_weights(
     return np.asarray(model.coef_[0], dtype=np.float64)
 
 
-def _bins(tracks: Sequence[SignalTrack]) -> int:
-    ends = np.sort([float(t.t_s[-1]) for t in tracks])
-    last_s = float(ends[-min(LEAST_RUNNING, len(ends))])  # as many still run then
-    return max(1, int(last_s / BIN_S))
-
-
 def _bin(t_s: FloatArray, b: int) -> slice:
     start, end = np.searchsorted(t_s, [(b - 0.5) * BIN_S, (b + 1.5) * BIN_S])
     return slice(int(start), int(end))
@@ -290,4 +286,4 @@ def explain(score: FailureScore, t_s: float, values: Mapping[str, float]) -> str
     parts = score.usual.deviations(np.array([t_s]), row)[0] * score.weights
     name = FEATURES[int(np.argmax(parts)) % len(FEATURES)]
     spec = registry()[name]
-    return spec.says.format(value=spec.show(values[name]))
+    return spec.describe(values[name])

@@ -7,7 +7,7 @@ angles and times of a tabletop arm, or multiples of the take's own noise.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.evidence import Evidence
-from gaploop.failure_analysis.views.view import ArmMotion
+from gaploop.failure_analysis.signals.registry import Evidence
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
 PRESSING_SHARE: Final = 0.88
 """Of the stall load, meant over `LOAD_S`. Free motion of the SO-101 cell, whose servos are stiff
@@ -45,6 +45,49 @@ FROZEN_S: Final = 2.0
 MOVED_RAD: Final = 0.02
 
 
+def arms(view: TakeView) -> tuple[ArmMotion, ...]:
+    """Return the commands and readings of each arm, the one that other signals look at first.
+
+    Two arms are told apart by what their joints' names begin with (`left_elbow_flex`).
+    """
+    main = view.motion
+    if main is None:
+        return ()
+    sides = {name: name.split("_")[0] for name in main.joints}
+    if not set(sides.values()) <= {"left", "right"}:
+        return (main,)
+    columns = {
+        side: [i for i, name in enumerate(main.joints) if sides[name] == side]
+        for side in sorted(set(sides.values()))
+    }
+    return tuple(
+        replace(
+            main,
+            sent_rad=main.sent_rad[:, own],
+            position_rad=main.position_rad[:, own],
+            current_a=main.current_a[:, own],
+            joints=tuple(main.joints[i] for i in own),
+        )
+        for own in columns.values()
+    )
+
+
+def load_share(view: TakeView, motion: ArmMotion) -> FloatArray | None:
+    """Return the signed loads of an arm's motors, 1 at stall, or None where they aren't known.
+
+    Shape (n, n_joints), in the order of `motion.joints`.
+    """
+    record = view.take.telemetry
+    if len(record) != len(motion.t_s):
+        return None
+    for arm in record.arms():
+        names, loads = record.joints(arm), record.stack(arm, "load_pct")
+        if set(motion.joints) <= set(names) and np.isfinite(loads).any():
+            own = [names.index(name) for name in motion.joints]
+            return np.nan_to_num(loads[:, own]) / 100.0
+    return None
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that may have ended an attempt.
@@ -53,13 +96,13 @@ class Event:
         mode: the failure mode it would be.
         at_s: when it began [s].
         end_s: when it was over [s].
-        seen: in words and numbers.
+        evidence: in words and numbers.
     """
 
     mode: FailureMode
     at_s: float
     end_s: float
-    seen: Evidence
+    evidence: Evidence
 
 
 def spans(
@@ -115,12 +158,12 @@ def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
         is_pressed = lasted_s >= PRESSED_S and most >= PUSHED_RAD
         mode = FailureMode.OBSTRUCTION if is_pressed else FailureMode.COLLISION
         how = "at stall" if load_share is not None else "off their command"
-        says = (
+        message = (
             f"motors press {how} for {lasted_s:.1f} s, and a joint is pushed "
             f"{math.degrees(most):.1f}° off its command"
         )
         begin_s = start_s - (0.5 * LOAD_S if load_share is not None else 0.0)
-        found.append(Event(mode, begin_s, end_s, Evidence("pressed_s", lasted_s, "s", says)))
+        found.append(Event(mode, begin_s, end_s, Evidence("pressed_s", lasted_s, "s", message)))
     return found
 
 
@@ -147,8 +190,12 @@ def shaking(motion: ArmMotion) -> Event | None:
     rate_hz = 0.5 * (TURNS - 2) / max(end_s - start_s, 1e-3)
     for other in sorted(found):
         end_s = max(end_s, other[1]) if other[0] <= end_s else end_s
-    says = f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
-    return Event(FailureMode.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", says))
+    message = (
+        f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
+    )
+    return Event(
+        FailureMode.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", message)
+    )
 
 
 def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
@@ -165,11 +212,13 @@ def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
         if repeats[inside].mean() > REPEATING_SHARE:
             continue  # the readings stand still, not the arm
         most = float(np.abs(off[inside]).max())
-        says = (
+        message = (
             f"a joint stands up to {math.degrees(most):.0f}° off its command for "
             f"{end_s - start_s:.1f} s, and nothing presses on it"
         )
-        return Event(FailureMode.DRIFT, start_s, end_s, Evidence("adrift_rad", most, "rad", says))
+        return Event(
+            FailureMode.DRIFT, start_s, end_s, Evidence("adrift_rad", most, "rad", message)
+        )
     return None
 
 
@@ -187,9 +236,9 @@ def standing(motions: tuple[ArmMotion, ...]) -> Event | None:
         end_s = max(end_s, float(motion.t_s[-1]))
     if end_s - since_s < FROZEN_S:
         return None
-    says = f"the arm stands still for the last {end_s - since_s:.1f} s"
+    message = f"the arm stands still for the last {end_s - since_s:.1f} s"
     return Event(
-        FailureMode.FROZEN, since_s, end_s, Evidence("standstill_s", end_s - since_s, "s", says)
+        FailureMode.FROZEN, since_s, end_s, Evidence("standstill_s", end_s - since_s, "s", message)
     )
 
 

@@ -1,19 +1,30 @@
-"""Failure modes from a force window or from motor currents alone, as foreign logs have them."""
+"""Failure modes from a force window or from motor currents alone, as foreign logs have them.
+
+Foreign logs come with their own units, loads and noise. So a force window or a current log is set
+against the rest of its set, which needs no label: where the sensor is quiet, what the arm can
+press with, with which currents it usually rests, what its motors draw when they carry.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.evidence import Evidence
-from gaploop.failure_analysis.modes.foreign_sets import CurrentSet, Drives, ForceSet, drives
-from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.force import quiet_stretch
+from gaploop.failure_analysis.signals.registry import Evidence
 from gaploop.failure_analysis.views.view import TakeView
 
+LEAST_TAKES: Final = 5
+STILL_RAD_S: Final = 0.03
+ALIKE_SHARE: Final = 0.25
+"""Currents nearer to each other than this share of the usual rest current are the same rest."""
 CONTACT_FORCE: Final = 10.0
 """Times the sensor's quiet noise: free motion shakes a wrist sensor by less."""
 CONTACT_TORQUE: Final = 6.0
@@ -29,47 +40,157 @@ RARE_REST: Final = 0.20
 UNLOADED_SPREADS: Final = 1.0
 
 
+@dataclass(frozen=True)
+class ForceSet:
+    """What a set of force windows says about its sensor.
+
+    Attributes:
+        rest: median over the windows of their quiet readings [N, N m], shape (6,).
+        force_noise_n: median spread of the quiet force [N].
+        torque_noise_nm: the same for the torque [N m].
+        limit_n: 95th percentile of the windows' peak force: what the arm can press with [N].
+    """
+
+    rest: FloatArray
+    force_noise_n: float
+    torque_noise_nm: float
+    limit_n: float
+
+
+def force_set(takes: Iterable[Take]) -> ForceSet | None:
+    """Describe the sensor of a set of force windows; None without at least five."""
+    windows = [w for w in (TakeView(t, images=False).wrench for t in takes) if w is not None]
+    windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
+    if len(windows) < LEAST_TAKES:
+        return None
+    quiet = [(quiet_stretch(w), quiet_stretch(np.roll(w, 3, axis=1))) for w in windows]
+    rest = np.median([np.r_[f[0][:3], t[0][:3]] for f, t in quiet], axis=0)
+    peaks = [np.linalg.norm((w - rest)[:, :3], axis=1).max() for w in windows]
+    return ForceSet(
+        rest,
+        max(float(np.median([f[1] for f, _ in quiet])), 1e-3),
+        max(float(np.median([t[1] for _, t in quiet])), 1e-4),
+        float(np.percentile(peaks, 95)),
+    )
+
+
 def force_mode(
-    view: TakeView, reference: Reference
+    view: TakeView, usual: ForceSet | None
 ) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell obstruction, collision and nothing apart in a window of force and torque.
 
     An obstruction presses with a good part of what the arm can; a contact stands out of the
-    sensor's quiet noise in force or torque; what does neither is free motion.
+    sensor's quiet noise in force or torque; what does neither is free motion. A lone window is set
+    against its own quietest stretch.
     """
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
         return None, ()
-    usual = reference.force or _own(wrench)
+    if usual is None:
+        force, force_noise = quiet_stretch(wrench)
+        torque, torque_noise = quiet_stretch(np.roll(wrench, 3, axis=1))
+        rest = np.r_[force[:3], torque[:3]]
+        usual = ForceSet(rest, max(force_noise, 1.0), max(torque_noise, 0.1), 0.0)
     deviation = wrench - usual.rest
     force_n = float(np.nanmax(np.linalg.norm(deviation[:, :3], axis=1)))
     torques = np.linalg.norm(deviation[:, 3:], axis=1)
     torque_nm = float(np.nanmax(torques)) if np.isfinite(torques).any() else 0.0
     by_force, by_torque = force_n / usual.force_noise_n, torque_nm / usual.torque_noise_nm
     pressing_n = max(PRESSING_SHARE * usual.limit_n, PRESSING_FORCE * usual.force_noise_n)
-    says = (
+    message = (
         f"force leaves rest by {force_n:.0f} N ({by_force:.0f} times its quiet noise), "
         f"torque by {torque_nm:.0f} N m ({by_torque:.0f} times)"
     )
-    seen = (Evidence("force_peak_n", force_n, "N", says),)
+    evidence = (Evidence("force_peak_n", force_n, "N", message),)
     if force_n > pressing_n:
-        return FailureMode.OBSTRUCTION, seen
+        return FailureMode.OBSTRUCTION, evidence
     if by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
-        return FailureMode.COLLISION, seen
-    return None, seen
+        return FailureMode.COLLISION, evidence
+    return None, evidence
 
 
-def _own(wrench: FloatArray) -> ForceSet:
-    """Describe a lone window by its own quietest stretch."""
-    force, force_noise = quiet_stretch(wrench)
-    torque, torque_noise = quiet_stretch(np.roll(wrench, 3, axis=1))
-    return ForceSet(
-        np.r_[force[:3], torque[:3]], max(force_noise, 1.0), max(torque_noise, 0.1), 0.0
-    )
+@dataclass(frozen=True)
+class Drives:
+    """Currents and speeds of one take's arm.
+
+    Attributes:
+        current_a: motor currents [A], shape (n, n_joints).
+        still: no joint moves, shape (n,); all False where no speeds were logged.
+    """
+
+    current_a: FloatArray
+    still: NDArray[np.bool_]
+
+    @property
+    def load_a(self) -> float:
+        """Largest summed current of the joints that bear the load (all but base and wrist) [A]."""
+        bearing = self.current_a[:, 1:4] if self.current_a.shape[1] > 3 else self.current_a
+        sums = np.abs(bearing).sum(axis=1)
+        return float(np.nanmax(sums)) if np.isfinite(sums).any() else float("nan")
+
+
+def drives(take: Take) -> Drives | None:
+    """Return a take's currents and speeds, or None without currents."""
+    record = take.telemetry
+    for arm in record.arms():
+        current, speed = record.stack(arm, "current_a"), record.stack(arm, "velocity_rad_s")
+        if np.isfinite(current).any():
+            known = np.isfinite(speed).all(axis=1)
+            still = known & (np.abs(np.nan_to_num(speed)).max(axis=1) < STILL_RAD_S)
+            return Drives(current, still)
+    return None
+
+
+@dataclass(frozen=True)
+class CurrentSet:
+    """What a set of current logs says about its arm.
+
+    Attributes:
+        rests_a: every resting current vector of the set [A], shape (m, n_joints).
+        owner: which take each comes from, by uid, length m.
+        alike_a: two rests nearer than this are the same rest [A].
+        load_a: median over the takes of their largest load current [A].
+        load_spread_a: its spread, 1.4826 MAD [A].
+    """
+
+    rests_a: FloatArray
+    owner: tuple[str, ...]
+    alike_a: float
+    load_a: float
+    load_spread_a: float
+
+    def share_alike(self, current_a: FloatArray, uid: str) -> float:
+        """Return the share of the other takes' rests that are like `current_a`, (n_joints,)."""
+        others = np.array([name != uid for name in self.owner])
+        if not others.any() or not np.isfinite(current_a).all():
+            return float("nan")
+        away = np.linalg.norm(self.rests_a[others] - current_a, axis=1)
+        return float((away < self.alike_a).mean())
+
+
+def current_set(takes: Iterable[Take]) -> CurrentSet | None:
+    """Describe a set of current logs of one arm; None without at least five."""
+    found = [(t.info.uid, d) for t in takes if (d := drives(t)) is not None]
+    if len(found) < LEAST_TAKES or len({d.current_a.shape[1] for _, d in found}) != 1:
+        return None
+    rests, owner = [], list[str]()
+    for uid, drive in found:
+        rows = drive.current_a[drive.still & np.isfinite(drive.current_a).all(axis=1)]
+        rests.append(rows)
+        owner += [uid] * len(rows)
+    loads = np.array([d.load_a for _, d in found])
+    loads = loads[np.isfinite(loads)]
+    if not owner or not len(loads):
+        return None
+    every = np.concatenate(rests)
+    usual = float(np.median(np.linalg.norm(every, axis=1)))
+    middle = float(np.median(loads))
+    spread = 1.4826 * float(np.median(np.abs(loads - middle)))
+    return CurrentSet(every, tuple(owner), ALIKE_SHARE * usual, middle, max(spread, 1e-3))
 
 
 def current_mode(
-    view: TakeView, reference: Reference
+    view: TakeView, usual: CurrentSet | None
 ) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell a stopped arm, a lost grip and nothing apart from motor currents and speeds.
 
@@ -77,21 +198,21 @@ def current_mode(
     it holds a pose, or presses, where it usually passes. Motors that never show the load that
     they show in the rest of the set carry nothing: what was gripped is gone.
     """
-    arm, usual = drives(view.take), reference.currents
+    arm = drives(view.take)
     if arm is None or usual is None:
         return None, ()
     stopped = _stopped(arm, usual, view.take.info.uid)
     if stopped is not None:
         return FailureMode.COLLISION, (stopped,)
     load = arm.load_a
-    says = (
+    message = (
         f"the lifting motors draw {load:.1f} A at most "
         f"(usual in this set {usual.load_a:.1f} ± {usual.load_spread_a:.1f} A)"
     )
-    seen = Evidence("load_current_a", load, "A", says)
+    evidence = Evidence("load_current_a", load, "A", message)
     if load < usual.load_a - UNLOADED_SPREADS * usual.load_spread_a:
-        return FailureMode.SLIP, (seen,)
-    return None, (seen,)
+        return FailureMode.SLIP, (evidence,)
+    return None, (evidence,)
 
 
 def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Evidence | None:
@@ -105,8 +226,8 @@ def _stopped(arm: Drives, usual: CurrentSet, uid: str) -> Evidence | None:
     share = float(np.nanmean(shares))
     if share >= RARE_REST:
         return None
-    says = (
+    message = (
         f"the arm stands still at the end with motor currents like only {share:.0%} of the set's "
         "rests: something stopped it on its way"
     )
-    return Evidence("rest_like_share", share, "share", says)
+    return Evidence("rest_like_share", share, "share", message)

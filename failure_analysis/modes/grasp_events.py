@@ -10,17 +10,16 @@ import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
-from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.modes.arm_events import Event, spans
-from gaploop.failure_analysis.signals.registry import TakeSignals
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 from gaploop.failure_analysis.views.phases import (
     GRASP_S,
     HELD_RAD,
     SETTLE_S,
     Grasp,
     grasps,
-    handling,
     lift,
+    tool_and_object,
 )
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -60,7 +59,7 @@ class GraspEvents:
     unseen: str = ""
 
 
-def handled(
+def grasp_events(
     view: TakeView, motion: ArmMotion, measured: TakeSignals, load_share: FloatArray | None
 ) -> GraspEvents:
     """Say what the jaws, or else the tracked object, tell.
@@ -82,9 +81,17 @@ def handled(
     events = list[Event]()
     for grasp in closings:
         if not grasp.held:
-            events.append(_missed(grasp, len(closings)))
+            times = "once" if len(closings) == 1 else f"{len(closings)} times"
+            short = f"they stop {abs(math.degrees(grasp.short_rad)):.1f}° from the command"
+            message = f"the gripper closed {times} and its jaws met ({short})"
+            met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
+            missed = Evidence("grip_short_rad", grasp.short_rad, "rad", message)
+            events.append(Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, missed))
         elif not math.isnan(grasp.lost_s):
-            events.append(_lost(grasp))
+            held_s = grasp.lost_s - grasp.close_s
+            message = f"the jaws closed on nothing {held_s:.1f} s after the grasp"
+            lost = Evidence("held_s", held_s, "s", message)
+            events.append(Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, lost))
         elif grasp.released:
             events.append(_released(grasp, measured))
     held = [grasp for grasp in closings if grasp.held]
@@ -100,7 +107,7 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     """Return the grasp as the gripper's motor tells it: soft and small things hardly stop jaws.
 
     A motor that holds something works; one whose jaws have met, or stand where they were told to,
-    doesn't, whatever a reading says that repeats because the bus is down.
+    doesn't, whatever a reading message that repeats because the bus is down.
 
     Args:
         grasp: as the jaws' angle tells it.
@@ -138,41 +145,20 @@ def reads_jaws(motion: ArmMotion) -> bool:
     return bool(np.ptp(read) > 0.05 * np.ptp(sent)) and not np.array_equal(read, sent)
 
 
-def _missed(grasp: Grasp, count: int) -> Event:
-    times = "once" if count == 1 else f"{count} times"
-    short = abs(math.degrees(grasp.short_rad))
-    says = f"the gripper closed {times} and its jaws met (they stop {short:.1f}° from the command)"
-    seen = Evidence("grip_short_rad", grasp.short_rad, "rad", says)
-    met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
-    return Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, seen)
-
-
-def _lost(grasp: Grasp) -> Event:
-    held_s = grasp.lost_s - grasp.close_s
-    says = f"the jaws closed on nothing {held_s:.1f} s after the grasp"
-    seen = Evidence("held_s", held_s, "s", says)
-    return Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, seen)
-
-
 def _released(grasp: Grasp, measured: TakeSignals) -> Event:
-    away = end_distance_m(measured)
-    if math.isnan(away):
-        says = "the object was carried and released; where it lies can't be seen"
-    else:
-        says = f"the object was released and lies {away * 1000:.0f} mm from the target"
-    seen = Evidence("end_distance_m", away, "m", says)
-    return Event(FailureMode.MISPLACEMENT, grasp.open_s, grasp.open_s, seen)
-
-
-def end_distance_m(measured: TakeSignals) -> float:
-    """Distance of object and target at the end, or of tool and target at release if unseen [m]."""
     away = measured["end_distance_m"]
-    return measured["release_target_m"] if math.isnan(away) else away
+    away = measured["release_target_m"] if math.isnan(away) else away
+    if math.isnan(away):
+        message = "the object was carried and released; where it lies can't be seen"
+    else:
+        message = f"the object was released and lies {away * 1000:.0f} mm from the target"
+    lies = Evidence("end_distance_m", away, "m", message)
+    return Event(FailureMode.MISPLACEMENT, grasp.open_s, grasp.open_s, lies)
 
 
 def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSignals) -> GraspEvents:
     """Tell by where the tracked object was before the first closing and is at the end."""
-    seen, last = handling(view), closings[-1]
+    seen, last = tool_and_object(view), closings[-1]
     if seen is None or not seen.visible.any():
         return GraspEvents(
             unseen="whether the jaws held anything: they aren't read, nothing tracks"
@@ -184,8 +170,10 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
     start_m, end_m = seen.object_m[before][0], seen.object_m[after][-1]
     moved_m = float(np.linalg.norm(end_m - start_m))
     if moved_m < MOVED_M:
-        says = f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
-        seen_here = Evidence("transported_m", moved_m, "m", says)
+        message = (
+            f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
+        )
+        seen_here = Evidence("transported_m", moved_m, "m", message)
         missed = Event(FailureMode.MISSED_GRASP, last.close_s, last.open_s, seen_here)
         return GraspEvents((missed,))
     if not last.released:
@@ -194,9 +182,9 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
     beside_m = float(np.linalg.norm(end_m - opened_m[:2]))
     if beside_m < NEAR_RELEASE_M:
         return GraspEvents((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
-    says = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
+    message = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
     lost_s = 0.5 * (last.close_s + last.open_s)
     lost = Event(
-        FailureMode.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", says)
+        FailureMode.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", message)
     )
     return GraspEvents((lost,), last.close_s, last.close_s + GRASP_S)

@@ -1,9 +1,9 @@
 """Which failure was seen, and when, by rules on whatever channels a take has.
 
 Everything that may have ended the attempt is found with its time: `arm_events` in commands,
-readings and motor loads, `handling` in the jaws and the tracked object. The mode is the first of
-them, in time, that the attempt didn't recover from; the definitions are in docs/diagnosis.md. A
-force window or motor currents alone still tell a collision from an obstruction.
+readings and motor loads, `grasp_events` in the jaws and the tracked object. The mode is the first
+of them, in time, that the attempt didn't recover from; the definitions are in docs/diagnosis.md.
+A force window or motor currents alone still tell a collision from an obstruction.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 
 from gaploop.core.types import FloatArray, SafetyReason
 from gaploop.core.vocabulary import FailureMode, Outcome, Phase
-from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.modes.arm_events import (
     Event,
+    arms,
     contacts,
     drifting,
+    load_share,
     moves,
     shaking,
     standing,
 )
-from gaploop.failure_analysis.modes.arms import arms, load_share
 from gaploop.failure_analysis.modes.foreign import current_mode, force_mode
-from gaploop.failure_analysis.modes.grasp_events import handled
+from gaploop.failure_analysis.modes.grasp_events import grasp_events
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.signals.registry import TakeSignals
+from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -55,12 +55,12 @@ class ModeCall:
     Attributes:
         mode: what was seen, or None where nothing went wrong in what can be seen.
         phase: when, or None where it can't be told.
-        seen: the observations it rests on.
+        evidence: the observations it rests on.
     """
 
     mode: FailureMode | None
     phase: Phase | None
-    seen: tuple[Evidence, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
 
 
 def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
@@ -75,30 +75,39 @@ def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) ->
     if motions:
         return _first_of(view, motions, measured)
     if view.wrench is not None:
-        return _foreign(force_mode(view, reference))
+        mode, evidence = force_mode(view, reference.force)
+        return ModeCall(mode, None, evidence)
     if view.currents_a is not None:
-        return _foreign(current_mode(view, reference))
+        mode, evidence = current_mode(view, reference.currents)
+        return ModeCall(mode, None, evidence)
     return ModeCall(None, None)
-
-
-def _foreign(found: tuple[FailureMode | None, tuple[Evidence, ...]]) -> ModeCall:
-    return ModeCall(found[0], None, found[1])
 
 
 def _first_of(view: TakeView, motions: tuple[ArmMotion, ...], measured: TakeSignals) -> ModeCall:
     """Return the first event of any arm that the attempt didn't recover from."""
-    arms_seen = [_Arm(m, load_share(view, m), view, measured) for m in motions]
-    candidates = [(event, arm) for arm in arms_seen for event in arm.events()]
-    candidates += [(event, arms_seen[0]) for event in _ends(view, arms_seen)]
-    unseen = [arm.held.unseen for arm in arms_seen if arm.held.unseen]
-    event, arm = _first(candidates)
-    seen = [
-        event.seen,
+    every = [_Arm(m, load_share(view, m), view, measured) for m in motions]
+    candidates = [(event, arm) for arm in every for event in arm.events()]
+    # How the take ended, too: out of time, at a standstill, or stopped from outside.
+    end_s = max(float(arm.motion.t_s[-1]) for arm in every)
+    message = f"after {view.take.duration_s:.1f} s the arm was still at it"
+    late = Evidence("duration_s", view.take.duration_s, "s", message)
+    ends = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, every)]
+    stood = standing(motions)
+    ends += [stood] if stood is not None else []
+    candidates += [(event, every[0]) for event in ends]
+    if any(event.mode is M.OBSTRUCTION for event, _ in candidates):
+        candidates = [c for c in candidates if c[0].mode is not M.COLLISION]
+    earliest = min(event.at_s for event, _ in candidates)
+    together = [c for c in candidates if c[0].at_s <= earliest + TOGETHER_S]
+    event, arm = min(together, key=lambda c: PRECEDENCE.index(c[0].mode))
+    unseen = [arm.held.unseen for arm in every if arm.held.unseen]
+    evidence = (
+        event.evidence,
         *(Evidence("grip", math.nan, "", f"can't be seen: {why}") for why in unseen),
-    ]
+    )
     if event.mode is M.TIMEOUT and unseen:
-        return ModeCall(None, None, tuple(seen))
-    return ModeCall(event.mode, arm.phase(event), tuple(seen))
+        return ModeCall(None, None, evidence)
+    return ModeCall(event.mode, arm.phase(event), evidence)
 
 
 class _Arm:
@@ -112,7 +121,7 @@ class _Arm:
         measured: TakeSignals,
     ) -> None:
         self.motion = motion
-        self.held = handled(view, motion, measured, load_share)
+        self.held = grasp_events(view, motion, measured, load_share)
         self.shook, self.touched = shaking(motion), contacts(motion, load_share)
         if self.shook is not None and load_share is None:  # swinging is off the command, too
             from_s, to_s = self.shook.at_s - SWINGING_S, self.shook.end_s + SWINGING_S
@@ -147,17 +156,8 @@ class _Arm:
         return fixed.get(event.mode) or phase_at(self.motion, event.at_s, self._tool, closings)
 
 
-def _ends(view: TakeView, arms_seen: list[_Arm]) -> list[Event]:
-    """Return how the take ended: stopped from outside, at a standstill, or out of time."""
-    end_s = max(float(arm.motion.t_s[-1]) for arm in arms_seen)
-    says = f"after {view.take.duration_s:.1f} s the arm was still at it"
-    late = Evidence("duration_s", view.take.duration_s, "s", says)
-    found = [Event(M.TIMEOUT, end_s, end_s, late), *_stops(view, arms_seen)]
-    stood = standing(tuple(arm.motion for arm in arms_seen))
-    return [*found, stood] if stood is not None else found
-
-
-def _stops(view: TakeView, arms_seen: list[_Arm]) -> list[Event]:
+def _stops(view: TakeView, every: list[_Arm]) -> list[Event]:
+    """Return who or what stopped the take from outside: the operator, or the safety filter."""
     stops = SafetyReason.ESTOP | SafetyReason.TRIPPED
     flags = view.take.frames.safety
     hit = np.flatnonzero(flags & int(stops)) if len(flags) else np.empty(0, dtype=np.int64)
@@ -168,17 +168,9 @@ def _stops(view: TakeView, arms_seen: list[_Arm]) -> list[Event]:
     names = (cause & ~SafetyReason.TRIPPED).name or cause.name or ""
     tripped = f"the safety filter tripped ({names.lower().replace('|', ', ')})"
     why = f"{tripped} at {when:.1f} s" if len(hit) else "the take was cut off"
-    seen = Evidence("stopped_at_s", when, "s", why)
+    evidence = Evidence("stopped_at_s", when, "s", why)
     if cause & SafetyReason.STALL:
-        pressed = [c.at_s for arm in arms_seen for c in arm.touched
+        pressed = [c.at_s for arm in every for c in arm.touched
                    if c.at_s <= when <= c.end_s + STALLED_S]  # fmt: skip
-        return [Event(M.OBSTRUCTION, min([when, *pressed]), when, seen)]
-    return [Event(M.OPERATOR_STOP, when, when, seen)]
-
-
-def _first(candidates: list[tuple[Event, _Arm]]) -> tuple[Event, _Arm]:
-    if any(event.mode is M.OBSTRUCTION for event, _ in candidates):
-        candidates = [c for c in candidates if c[0].mode is not M.COLLISION]
-    earliest = min(event.at_s for event, _ in candidates)
-    together = [c for c in candidates if c[0].at_s <= earliest + TOGETHER_S]
-    return min(together, key=lambda c: PRECEDENCE.index(c[0].mode))
+        return [Event(M.OBSTRUCTION, min([when, *pressed]), when, evidence)]
+    return [Event(M.OPERATOR_STOP, when, when, evidence)]

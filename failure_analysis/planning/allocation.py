@@ -19,7 +19,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve, shares_mended
+from gaploop.failure_analysis.planning.curves import MOST_TAKES, Curve, fixed_shares
 
 LEAST_GAIN: Final = 0.1
 """Percentage points of success that a take must be expected to bring: assumed. Fifty takes for
@@ -77,13 +77,13 @@ class Decision(StrEnum):
     """Takes would be worth their time; the budget goes elsewhere."""
     NOT_WORTH = "not_worth"
     """The first take brings too little."""
-    NOT_MENDED = "not_mended"
+    NOT_FIXED = "not_fixed"
     """Demonstrations hardly ever fix it."""
 
     @property
     def demonstrate(self) -> bool:
         """Whether demonstrations are the remedy, now or later."""
-        return self not in (Decision.NOT_WORTH, Decision.NOT_MENDED)
+        return self not in (Decision.NOT_WORTH, Decision.NOT_FIXED)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimensio
         Dimension to the gain of its 1st, 2nd, … take, shape (MOST_TAKES,).
     """
     takes = np.arange(MOST_TAKES + 1, dtype=float)
-    return {d: np.diff(worth * curves[d].mended(takes)) for d, worth in points.items()}
+    return {d: np.diff(worth * curves[d].fixed(takes)) for d, worth in points.items()}
 
 
 def best_order(
@@ -191,7 +191,7 @@ def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
         masses: share of its failures under each condition.
     """
     each = np.minimum(np.arange(takes + 1) * len(masses), MOST_TAKES).astype(float)
-    gains = np.diff(curve.mended(each))
+    gains = np.diff(curve.fixed(each))
     got = [0] * len(masses)
     for _ in range(takes):
         best = max(range(len(masses)), key=lambda c: (masses[c] * gains[got[c]], -c))
@@ -213,26 +213,26 @@ def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain
     if curve.responds >= OPEN_RESPONSE:
         return 0
     steps = np.arange(most + 1, dtype=float)
-    mended = shares_mended(steps) * points  # (most + 1, grid)
+    fixed = fixed_shares(steps) * points  # (most + 1, grid)
     belief = curve.probability.ravel()
-    best, chosen = float(mended[takes] @ belief - least_gain * takes), 0
+    best, chosen = float(fixed[takes] @ belief - least_gain * takes), 0
     for pilot in (n for n in PILOT_TAKES if n < takes):
-        value = _with_pilot(mended, belief, pilot, points / 100.0, least_gain)
+        value = _with_pilot(fixed, belief, pilot, points / 100.0, least_gain)
         if value > best:
             best, chosen = value, pilot
     return chosen
 
 
 def _with_pilot(
-    mended: FloatArray, belief: FloatArray, pilot: int, failing: float, least_gain: float
+    fixed: FloatArray, belief: FloatArray, pilot: int, failing: float, least_gain: float
 ) -> float:
     """Return the value [points] of recording `pilot` takes, looking, and then choosing freely."""
     from scipy.stats import binom  # here: `--help` needs no statistics
 
     seen = np.arange(PILOT_ROLLOUTS + 1)
-    rate = np.clip(1.0 - failing + mended[pilot] / 100.0, 0.0, 1.0)
+    rate = np.clip(1.0 - failing + fixed[pilot] / 100.0, 0.0, 1.0)
     joint = binom.pmf(seen[:, None], PILOT_ROLLOUTS, rate[None, :]) * belief  # (seen, grid)
-    going_on = joint @ mended[pilot:].T  # (seen, further takes), weighted by P(seen)
-    spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, mended.shape[0])
+    going_on = joint @ fixed[pilot:].T  # (seen, further takes), weighted by P(seen)
+    spent = joint.sum(axis=1)[:, None] * least_gain * np.arange(pilot, fixed.shape[0])
     looking = least_gain * ROLLOUT_PRICE * PILOT_ROLLOUTS
     return float((going_on - spent).max(axis=1).sum() - looking)

@@ -5,14 +5,14 @@ what can be fixed at all, `tau` how many takes it needs. The posterior of (a, ta
 with a lump at a = 0 for "demonstrations don't fix this". It starts from `responses.json`: what
 takes brought at sites of the embedded cell, and how much that differed between sites (predictive
 recursion: Newton, Sankhya A 64, 2002). Every campaign's result, rollouts before and after, moves
-it on.
+it on, and is kept from plan to plan in `curves.json`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -20,8 +20,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.plan import Plan
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import GapDimension
+from gaploop.core.vocabulary import GapDimension, dimension
 
 MOST_TAKES: Final = 500
 """Takes of one dimension that a plan may ask for."""
@@ -42,6 +45,9 @@ BEFORE_ANY_SITE: Final = 2.0
 DRAWS: Final = 64
 """Of the other dimensions' curves, where one campaign fixed several."""
 
+SCHEMA: Final = "gaploop.curves.v1"
+SHOWN_TAKES: Final = (5, 10, 20, 50, 100)
+"""Numbers of takes for which `curves.json` spells out what is expected."""
 RESPONSES: Final = Path(__file__).with_name("responses.json")
 
 
@@ -79,9 +85,9 @@ class Curve:
         """Probability that demonstrations fix anything at all."""
         return float(1.0 - self.probability[0].sum())
 
-    def mended(self, takes: FloatArray) -> FloatArray:
+    def fixed(self, takes: FloatArray) -> FloatArray:
         """Return the expected share of failures fixed, for each number of takes."""
-        return shares_mended(takes) @ self.probability.ravel()
+        return fixed_shares(takes) @ self.probability.ravel()
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[FloatArray, FloatArray]:
         """Return draws of `a` and `tau`, shape (draws,) each."""
@@ -92,7 +98,7 @@ class Curve:
 
     def interval(self, takes: int) -> tuple[float, float]:
         """Return the central 95 % interval of the share fixed by that many takes."""
-        values = shares_mended(np.array([float(takes)]))[0]
+        values = fixed_shares(np.array([float(takes)]))[0]
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(self.probability.ravel()[order])
         low, high = np.searchsorted(reached, (0.025, 0.975))
@@ -100,15 +106,15 @@ class Curve:
         return float(values[order[min(low, last)]]), float(values[order[min(high, last)]])
 
 
-def mended_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
+def fixed_share(a: FloatArray, tau: FloatArray, takes: FloatArray) -> FloatArray:
     """Return r(n) = a (1 - exp(-n / tau))."""
     return np.asarray(a * -np.expm1(-takes / tau))
 
 
-def shares_mended(takes: FloatArray) -> FloatArray:
+def fixed_shares(takes: FloatArray) -> FloatArray:
     """Return r(n) on the grid, shape (len(takes), grid points)."""
     a, tau = np.meshgrid(RECOVERABLE, TAKES_NEEDED, indexing="ij")
-    return mended_share(a.ravel(), tau.ravel(), np.asarray(takes, dtype=float)[:, None])
+    return fixed_share(a.ravel(), tau.ravel(), np.asarray(takes, dtype=float)[:, None])
 
 
 @cache
@@ -164,7 +170,10 @@ def prior_curves(
     sites: dict[tuple[str, str], list[Trial]] = {}
     for entry in sorted(entries, key=lambda entry: str(entry["id"])):
         if entry["dimension"] not in unlike:
-            sites.setdefault((entry["dimension"], entry["site"]), []).append(_trial(entry))
+            d = GapDimension(entry["dimension"])
+            before, after = tuple(entry["before"]), tuple(entry["after"])
+            trial = Trial(entry["id"], {d: entry["takes"]}, {d: 1.0}, before, after)
+            sites.setdefault((entry["dimension"], entry["site"]), []).append(trial)
     seen = Counter[GapDimension]()
     for (name, _), trials in sites.items():
         d = GapDimension(name)
@@ -173,13 +182,6 @@ def prior_curves(
         weight = 1.0 / (BEFORE_ANY_SITE + seen[d])
         curves[d] = Curve((1.0 - weight) * curves[d].probability + weight * site.probability)
     return curves
-
-
-def _trial(entry: Mapping[str, Any]) -> Trial:
-    d = GapDimension(entry["dimension"])
-    return Trial(
-        entry["id"], {d: entry["takes"]}, {d: 1.0}, tuple(entry["before"]), tuple(entry["after"])
-    )
 
 
 def flat_curve(no_response: float) -> Curve:
@@ -219,48 +221,166 @@ def updated(curves: Mapping[GapDimension, Curve], trial: Trial) -> dict[GapDimen
     """
     told = [d for d, n in sorted(trial.takes.items()) if n and trial.shares.get(d, 0.0) > 0]
     rng = np.random.default_rng(0)
-    gains = {d: _gain_draws(curves[d], trial, d, rng) for d in told}
+    gains = {}
+    for d in told:
+        a, tau = curves[d].draw(rng, DRAWS)
+        gains[d] = trial.shares[d] * fixed_share(a, tau, np.asarray(float(trial.takes[d])))
     moved = {}
     for d in told:
         rest = [gains[o] for o in told if o != d]
-        moved[d] = _moved(curves[d], trial, d, np.sum(rest, axis=0) if rest else np.zeros(1))
+        moved[d] = _posterior(curves[d], trial, d, np.sum(rest, axis=0) if rest else np.zeros(1))
     return moved
 
 
-def _gain_draws(
-    curve: Curve, trial: Trial, dimension: GapDimension, rng: np.random.Generator
-) -> FloatArray:
-    a, tau = curve.draw(rng, DRAWS)
-    share = trial.shares[dimension]
-    return share * mended_share(a, tau, np.asarray(float(trial.takes[dimension])))
-
-
-def _moved(curve: Curve, trial: Trial, dimension: GapDimension, others: FloatArray) -> Curve:
-    """Return the posterior of one curve; `others` are draws of what other dimensions fixed."""
-    own = trial.shares[dimension] * shares_mended(np.array([float(trial.takes[dimension])]))[0]
-    mended = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
-    before = _rate_points(trial.before)  # (points,)
-    after = before + (1.0 - before) * mended[:, :, None]
-    likelihood = np.exp(_log_likelihood(after, trial)).mean(axis=(1, 2))
-    posterior = curve.probability * likelihood.reshape(curve.probability.shape)
-    return Curve(posterior / posterior.sum())
-
-
-def _log_likelihood(rate: FloatArray, trial: Trial) -> FloatArray:
-    """Return the log likelihood of the rollouts after, up to a constant.
+def _posterior(curve: Curve, trial: Trial, dimension: GapDimension, others: FloatArray) -> Curve:
+    """Return the posterior of one curve; `others` are draws of what other dimensions fixed.
 
     Rollouts of one trained policy aren't independent samples of what training gives: they count
     as many as n / (1 + (n - 1) rho) would (Kish's design effect).
     """
-    done, n = trial.after
-    weight = 1.0 / (1.0 + (n - 1) * TRAINING_CORRELATION)
-    rate = np.clip(rate, CLIP, 1.0 - CLIP)
-    return np.asarray(weight * (done * np.log(rate) + (n - done) * np.log1p(-rate)))
-
-
-def _rate_points(counts: tuple[int, int]) -> FloatArray:
-    """Return 15 equally likely values of a rate seen as `counts` (Jeffreys' prior)."""
     from scipy.stats import beta  # here: `--help` needs no statistics
 
-    done, n = counts
-    return np.asarray(beta.ppf((np.arange(15) + 0.5) / 15, done + 0.5, n - done + 0.5))
+    own = trial.shares[dimension] * fixed_shares(np.array([float(trial.takes[dimension])]))[0]
+    fixed = np.minimum(own[:, None] + others[None, :], 1.0)  # (grid, draws)
+    # 15 equally likely values of the rate before (Jeffreys' prior).
+    done, n = trial.before
+    before = beta.ppf((np.arange(15) + 0.5) / 15, done + 0.5, n - done + 0.5)
+    rate = np.clip(before + (1.0 - before) * fixed[:, :, None], CLIP, 1.0 - CLIP)
+    done, n = trial.after
+    weight = 1.0 / (1.0 + (n - 1) * TRAINING_CORRELATION)
+    log_likelihood = weight * (done * np.log(rate) + (n - done) * np.log1p(-rate))
+    likelihood = np.exp(log_likelihood).mean(axis=(1, 2))
+    posterior = curve.probability * likelihood.reshape(curve.probability.shape)
+    return Curve(posterior / posterior.sum())
+
+
+@dataclass(frozen=True)
+class RolloutCounts:
+    """Rollouts of one policy.
+
+    Attributes:
+        policy: its id, or "".
+    """
+
+    successes: int
+    trials: int
+    policy: str = ""
+
+
+def campaign_trial(
+    plan: Plan,
+    before: RolloutCounts,
+    after: RolloutCounts,
+    recorded: Mapping[str, int] | None = None,
+) -> Trial:
+    """Return what a campaign's result says about the curves.
+
+    Args:
+        plan: what was recorded.
+        before: rollouts of the policy that the plan was made for.
+        after: rollouts of the policy adapted with its takes, in the same cell.
+        recorded: plan item to takes recorded; what the plan asked for unless given.
+
+    Raises:
+        UnusableInputError: nothing was recorded, or nothing rolled out.
+    """
+    if not before.trials or not after.trials:
+        raise UnusableInputError(f"Plan {plan.id}: no judged rollouts before or after it.")
+    takes: dict[GapDimension, int] = {}
+    shares: dict[GapDimension, float] = {}
+    for item in plan.items:
+        n = item.takes if recorded is None else recorded.get(item.id, 0)
+        if n:
+            takes[item.dimension] = takes.get(item.dimension, 0) + n
+            shares[item.dimension] = item.share
+    if not takes:
+        raise UnusableInputError(
+            f"Plan {plan.id}: no takes were recorded for it, so its result says nothing about "
+            "demonstrations. Name the folder of a campaign that recorded some."
+        )
+    return Trial(
+        f"{plan.id}/{after.policy}",
+        takes,
+        shares,
+        (before.successes, before.trials),
+        (after.successes, after.trials),
+    )
+
+
+def save_curves(
+    path: Path,
+    id_: str,
+    curves: Mapping[GapDimension, Curve],
+    trials: Iterable[Trial],
+    inputs: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write `curves.json`: every campaign so far, what it came from, and what is believed now.
+
+    Args:
+        id_: names the curves in lineage.
+        inputs: the files that the trials came from, as `lineage.file_input` names them.
+    """
+    by_id = {trial.id: trial for trial in trials}
+    write_json(
+        path,
+        {
+            "schema": SCHEMA,
+            "id": id_,
+            "inputs": list(inputs),
+            "trials": [
+                {
+                    "id": trial.id,
+                    "takes": {d.value: n for d, n in trial.takes.items()},
+                    "shares": {d.value: share for d, share in trial.shares.items()},
+                    "before": list(trial.before),
+                    "after": list(trial.after),
+                }
+                for _, trial in sorted(by_id.items())
+            ],
+            "believed": {d.value: believed(curve) for d, curve in curves.items()},
+        },
+    )
+
+
+def believed(curve: Curve) -> dict[str, Any]:
+    """Return a curve in numbers that people read: shares of failures fixed by n takes."""
+    means = curve.fixed(np.array(SHOWN_TAKES, dtype=float))
+    return {
+        "responds": round(curve.responds, 4),
+        "mended": {
+            str(n): [round(float(v), 4) for v in (mean, *curve.interval(n))]
+            for n, mean in zip(SHOWN_TAKES, means, strict=True)
+        },
+    }
+
+
+def load_trials(path: Path) -> tuple[Trial, ...]:
+    """Read the campaigns that a `curves.json` holds.
+
+    Raises:
+        UnusableInputError: it is missing, of another kind, or damaged.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise UnusableInputError(
+            f"{path} is not a {SCHEMA} file. Name the curves.json of an earlier gaploop plan."
+        )
+    try:
+        return tuple(_read_trial(entry, str(path)) for entry in value["trials"])
+    except DAMAGE as error:
+        raise UnusableInputError(
+            f"{path} is damaged ({error!r}). Make it again with gaploop plan --results."
+        ) from None
+
+
+def _read_trial(value: Mapping[str, Any], where: str) -> Trial:
+    before, after = ((int(done), int(n)) for done, n in (value["before"], value["after"]))
+    if not (0 <= before[0] <= before[1] and 0 <= after[0] <= after[1]):
+        raise ValueError(f"{value['id']}: more successes than rollouts")
+    return Trial(
+        str(value["id"]),
+        {dimension(d, where): int(n) for d, n in value["takes"].items()},
+        {dimension(d, where): float(s) for d, s in value["shares"].items()},
+        before,
+        after,
+    )

@@ -1,14 +1,26 @@
-"""A plan for people: `plan.md`, and a picture of what more takes are expected to bring."""
+"""A plan for people: `plan.md`, its section in reports, and a picture of what takes may bring."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from markupsafe import Markup
 
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
-from gaploop.failure_analysis.planning.outlook import Prospect
+from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
+from gaploop.failure_analysis.report.page import Section, more, notice, section, table, text
+
+INSTEAD: Final = {
+    "recalibrate": "recalibrate",
+    "identify": "identify and compensate",
+    "perception": "fix perception",
+    "control": "change the controller",
+    "restate": "restate the task",
+}
+"""Remedies other than recording, as people read them."""
 
 
 def figures(value: ExpectedValue | None, unit: str = "", digits: int = 0) -> str:
@@ -51,20 +63,17 @@ def headline(plan: Plan) -> str:
     """Return what a plan asks for and what it is expected to bring, in a sentence or two."""
     if not plan.takes:
         return "Don't collect now."
-    text = f"Record {plan.takes} takes, about {_minutes(plan.minutes)}."
+    spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
+    sentence = f"Record {plan.takes} takes, about {spent}."
     if plan.success_now and plan.success_then:
         now, then = percent(plan.success_now), percent(plan.success_then)
-        text += f" Success now {now}, then {then} expected"
+        sentence += f" Success now {now}, then {then} expected"
     else:
-        text += f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
+        sentence += f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
     following = any(item.may_follow for item in plan.items)
-    text += ", with all that may follow." if following else "."
-    text += f" Time: {time_words(plan.hours)}."
-    return text + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    sentence += ", with all that may follow." if following else "."
+    sentence += f" Time: {time_words(plan.hours)}."
+    return sentence + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
 
 
 def plan_markdown(plan: Plan, picture: str = "") -> str:
@@ -82,7 +91,7 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
     lines += [plan.stop, ""] if plan.stop else []
     lines += [f"- {note}" for note in plan.notes] + [""]
     for item in plan.items:
-        lines += _section(item)
+        lines += _item_lines(item)
     lines += [
         f"Points are of {plan.gain_of}; brackets are 95 % intervals. Plan {plan.id} from diagnosis "
         f"{plan.diagnosis}.",
@@ -108,9 +117,13 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _section(item: PlanItem) -> list[str]:
+def _item_lines(item: PlanItem) -> list[str]:
     title, _, do, takes, *_ = summary_cells(item)
-    setups = ", ".join(f"{name}: {_values(values)}" for name, values in item.vary.items())
+    spans = {
+        name: [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
+        for name, values in item.vary.items()
+    }
+    setups = ", ".join(f"{name}: {', '.join(shown)}" for name, shown in spans.items())
     fixed = ", ".join(f"{name}: {value}" for name, value in item.conditions.items())
     facts = [
         ("Why", item.why),
@@ -121,13 +134,69 @@ def _section(item: PlanItem) -> list[str]:
         ("Record with", ", ".join(item.sensors) if item.takes else ""),
         ("Cheap test", item.test),
     ]
-    lines = [f"**{name}.** {text}" for name, text in facts if text]
+    lines = [f"**{name}.** {value}" for name, value in facts if value]
     return [f"## {title}: {do}", "", "  \n".join(lines), ""]
 
 
-def _values(values: Sequence[Any]) -> str:
-    shown = [f"{v[0]}-{v[1]}" if isinstance(v, list) and len(v) == 2 else str(v) for v in values]
-    return ", ".join(shown)
+def plan_answer(plan: Plan) -> list[tuple[str, str]]:
+    """Return what to do and what it costs, in a sentence each."""
+    instead = [i for i in plan.items if not i.takes and i.remedy in INSTEAD]
+    said = [f"record {i.takes} takes for {words(i.dimension.value)}" for i in plan.items if i.takes]
+    said += [
+        f"{INSTEAD[i.remedy]} ({words(i.dimension.value)}) rather than record" for i in instead
+    ]
+    todo = "; ".join(said) or "nothing yet: no cause stands out that could be fixed"
+    answers = [("What to do", todo[0].upper() + todo[1:] + ".")]
+    cost = "; ".join(_costs(plan))
+    if plan.takes and cost:
+        answers.append(("Cost", cost[0].upper() + cost[1:] + "."))
+    return answers
+
+
+def _costs(plan: Plan) -> Iterator[str]:
+    if plan.hours is not None and plan.hours.mean >= 1:
+        yield f"{_span(plan.hours)} hours of recording"
+    elif plan.hours is not None:
+        now, low, high = (round(60 * v) for v in (plan.hours.mean, plan.hours.low, plan.hours.high))
+        yield f"{now} [{low}, {high}] minutes of recording"
+    elif plan.minutes:
+        yield f"about {plan.minutes:.0f} minutes of recording"
+    if plan.cost is not None:
+        yield f"{_span(plan.cost)} {plan.currency}".rstrip()
+    if plan.gain_points is not None and plan.takes:
+        of = f" of {plan.gain_of}" if plan.gain_of else ""
+        yield f"expected gain {_span(plan.gain_points)} points{of}"
+
+
+def _span(value: ExpectedValue) -> str:
+    return f"{value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+
+
+def plan_section(plan: Plan) -> Section:
+    """Return the section on what to do: what to collect, and what to do instead."""
+    lead = (
+        f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
+        if plan.takes
+        else "Don't collect: nothing that demonstrations would fix stands out."
+    )
+    rows = []
+    for item in plan.items:
+        test = f" Cheap test first: {item.test}" if item.test else ""
+        follow = f" (+{item.may_follow} if they help)" if item.may_follow else ""
+        gain = f"{_span(item.gain_points)} points" if item.gain_points and item.takes else "–"
+        rows.append((
+            words(item.dimension.value), f"{item.share:.0%}", item.remedy,
+            f"{item.takes}{follow}" if item.takes else "none", gain,
+            f"{item.why} {item.protocol}{test}",
+        ))  # fmt: skip
+    head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
+    blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
+    cost = "; ".join(_costs(plan)) if plan.takes else ""
+    sentence = cost[0].upper() + cost[1:] + "." if cost else ""
+    blocks += [text(words_) for words_ in (sentence, plan.stop) if words_]
+    if plan.notes:
+        blocks.append(more("Know before", [notice(note) for note in plan.notes]))
+    return section("What to do and what it costs", lead, blocks)
 
 
 def prospect_figure(planned: Planned) -> Any:

@@ -9,17 +9,18 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.collect.campaign import BLOCK_TAKES, SETUP_EFFORT
-from gaploop.collect.campaign_log import (
+from gaploop.collect.campaign import (
+    BLOCK_TAKES,
     RESET_S,
+    SETUP_EFFORT,
     SETUP_S,
     TAKE_S,
     LoggedTake,
     counts,
     intervals,
 )
-from gaploop.core.costs import Costs
 from gaploop.core.plan import ExpectedValue
+from gaploop.core.station import Costs
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind

@@ -1,18 +1,21 @@
-"""How often the policy fails and for what reason, with the uncertainty of both."""
+"""How often the policy fails, for what reason, and what takes against it are expected to bring.
+
+Everything that is uncertain is drawn, the same draws for every part of a plan.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
+from gaploop.failure_analysis.planning.curves import Curve, fixed_share
 
 CAUSES: Final = (*GapDimension, None)
 """Columns of shares: the nine dimensions, then "none of these"."""
@@ -24,6 +27,8 @@ SHARED_ERRORS: Final = 0.5
 Assumed: with none of it ten takes at 60 % would make 60 % all but certain."""
 LEANING: Final = 0.5
 """A failure leans to a cause that has more than this share."""
+DRAWS: Final = 4000
+"""For intervals: their ends move by about a point between sets of as many draws."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +102,15 @@ class Failures:
         part of the weight goes to causes drawn for all failures with one random number. Which
         failures were seen at all is drawn too (a Dirichlet posterior).
         """
-        shared = SHARED_ERRORS * self._drawn_together(rng.random(draws))
+        # How many failures have each cause where each is at quantile u of its posterior.
+        u, last = rng.random(draws), len(CAUSES) - 1
+        edges = np.sort(np.cumsum(self.posteriors, axis=1), axis=0)  # each column sorted
+        upto = [len(edges) - np.searchsorted(edges[:, k], u, side="right") for k in range(last)]
+        reached = np.stack([*upto, np.full(draws, len(edges))], axis=1).astype(float)
+        shared = SHARED_ERRORS * np.diff(reached, axis=1, prepend=0.0)
         counts = shared + (1.0 - SHARED_ERRORS) * self.posteriors.sum(axis=0)
         weights = rng.standard_gamma(counts + PSEUDO_TAKES / len(CAUSES))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-    def _drawn_together(self, u: FloatArray) -> FloatArray:
-        """Return how many failures have each cause where each is at quantile u of its posterior."""
-        edges = np.sort(np.cumsum(self.posteriors, axis=1), axis=0)  # each column sorted
-        last = len(CAUSES) - 1
-        upto = [len(edges) - np.searchsorted(edges[:, k], u, side="right") for k in range(last)]
-        reached = np.stack([*upto, np.full(len(u), len(edges))], axis=1).astype(float)
-        return np.asarray(np.diff(reached, axis=1, prepend=0.0))
 
 
 def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
@@ -118,44 +120,47 @@ def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
     return (*found, rest if sum(found) + rest > 0 else 1.0)
 
 
-def mass_by_value(
-    failures: Failures,
-    conditions: Mapping[str, Mapping[str, Any]],
-    dimension: GapDimension,
-    name: str,
-) -> list[tuple[Any, float]]:
-    """Return how much of a dimension's failures fell under each value of a condition.
+@dataclass(frozen=True)
+class Prospect:
+    """What to expect of more takes of one dimension, everything else left as it is.
 
-    Args:
-        conditions: uid to what was set up; failures it doesn't know are left out.
-        name: the condition.
-
-    Returns:
-        (value, share) in falling order of share; shares sum to 1 unless there are none.
+    Attributes:
+        takes: numbers of takes, shape (n,).
+        gain: expected percentage points, and their 95 % interval, shape (n, 3): mean, low, high.
+        planned: takes that the plan asks for, those that may follow too.
     """
-    column, values = CAUSES.index(dimension), {}
-    mass: Counter[str] = Counter()
-    for take, row in zip(failures.takes, failures.posteriors, strict=True):
-        if name in conditions.get(take.uid, {}):
-            value = conditions[take.uid][name]
-            values[repr(value)] = value
-            mass[repr(value)] += row[column]
-    total = sum(mass.values())
-    ranked = sorted(mass.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [(values[key], m / total) for key, m in ranked] if total > 0 else []
+
+    dimension: GapDimension
+    takes: FloatArray
+    gain: FloatArray
+    planned: int
 
 
-def common_conditions(
-    failures: Failures, conditions: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the conditions that were the same in every failure."""
-    known: Sequence[Mapping[str, Any]] = [
-        conditions[t.uid] for t in failures.takes if t.uid in conditions
-    ]
-    if not known:
-        return {}
-    return {
-        name: value
-        for name, value in sorted(known[0].items())
-        if all(name in other and other[name] == value for other in known)
-    }
+class Outlook:
+    """The same draws for every part of a plan, so that parts and whole agree.
+
+    Attributes:
+        rate: draws of the share of rollouts that fail, shape (DRAWS,).
+    """
+
+    def __init__(self, failures: Failures, curves: Mapping[GapDimension, Curve]) -> None:
+        self.rate = failures.draw_rates(np.random.default_rng(0), DRAWS)
+        self._shares = failures.draw_shares(np.random.default_rng(1), DRAWS)
+        rng = np.random.default_rng(2)
+        self._curves = {d: curves[d].draw(rng, DRAWS) for d in GapDimension}
+
+    def gain(self, dimension: GapDimension, takes: float) -> FloatArray:
+        """Return draws of the percentage points that takes bring, shape (DRAWS,)."""
+        share = self._shares[:, CAUSES.index(dimension)]
+        return 100.0 * self.rate * share * self.fixed(dimension, takes)
+
+    def fixed(self, dimension: GapDimension, takes: float) -> FloatArray:
+        """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""
+        return fixed_share(*self._curves[dimension], np.asarray(float(takes)))
+
+    def prospect(self, dimension: GapDimension, planned: int) -> Prospect:
+        """Return what to expect of up to twice the planned takes, and of 60 at least."""
+        takes = np.unique(np.linspace(0, max(60, 2 * planned), 31).round())
+        lines = [self.gain(dimension, n) for n in takes]
+        gain = np.array([[g.mean(), *np.quantile(g, (0.025, 0.975))] for g in lines])
+        return Prospect(dimension, takes, gain, planned)

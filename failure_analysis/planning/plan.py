@@ -8,9 +8,9 @@ channels no longer carry.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +18,13 @@ import numpy as np
 from gaploop.core.files import uuid7
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.station import Station
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
 from gaploop.failure_analysis.diagnosis import Diagnosis
 from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
     PILOT_HORIZON,
+    PILOT_ROLLOUTS,
     PILOT_TAKES,
     Budget,
     Decision,
@@ -34,18 +35,15 @@ from gaploop.failure_analysis.planning.allocation import (
     split_takes,
     worth_a_pilot,
 )
-from gaploop.failure_analysis.planning.curves import Curve, learn
+from gaploop.failure_analysis.planning.curves import Curve, learn, why_no_response
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,
     estimate,
     setup_changes,
 )
-from gaploop.failure_analysis.planning.failures import CAUSES, Failures
-from gaploop.failure_analysis.planning.outlook import DRAWS, Outlook, Prospect
-from gaploop.failure_analysis.planning.remedies import REMEDIES
-from gaploop.failure_analysis.planning.setups import Setups, setups_for
-from gaploop.failure_analysis.planning.words import notes, stop_words, verdict_words, why_words
+from gaploop.failure_analysis.planning.failures import CAUSES, DRAWS, Failures, Outlook, Prospect
+from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
@@ -115,7 +113,16 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     instead, and asks for no takes.
     """
     failures = Failures.of(diagnosis)
-    shares = _shares(failures)
+    shares = (
+        {
+            d: float(share)
+            for d, share in zip(GapDimension, failures.posteriors.mean(axis=0), strict=False)
+            if share >= LEAST_SHARE
+        }
+        if failures.takes
+        else {}
+    )
+    shares = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
     plan_id = uuid7()
@@ -125,7 +132,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         for item in _items(plan_id, dimension, share, quotas[dimension], failures, outlook, ask)
     ]
     gain = sum((outlook.gain(d, quota.takes) for d, quota in quotas.items()), np.zeros(DRAWS))
-    hours = _hours(quotas, failures, ask)
+    takes = {d: quota.takes for d, quota in quotas.items()}
+    changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
+    hours = ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
     now_h = sum(item.hours.mean * item.takes / (item.takes + item.may_follow)
                 for item in items if item.hours)  # fmt: skip
     known, rate = failures.rate_known, ask.effort.rate_per_hour
@@ -134,27 +143,17 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         diagnosis.id,
         tuple(items),
         round(60 * now_h, 1),
-        gain_points=_points(gain),
+        gain_points=estimate(gain, 1),
         gain_of="all rollouts" if known else "the failures",
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
         hours=estimate(hours, 3),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=stop_words(quotas, ask.least_gain),
-        notes=notes(failures, diagnosis.summary, ask.effort, LEAST_TAKES),
+        stop=_stop_words(quotas, ask.least_gain),
+        notes=_notes(failures, diagnosis.summary, ask.effort),
     )
     return Planned(plan, outlook)
-
-
-def _shares(failures: Failures) -> dict[GapDimension, float]:
-    """Return the share of the failures of each dimension that gets an item, largest first."""
-    if not failures.takes:
-        return {}
-    means = failures.posteriors.mean(axis=0)
-    found = {d: float(means[CAUSES.index(d)]) for d in GapDimension}
-    wanted = [(d, share) for d, share in found.items() if share >= LEAST_SHARE]
-    return dict(sorted(wanted, key=lambda pair: -pair[1]))
 
 
 def _quotas(
@@ -167,16 +166,17 @@ def _quotas(
     """
     if len(failures.named) >= LEAST_TAKES:
         return _by_gain(failures, wanted, ask)
-    unclear = {d: _without_takes(d, ask, Decision.UNCLEAR) for d in wanted}
+    quotas = {}
+    for d in wanted:
+        mends = ask.curves[d].responds >= LEAST_RESPONSE
+        quotas[d] = DimensionQuota(Decision.UNCLEAR if mends else Decision.NOT_FIXED)
     likely = [d for d in wanted if failures.leaning(d) >= LEAST_LEANING]
-    return unclear | {d: _tried_first(q) for d, q in _by_gain(failures, likely, ask).items()}
-
-
-def _tried_first(quota: DimensionQuota) -> DimensionQuota:
-    """Return a quota of which only a few takes are recorded before looking."""
-    if quota.decision not in (Decision.RECORD, Decision.PILOT):
-        return quota
-    return replace(quota, decision=Decision.TRY, first=min(quota.takes, PILOT_TAKES[0]))
+    for d, quota in _by_gain(failures, likely, ask).items():
+        quotas[d] = quota
+        if quota.decision in (Decision.RECORD, Decision.PILOT):
+            first = min(quota.takes, PILOT_TAKES[0])
+            quotas[d] = replace(quota, decision=Decision.TRY, first=first)
+    return quotas
 
 
 def _by_gain(
@@ -190,63 +190,38 @@ def _by_gain(
     }
     gains = next_gains(ask.curves, points)
     price = {d: ask.effort.hours_per_take(d) if ask.budget.by_the_hour else 1.0 for d in points}
-    takes = affordable(
-        best_order(gains, price, ask.least_gain),
-        ask.budget,
-        partial(_expected_hours, failures=failures, ask=ask),
-        ask.effort.rate_per_hour,
-    )
-    return {d: _quota(d, takes.get(d, 0), gains, points, ask) for d in wanted}
 
+    def expected_hours(takes: Mapping[GapDimension, int]) -> float:
+        return sum(
+            n * ask.effort.hours_per_take(d) + ask.effort.setup_hours(_changes(d, n, failures, ask))
+            for d, n in takes.items()
+        )
 
-def _without_takes(dimension: GapDimension, ask: Ask, decision: Decision) -> DimensionQuota:
-    mends = ask.curves[dimension].responds >= LEAST_RESPONSE
-    return DimensionQuota(decision if mends else Decision.NOT_MENDED)
-
-
-def _quota(
-    dimension: GapDimension,
-    takes: int,
-    gains: Mapping[GapDimension, FloatArray],
-    points: Mapping[GapDimension, float],
-    ask: Ask,
-) -> DimensionQuota:
-    """Return what becomes of a dimension that was allotted so many takes."""
-    if dimension not in gains:
-        return DimensionQuota(Decision.NOT_MENDED)
-    line = gains[dimension]
-    left = float(line[takes]) if takes < len(line) else 0.0
-    if not takes:
-        worth = left >= ask.least_gain and left > 0
-        return DimensionQuota(Decision.NO_BUDGET if worth else Decision.NOT_WORTH, next_gain=left)
-    most = max(takes, min(ask.budget.takes or PILOT_HORIZON, PILOT_HORIZON))
-    curve, worth_points = ask.curves[dimension], points[dimension]
-    first = worth_a_pilot(curve, worth_points, takes, most, ask.least_gain)
-    return DimensionQuota(Decision.PILOT if first else Decision.RECORD, takes, first or takes, left)
+    order = best_order(gains, price, ask.least_gain)
+    allotted = affordable(order, ask.budget, expected_hours, ask.effort.rate_per_hour)
+    quotas = {}
+    for d in wanted:
+        if d not in gains:
+            quotas[d] = DimensionQuota(Decision.NOT_FIXED)
+            continue
+        takes, line = allotted.get(d, 0), gains[d]
+        left = float(line[takes]) if takes < len(line) else 0.0
+        if not takes:
+            worth = left >= ask.least_gain and left > 0
+            decision = Decision.NO_BUDGET if worth else Decision.NOT_WORTH
+            quotas[d] = DimensionQuota(decision, next_gain=left)
+            continue
+        most = max(takes, min(ask.budget.takes or PILOT_HORIZON, PILOT_HORIZON))
+        first = worth_a_pilot(ask.curves[d], points[d], takes, most, ask.least_gain)
+        decision = Decision.PILOT if first else Decision.RECORD
+        quotas[d] = DimensionQuota(decision, takes, first or takes, left)
+    return quotas
 
 
 def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: Ask) -> float:
+    """Return about how many changes of set-up so many takes of a dimension need."""
     found = setups_for(dimension, failures, ask.conditions, ask.station)
     return setup_changes(takes, found.every())
-
-
-def _expected_hours(takes: Mapping[GapDimension, int], *, failures: Failures, ask: Ask) -> float:
-    return sum(
-        n * ask.effort.hours_per_take(d) + ask.effort.setup_hours(_changes(d, n, failures, ask))
-        for d, n in takes.items()
-    )
-
-
-def _hours(
-    quotas: Mapping[GapDimension, DimensionQuota], failures: Failures, ask: Ask
-) -> FloatArray:
-    takes = {d: quota.takes for d, quota in quotas.items()}
-    changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
-    return ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
-
-
-def _points(draws: FloatArray) -> ExpectedValue:
-    return estimate(draws, 1)
 
 
 def _items(
@@ -260,15 +235,15 @@ def _items(
 ) -> list[PlanItem]:
     """Return a dimension's items: one, or one for each condition that its takes are split by."""
     curve, remedy = ask.curves[dimension], REMEDIES[dimension]
-    mended = estimate(outlook.mended(dimension, quota.takes), 3)
-    verdict = verdict_words(dimension, quota, curve, mended, ask.image_policy)
+    fixed = estimate(outlook.fixed(dimension, quota.takes), 3)
+    verdict = _verdict_words(dimension, quota, curve, fixed, ask.image_policy)
     demonstrate = quota.decision.demonstrate
     base = PlanItem(
         id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
         dimension=dimension,
         takes=0,
         remedy="demonstrate" if demonstrate else remedy.instead,
-        why=f"{why_words(dimension, share, failures)} {verdict}",
+        why=f"{_why_words(dimension, share, failures)} {verdict}",
         protocol=remedy.protocol if demonstrate else remedy.steps,
         share=round(share, 4),
         sensors=remedy.sensors,
@@ -276,37 +251,142 @@ def _items(
     )
     if not quota.takes:
         return [base]
-    setups = setups_for(dimension, failures, ask.conditions, ask.station)
-    return _split(base, quota, setups, outlook, ask)
-
-
-def _split(
-    base: PlanItem, quota: DimensionQuota, setups: Setups, outlook: Outlook, ask: Ask
-) -> list[PlanItem]:
-    """Return an item for each part of the set-ups, with its takes, gain and hours."""
-    curve = ask.curves[base.dimension]
-    masses = [part.mass for part in setups.parts]
+    parts = setups_for(dimension, failures, ask.conditions, ask.station).parts
+    masses = [part.mass for part in parts]
     all_takes = split_takes(quota.takes, masses, curve)
     first = split_takes(quota.first, masses, curve)
-    gain = outlook.gain(base.dimension, quota.takes)
+    gain = outlook.gain(dimension, quota.takes)
     found = []
-    for part, total, now in zip(setups.parts, all_takes, first, strict=True):
-        if not total:
-            continue
-        changes = setup_changes(total, part.every())
-        hours = ask.effort.draw_hours(
-            {base.dimension: total}, changes, np.random.default_rng(4), DRAWS
-        )
-        found.append(
-            replace(
+    for part, total, now in zip(parts, all_takes, first, strict=True):
+        if total:
+            changes = setup_changes(total, part.every())
+            rng = np.random.default_rng(4)
+            hours = ask.effort.draw_hours({dimension: total}, changes, rng, DRAWS)
+            item = replace(
                 base,
                 id=base.id + part.suffix,
                 takes=now,
                 may_follow=total - now,
                 conditions=part.conditions,
                 vary=part.vary,
-                gain_points=_points(part.mass * gain),
+                gain_points=estimate(part.mass * gain, 1),
                 hours=estimate(hours, 3),
             )
-        )
+            found.append(item)
     return found
+
+
+def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
+    """Return the evidence for a dimension."""
+    mine = [t for t in failures.named if t.top == dimension.value]
+    text = (
+        f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
+        f"{len(failures.takes) - len(failures.named)} abstained)."
+    )
+    modes = Counter(t.mode for t in mine).most_common(2)
+    if modes:
+        text += " Seen as " + ", ".join(f"{mode} ({n})" for mode, n in modes) + "."
+    # Typical: the evidence that most often stands first for this dimension, in the middle take.
+    signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
+    if dimension is GapDimension.TASK_SPECIFICATION:
+        signals = {"end_distance_m"}
+    firsts = [next((e for e in t.evidence if e.signal in signals), None) for t in mine]
+    found = [e for e in firsts if e is not None]
+    if not found:
+        return text
+    name = Counter(e.signal for e in found).most_common(1)[0][0]
+    same = sorted((e for e in found if e.signal == name), key=lambda e: (e.value, e.message))
+    return f"{text} Typical: {same[len(same) // 2].message}."
+
+
+def _verdict_words(
+    dimension: GapDimension,
+    quota: DimensionQuota,
+    curve: Curve,
+    fixed: ExpectedValue,
+    image_policy: bool,
+) -> str:
+    """Return what follows from the evidence.
+
+    Args:
+        fixed: share of the dimension's failures that the quota's takes fix.
+    """
+    chance = f"{curve.responds:.0%}"
+    part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
+    match quota.decision:
+        case Decision.NOT_FIXED:
+            why = why_no_response(dimension, image_policy)
+            likely = "don't" if curve.responds < 0.2 else "probably don't"
+            return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."
+        case Decision.UNCLEAR:
+            return "Too few failures with a named cause to pay for demonstrations yet."
+        case Decision.NOT_WORTH:
+            return (
+                f"Demonstrations aren't worth their time here: a first take is expected to bring "
+                f"{quota.next_gain:.2g} points."
+            )
+        case Decision.NO_BUDGET:
+            return f"The budget goes elsewhere; a take would bring {quota.next_gain:.2g} points."
+        case Decision.RECORD:
+            return f"{quota.takes} takes are expected to fix {part}."
+        case Decision.PILOT | Decision.TRY:
+            unsure = "The failures lean to this, and hardly one is clear enough to name it"
+            if quota.decision is Decision.PILOT:
+                unsure = f"Open whether demonstrations fix this (chance {chance})"
+            return (
+                f"{unsure}: record {quota.first}, adapt, roll out {PILOT_ROLLOUTS}, and plan again "
+                f"with gaploop plan --results: up to {quota.takes - quota.first} more if they "
+                f"helped, none if not. All {quota.takes} are expected to fix {part}."
+            )
+
+
+def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float) -> str:
+    """Return why the plan ends where it does."""
+    may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
+    open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
+    if not open_ones:
+        unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
+    dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
+    gain = open_ones[dimension].next_gain
+    what = f"the next take ({dimension.value}) is expected to bring {gain:.2g} points"
+    if gain >= least_gain > 0:
+        return f"The budget ends it: {what}, still worth its time (from {least_gain:g} points on)."
+    return f"Stop here: {what}, below {least_gain:g}. More demonstrations aren't worth their time."
+
+
+def _notes(
+    failures: Failures, summary: Mapping[str, Any], effort: RecordingEffort
+) -> tuple[str, ...]:
+    """Return what else to know, or to find out first."""
+    n, named = len(failures.takes), len(failures.named)
+    unseen: Mapping[str, int] = summary.get("unseen", {})
+    channels = ""
+    if unseen:
+        names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
+        channels = f" What the takes have no channel for: {'; '.join(names)}."
+    notes = []
+    if named < LEAST_TAKES:
+        notes.append(
+            f"Find out first: {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
+            "before more than a few takes are paid for. Roll out ten more and diagnose again, or "
+            f"label what you saw (gaploop label).{channels}"
+        )
+    elif 3 * named < 2 * n:
+        notes.append(
+            f"{n - named} of {n} failures have no named cause; they count by their posterior. "
+            f"Label a dozen by hand before a long campaign (gaploop label).{channels}"
+        )
+    if not failures.rate_known:
+        notes.append(
+            "No rollout that was diagnosed succeeded: points are of success if these were all the "
+            "rollouts there were, else of the failures alone."
+        )
+    if not effort.measured:
+        notes.append(
+            f"Times are {effort.take.basis} ({effort.take.mean_s:.0f} s a take, "
+            f"{effort.reset.mean_s:.0f} s to reset): --takes=DIR measures them from takes."
+        )
+    if summary.get("sim_to_sim"):
+        notes.append("Sim-to-sim: diagnosed on the embedded cell, no evidence about a real robot.")
+    return tuple(notes)

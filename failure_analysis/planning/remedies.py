@@ -1,16 +1,26 @@
 """What fixes each dimension: how to record demonstrations against it, or what to do instead.
 
+And under which conditions its takes are recorded (`setups_for`).
+
 The words follow `core.vocabulary`'s remedies; the tests are the cheapest that tell whether the
 remedy is the right one.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from gaploop.core.plan import every_value
+from gaploop.core.station import NAMED_CONDITIONS, Station
 from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.failures import CAUSES, Failures
+
+NOBODY: Final = "none"
+"""The `human` condition in which nobody is there: nothing to record against people."""
 
 D = GapDimension
 
@@ -143,3 +153,116 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "Let two people judge the same ten takes without talking: do they agree?",
     ),
 }
+
+
+@dataclass(frozen=True)
+class SetupTakes:
+    """Takes that share their conditions.
+
+    Attributes:
+        conditions: what holds for all of them.
+        vary: condition to the values it takes in turn.
+        mass: share of the dimension's failures that they are recorded against.
+        suffix: what tells the part's item from others of its dimension; "" for an only one.
+    """
+
+    conditions: Mapping[str, Any]
+    vary: Mapping[str, tuple[Any, ...]]
+    mass: float = 1.0
+    suffix: str = ""
+
+    def every(self) -> list[dict[str, Any]]:
+        """Return all set-ups."""
+        combinations = itertools.product(*self.vary.values())
+        return [{**self.conditions, **dict(zip(self.vary, c, strict=True))} for c in combinations]
+
+
+@dataclass(frozen=True)
+class Setups:
+    """How a dimension's takes are shared out; masses sum to 1."""
+
+    parts: tuple[SetupTakes, ...]
+
+    def every(self) -> list[dict[str, Any]]:
+        """Return all set-ups of all parts."""
+        return [setup for part in self.parts for setup in part.every()]
+
+
+def setups_for(
+    dimension: GapDimension,
+    failures: Failures,
+    conditions: Mapping[str, Mapping[str, Any]],
+    station: Station,
+) -> Setups:
+    """Return how a dimension's takes are shared out among conditions.
+
+    Takes are recorded under what all failures had in common: the gap is in the station as it
+    stands. Where failures differ in the condition that matters for the dimension, takes follow the
+    failures; where nothing is known of it, they are spread over what the station can set up.
+
+    Args:
+        conditions: uid of a failed take to what was set up.
+    """
+    remedy = REMEDIES[dimension]
+    shared = common_conditions(failures, conditions)
+    masses = mass_by_value(failures, conditions, dimension, remedy.split_by)
+    names = [*remedy.vary]
+    if not masses and remedy.split_by in NAMED_CONDITIONS and remedy.split_by not in names:
+        names.insert(0, remedy.split_by)
+    if len(masses) > 1:
+        names = [n for n in names if n != remedy.split_by]
+    vary = {n: _values(n, station) for n in names if n not in shared and _values(n, station)}
+    if len(masses) < 2:
+        return Setups((SetupTakes(shared, vary),))
+    name = remedy.split_by
+    return Setups(
+        tuple(
+            SetupTakes({**shared, name: value}, vary, mass, f":{name}={value}")
+            for value, mass in masses
+        )
+    )
+
+
+def _values(name: str, station: Station) -> tuple[Any, ...]:
+    return tuple(v for v in every_value(name, station) if (name, v) != ("human", NOBODY))
+
+
+def mass_by_value(
+    failures: Failures,
+    conditions: Mapping[str, Mapping[str, Any]],
+    dimension: GapDimension,
+    name: str,
+) -> list[tuple[Any, float]]:
+    """Return how much of a dimension's failures fell under each value of a condition.
+
+    Args:
+        conditions: uid to what was set up; failures it doesn't know are left out.
+        name: the condition.
+
+    Returns:
+        (value, share) in falling order of share; shares sum to 1 unless there are none.
+    """
+    column, values = CAUSES.index(dimension), {}
+    mass: Counter[str] = Counter()
+    for take, row in zip(failures.takes, failures.posteriors, strict=True):
+        if name in conditions.get(take.uid, {}):
+            value = conditions[take.uid][name]
+            values[repr(value)] = value
+            mass[repr(value)] += row[column]
+    total = sum(mass.values())
+    ranked = sorted(mass.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [(values[key], m / total) for key, m in ranked] if total > 0 else []
+
+
+def common_conditions(
+    failures: Failures, conditions: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the conditions that were the same in every failure."""
+    known = [conditions[t.uid] for t in failures.takes if t.uid in conditions]
+    if not known:
+        return {}
+    return {
+        name: value
+        for name, value in sorted(known[0].items())
+        if all(name in other and other[name] == value for other in known)
+    }

@@ -9,11 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from gaploop.core.vocabulary import Outcome
-from gaploop.datasets.labels.query import matching
-from gaploop.datasets.labels.query_fields import Facts
+from gaploop.datasets.labels.query import Facts, matching
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
-from gaploop.failure_analysis.review.label_store import LabelStore
 
 ANY: Final = ""
 SETTLED: Final = (Outcome.SUCCESS, Outcome.DISCARDED)
@@ -97,11 +95,6 @@ class Listed:
         return self.found.top if self.found else ""
 
 
-def listed(book: LabelStore, uid: str, found: Mapping[str, TakeDiagnosis]) -> Listed:
-    """Return a take as the list shows it."""
-    return Listed(book.episode(uid), book.done(uid), bool(book.differ(uid)), found.get(uid))
-
-
 def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:
     """Return the takes that a filter asks for, those that need a person first.
 
@@ -159,14 +152,14 @@ def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:
         return [True] * len(takes)
     if any(sign in text for sign in ("==", "!=", "<", ">", " in ")):
         return matching(text, Facts.of_episodes([t.episode for t in takes]), "Search")
-    words = text.casefold().split()
-    return [all(word in _haystack(take.episode) for word in words) for take in takes]
-
-
-def _haystack(episode: EpisodeRow) -> str:
-    info = episode.info
-    known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
-    return " ".join((*known, *_conditions(info.conditions), f"#{episode.index}")).casefold()
+    words, found = text.casefold().split(), []
+    for take in takes:
+        info = take.episode.info
+        known = (info.uid, info.task, info.operator, info.session, info.policy, info.plan)
+        searched = (*known, *_conditions(info.conditions), f"#{take.episode.index}")
+        haystack = " ".join(searched).casefold()
+        found.append(all(word in haystack for word in words))
+    return found
 
 
 @dataclass(frozen=True)

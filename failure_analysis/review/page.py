@@ -2,23 +2,442 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import nicegui.elements.echart  # noqa: F401  (player.js imports ECharts by the name it gets here)
 from nicegui import background_tasks, run, ui
+from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.review import dialogs
-from gaploop.failure_analysis.review.choice import Filter, Who
-from gaploop.failure_analysis.review.keys import BY_KEY, Key
-from gaploop.failure_analysis.review.panel import Open, TakePanel
+from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome
+from gaploop.failure_analysis.diagnosis import NO_MODE
+from gaploop.failure_analysis.review.choice import Filter, Listed, Options, Who
+from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of, words
+from gaploop.failure_analysis.review.label_session import (
+    STEP,
+    LabelSaver,
+    LabelSession,
+    Progress,
+    Said,
+    TakeStatement,
+)
 from gaploop.failure_analysis.review.site import ReviewSite
-from gaploop.failure_analysis.review.statement import STEP, TakeStatement
-from gaploop.failure_analysis.review.widgets import TakeList, TakePlayer
-from gaploop.failure_analysis.review.wording import filter_choices, progress_text, row, saving_text
+from gaploop.failure_analysis.review.takes import Prepared
+
+WINDOW: Final = 80
+"""Rows that the browser holds at once."""
+
+
+class TakeList(Element, component="take_list.js"):
+    """A list of any length, of which only the rows around what can be seen are sent.
+
+    Args:
+        row: from a place in the list to what its row shows.
+        on_pick: called with the uid of a row that is clicked.
+    """
+
+    def __init__(
+        self, row: Callable[[int], Mapping[str, str]], on_pick: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self._row = row
+        self._total = 0
+        self._first = 0
+        self.props.update(total=0, first=0, rows="[]", selected="", nothing="")
+        self.on("pick", lambda event: on_pick(str(event.args)))
+        self.on("window", lambda event: self._move(int(event.args)))
+
+    def show(self, total: int, selected: str, place: int, nothing: str = "") -> None:
+        """Show a list anew.
+
+        Args:
+            total: how many rows it has.
+            selected: uid of the one that is open.
+            place: where that one stands; scrolled to.
+            nothing: said where there is no row.
+        """
+        self._total = total
+        if not self._first <= place < self._first + WINDOW - WINDOW // 4:
+            self._first = max(0, min(place - WINDOW // 3, total - WINDOW))
+        self.props.update(total=total, selected=selected, nothing=nothing)
+        self._send()
+        self.run_method("reveal", place)
+
+    def refresh(self, selected: str) -> None:
+        """Show the rows anew, without moving."""
+        self.props.update(selected=selected)
+        self._send()
+
+    def _move(self, top: int) -> None:
+        self._first = max(0, min(top - WINDOW // 3, self._total - WINDOW))
+        self._send()
+
+    def _send(self) -> None:
+        last = min(self._first + WINDOW, self._total)
+        rows = [dict(self._row(place)) for place in range(self._first, last)]
+        # As text: NiceGUI would watch every one of its values for changes.
+        self.props.update(first=self._first, rows=json.dumps(rows))
+
+
+class TakePlayer(Element, component="player.js"):
+    """The videos of a take with its signals below, and every key of the page.
+
+    Args:
+        on_key: called with the name of every key that isn't the player's own.
+    """
+
+    def __init__(self, on_key: Callable[[str], None]) -> None:
+        super().__init__()
+        keys = {name: key.value if key.action == PLAYER else "" for name, key in BY_KEY.items()}
+        self.props.update(keys=keys)
+        self.show("", Prepared({}, (), 1.0))
+        self.on("key", lambda event: on_key(str(event.args)))
+
+    def show(self, uid: str, shown: Prepared) -> None:
+        """Show a take from its first frame on."""
+        cameras: list[dict[str, Any]] = [{"name": n, "src": a} for n, a in shown.cameras.items()]
+        self.props.update(
+            uid=uid,
+            cameras=cameras,
+            frame_t_s=[round(float(t), 4) for t in shown.frame_t_s],
+            fps=shown.fps,
+            signals=shown.signals,
+            marks=[list(mark) for mark in shown.marks],
+            message=shown.message,
+        )
+
+
+class KeyHelp:
+    """Every key, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self.box = ui.dialog()
+        self._made = False
+
+    def open(self) -> None:
+        """Show it."""
+        if not self._made:
+            self._made = True
+            with self.box, ui.card().classes("sheet keys"):
+                for group in GROUPS:
+                    with ui.element("section"):
+                        TextElement(tag="h3", text=group)
+                        for key in (k for k in KEYS if k.group == group):
+                            with ui.element("div").classes("key"):
+                                TextElement(tag="kbd", text=key.cap)
+                                TextElement(tag="span", text=key.says)
+        self.box.open()
+
+
+class AgreementTable:
+    """Kappa and raw agreement, over the takes whose labels the labeller may see."""
+
+    def __init__(self, session: LabelSession) -> None:
+        self._session = session
+        self.box = ui.dialog()
+        with self.box:
+            self._card = ui.card().classes("sheet")
+
+    def open(self) -> None:
+        """Compute it and show it."""
+        self.box.open()
+        background_tasks.create(self._fill())
+
+    async def _fill(self) -> None:
+        found = await run.io_bound(self._session.agreement)
+        self._card.clear()
+        with self._card:
+            TextElement(tag="h3", text="How far people agree")
+            if not found:
+                TextElement(tag="p", text="Nobody to compare: it takes two people's labels.")
+                return
+            rows = []
+            for one in (a for a in found if a.takes):
+                low, high = one.raw_interval
+                below, above = one.kappa_interval
+                kappa = f"{one.kappa:.2f} [{below:.2f}, {above:.2f}]"
+                rows.append(
+                    {
+                        "id": f"{one.field} {one.authors}",
+                        "field": words(one.field),
+                        "people": ", ".join(one.authors),
+                        "takes": str(one.takes),
+                        "raw": f"{one.raw:.0%} [{low:.0%}, {high:.0%}]",
+                        "kappa": "always one word" if math.isnan(one.kappa) else kappa,
+                    }
+                )
+            ui.table(columns=_COLUMNS, rows=rows, row_key="id").props("flat dense")
+            TextElement(
+                tag="p",
+                text="In brackets 95 % intervals. Kappa: 1 is full agreement, 0 is chance. Only "
+                "takes that you have labelled count, unless others' labels are shown.",
+            ).classes("quiet")
+
+
+_COLUMNS = [
+    {"name": name, "label": label, "field": name, "align": "left"}
+    for name, label in (
+        ("field", ""),
+        ("people", "people"),
+        ("takes", "takes"),
+        ("raw", "agree"),
+        ("kappa", "kappa"),
+    )
+]
+
+
+LEAST_SHARE: Final = 0.05
+"""Shares below this aren't drawn."""
+MOST_EVIDENCE: Final = 4
+MOST_LETTERS: Final = 22
+"""Of a policy's or session's name."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """What is open in the page.
+
+    Attributes:
+        take: as the labeller sees it.
+        draft: what Enter would save.
+        touched: the draft was changed by hand.
+        own: what the labeller has said.
+        others: what others say, by author, as far as it may be seen.
+        differ: fields on which people differ.
+        waiting: the take is about to be diagnosed.
+        suggestions: suggestions are shown at all.
+    """
+
+    take: Listed
+    draft: TakeStatement
+    touched: bool
+    own: Said
+    others: Mapping[str, Said]
+    differ: tuple[str, ...]
+    waiting: bool
+    suggestions: bool
+
+
+class Chip:
+    """A word that can be said, with its key; lit while it is said."""
+
+    def __init__(self, key: Key, press: Callable[[Key], None]) -> None:
+        self.key = key
+        self._box = ui.element("div").classes("chip").props("role=button")
+        self._box.on("click", lambda: press(key))
+        with self._box:
+            TextElement(tag="kbd", text=key.cap)
+            TextElement(tag="span", text=key.says)
+            self._weight = TextElement(tag="b", text="")
+        if key.action == "dimension":
+            self._box.props["title"] = DIMENSIONS[GapDimension(key.value)].definition
+
+    def show(self, on: bool, weight: str = "") -> None:
+        """Light it or not."""
+        self._box.classes(add="on" if on else "", remove="" if on else "on")
+        self._weight.set_text(weight)
+
+
+class TakePanel:
+    """Shows what is open; says which key was clicked.
+
+    Args:
+        press: called with the key of a chip that was clicked.
+        on_note: called with the note while it is written.
+    """
+
+    def __init__(self, press: Callable[[Key], None], on_note: Callable[[str], None]) -> None:
+        self._shown: tuple[object, ...] = ()
+        self._chips: list[Chip] = []
+        with ui.element("div").classes("panel"):
+            self._head = ui.element("div").classes("head")
+            self._suggestion = ui.element("div").classes("suggestion")
+            with ui.element("div").classes("label"):
+                self._title = TextElement(tag="h3", text="Your label")
+                for action in ("outcome", "mode", "phase", "dimension"):
+                    with ui.element("div").classes(f"chips {action}"):
+                        self._chips += [Chip(key, press) for key in KEYS if key.action == action]
+                self.note = ui.input(placeholder=f"Note ({cap_of('note', '')})")
+                self.note.props("dense outlined debounce=150").classes("note")
+                self.note.on_value_change(lambda event: on_note(event.value or ""))
+                save = next(key for key in KEYS if key.action == "save")
+                self._save = ui.element("div").classes("save").props("role=button")
+                self._save.on("click", lambda: press(save))
+                with self._save:
+                    TextElement(tag="kbd", text="Enter")
+                    self._save_text = TextElement(tag="span", text="")
+            self._others = ui.element("div").classes("others")
+
+    def show(self, now: Open) -> None:
+        """Show a take and what is said about it."""
+        shown = (now.take, now.waiting)
+        if shown != self._shown:
+            self._shown = shown
+            _refill(self._head, lambda: _head(now.take))
+            _refill(self._suggestion, lambda: _suggestion(now))
+        _refill(self._others, lambda: _others(now))
+        draft = now.draft
+        for chip in self._chips:
+            value = chip.key.value
+            weight = draft.dimensions.get(value) if chip.key.action == "dimension" else None
+            said = (draft.outcome, draft.failure_mode, draft.phase)
+            chip.show(
+                weight is not None or (chip.key.action != "dimension" and value in said),
+                "" if weight is None else f"{weight:.2g}",
+            )
+        title = "Your label (as suggested)" if draft.failure_mode else "Your label"
+        if now.touched:
+            title = "Your label (changed, not saved)"
+        elif now.own:
+            title = "Your label (saved)"
+        self._title.set_text(title)
+        self._save_text.set_text("save again, next" if now.own else "save, next")
+        if self.note.value != draft.note:
+            self.note.set_value(draft.note)
+
+
+def _refill(box: ui.element, fill: Callable[[], None]) -> None:
+    box.clear()
+    with box:
+        fill()
+
+
+def _text(words_: str, kind: str = "", tag: str = "div") -> None:
+    TextElement(tag=tag, text=words_).classes(kind)
+
+
+def _head(take: Listed) -> None:
+    episode, info = take.episode, take.episode.info
+    title = TextElement(tag="h2", text=f"#{episode.index} · {episode.outcome.value}")
+    title.props["title"] = info.uid
+    _text(info.task or "no task", "task")
+    seconds = f"{episode.length / info.fps:.1f} s" if episode.length and info.fps else ""
+    facts = [info.kind.value, info.domain.value.replace("_", "-"), seconds, info.robot_type]
+    named = {"policy": info.policy, "session": info.session, "operator": info.operator}
+    for what, name in named.items():
+        if name:  # without the end of a hash or uid in it
+            short = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+            facts.append(f"{what} {short}")
+    _text(" · ".join(fact for fact in facts if fact), "facts")
+    if info.conditions:
+        _text(", ".join(f"{words(k)} {v}" for k, v in info.conditions.items()), "facts")
+
+
+def _suggestion(now: Open) -> None:
+    found = now.take.found
+    if not now.suggestions:
+        return
+    _text("Suggested", tag="h3")
+    if found is None:
+        missing = "looking at it …" if now.waiting else "nothing: this take isn't diagnosed"
+        _text(missing, "quiet")
+        return
+    mode = "no failure seen" if found.mode == NO_MODE else words(found.mode)
+    when = f" in {found.phase}" if found.phase else ""
+    why = "no clear cause" if found.abstained else words(found.top)
+    _text(f"{mode}{when}: {why}", "verdict")
+    shares = sorted(found.dimensions.items(), key=lambda pair: -pair[1])
+    shown = [(words(n), share) for n, share in shares if share >= LEAST_SHARE][:4]
+    for name, share in [*shown, ("none of these", found.none)]:
+        with ui.element("div").classes("bar"):
+            _text(name, "name", "span")
+            with ui.element("span").classes("track"):
+                ui.element("i").style(f"width: {share:.0%}")
+            _text(f"{share:.0%}", "share", "span")
+    for seen in found.evidence[:MOST_EVIDENCE]:
+        _text(seen.message, "evidence")
+    if found.unseen:
+        _text(f"Not seen: {', '.join(found.unseen)}", "quiet")
+
+
+def _others(now: Open) -> None:
+    for author, said in now.others.items():
+        _text(f"{author} says", tag="h3")
+        for name, event in said.items():
+            if isinstance(event.value, Mapping):
+                value = ", ".join(f"{words(n)} {weight:.2g}" for n, weight in event.value.items())
+            else:
+                value = str(event.value)
+                value = words(value) if value in set(FailureMode) else value
+            if value:
+                kind = "differs" if name in now.differ else "same"
+                _text(f"{words(name)}: {value}", kind)
+        note = next((event.note for event in said.values() if event.note), "")
+        if note:
+            _text(f"“{note}”", "quiet")
+
+
+def row(take: Listed) -> dict[str, str]:
+    """Return what a take's row in the list shows."""
+    outcome = take.episode.outcome
+    mark, state, says = "", "", ""
+    if take.differ:
+        mark, state, says = "≠", "differ", "people disagree"
+    elif take.done:
+        mark, state, says = "✓", "done", "labelled by you"
+    elif take.needs:
+        mark, state, says = "●", "needs", "needs you"
+    return {
+        "uid": take.uid,
+        "number": f"#{take.episode.index}",
+        "mark": mark,
+        "state": f"{state} {outcome.value} {'' if take.episode.failure_mode else 'guess'}",
+        "what": words(take.mode or outcome.value),
+        "why": words(take.why),
+        "says": says,
+    }
+
+
+def filter_choices(offered: Options) -> list[tuple[str, str, dict[str, str]]]:
+    """Return each filter's field, label and values with the words for them."""
+
+    def plain(values: tuple[str, ...]) -> dict[str, str]:
+        return {value: words(value) for value in values}
+
+    def same(values: tuple[str, ...]) -> dict[str, str]:
+        return {value: value for value in values}
+
+    return [
+        ("who", "show", {who.value: who.value for who in Who}),
+        ("outcome", "outcome", plain(offered.outcomes)),
+        ("mode", "mode", plain(offered.modes)),
+        ("dimension", "dimension", plain(offered.dimensions)),
+        ("condition", "condition", same(offered.conditions)),
+        ("session", "session", same(offered.sessions)),
+        ("policy", "policy", same(offered.policies)),
+    ]
+
+
+def progress_text(now: Progress, listed: int) -> str:
+    """Return how far one is with the takes that are listed."""
+    parts = [f"{now.done} of {now.total} labelled", f"{listed} listed"]
+    if now.rate_per_min:
+        parts.append(f"{now.rate_per_min:.1f} a minute")
+        if now.left_s is not None and now.done < now.total:
+            parts.append(f"{max(1, math.ceil(now.left_s / 60))} min left")
+    return " · ".join(parts)
+
+
+def saving_text(saver: LabelSaver, trouble: str) -> tuple[str, bool]:
+    """Return whether everything is on disk, in words, and whether something is wrong.
+
+    Args:
+        saver: who writes labels.
+        trouble: what else is wrong, or "".
+    """
+    wrong = saver.trouble or trouble
+    if wrong:
+        kept = f" {saver.waiting} not saved yet, kept here." if saver.waiting else ""
+        return f"{wrong}{kept}", True
+    if saver.waiting:
+        return "saving …", False
+    return (f"saved {saver.saved}" if saver.saved else ""), False
+
 
 AHEAD: Final = 2
 """Takes that are read ahead."""
@@ -33,7 +452,7 @@ class ReviewPage:
 
     def __init__(self, site: ReviewSite) -> None:
         self._site = site
-        self._desk = site.desk
+        self._session = site.session
         self._filter = Filter()
         self._refused: str | None = None  # why a search can't be understood
         self._uids: list[str] = []
@@ -54,9 +473,9 @@ class ReviewPage:
     def _build(self) -> None:
         with ui.element("div").classes("page"):
             with ui.element("header"):
-                folder = self._desk.folder
+                folder = self._session.store
                 TextElement(tag="b", text=folder.root.name).props["title"] = str(folder.root)
-                TextElement(tag="span", text=f"labelled by {self._desk.author}").classes("quiet")
+                TextElement(tag="span", text=f"labelled by {self._session.author}").classes("quiet")
                 with ui.element("div").classes("progress"):
                     self._bar = ui.element("i")
                 self._progress = TextElement(tag="span", text="").classes("count")
@@ -67,12 +486,12 @@ class ReviewPage:
                 button.on("click", lambda: self.press("?"))
             with ui.element("nav"):
                 self._filters()
-                self._list = TakeList(lambda n: row(self._desk.take(self._uids[n])), self.open)
+                self._list = TakeList(lambda n: row(self._session.take(self._uids[n])), self.open)
             with ui.element("main"):
                 self._player = TakePlayer(self.press)
             self._panel = TakePanel(self._do, self._noted)
-            self._help = dialogs.KeyHelp()
-            self._agreement = dialogs.AgreementTable(self._desk)
+            self._help = KeyHelp()
+            self._agreement = AgreementTable(self._session)
 
     def _filters(self) -> None:
         offered = self._site.offered
@@ -104,7 +523,7 @@ class ReviewPage:
 
     def _choose(self, by: Filter) -> None:
         try:
-            self._uids = self._desk.choose(by)
+            self._uids = self._session.choose(by)
         except UnusableInputError as error:
             self._refused = str(error)
             return
@@ -120,7 +539,7 @@ class ReviewPage:
         self._say_progress()
 
     def _list_again(self) -> None:
-        nothing = "No take matches." if any(_asked(self._filter)) else "No takes here."
+        nothing = "No takes here." if self._filter == Filter() else "No take matches."
         self._list.show(len(self._uids), self._uid, self._place.get(self._uid, 0), nothing)
 
     def open(self, uid: str) -> None:
@@ -131,18 +550,18 @@ class ReviewPage:
         background_tasks.create(self._load(uid))
 
     def _start_over(self) -> None:
-        self._draft, self._touched = self._desk.starting_point(self._uid), False
+        self._draft, self._touched = self._session.starting_point(self._uid), False
         self._last_dimension = next(iter(self._draft.dimensions), "")
         self._show_panel()
 
     async def _load(self, uid: str) -> None:
-        episode = self._desk.take(uid).episode
+        episode = self._session.take(uid).episode
         prepared = await run.io_bound(self._site.preparer.take, episode)
         if prepared is None or uid != self._uid or self._client.is_deleted:
             return  # None: the page is closing
         self._player.show(uid, prepared)
-        for later in [u for u in self._ahead()[1:] if self._desk.take(u).needs][:AHEAD]:
-            await run.io_bound(self._site.preparer.ahead, self._desk.take(later).episode)
+        for later in [u for u in self._ahead()[1:] if self._session.take(u).needs][:AHEAD]:
+            await run.io_bound(self._site.preparer.ahead, self._session.take(later).episode)
             if uid != self._uid:
                 return
 
@@ -168,13 +587,21 @@ class ReviewPage:
     def _do(self, key: Key) -> None:
         if key.action in _DRAFTS:
             if self._uid:
-                self._edit(key)
+                if key.action == "weight":
+                    by = STEP if key.value == "+" else -STEP
+                    self._draft = self._draft.heavier(self._last_dimension, by)
+                else:
+                    self._draft = _DRAFTS[key.action](self._draft, key.value)
+                if key.action == "dimension":
+                    self._last_dimension = key.value
+                self._touched = True
+                self._show_panel()
             return
         page_wide: Mapping[str, Callable[[], object]] = {
             "save": self._save,
             "reset": self._start_over,
-            "undo": lambda: self._taken_back(self._desk.undo(), "Nothing of yours is left."),
-            "redo": lambda: self._taken_back(self._desk.redo(), "Nothing was taken back."),
+            "undo": lambda: self._taken_back(self._session.undo(), "Nothing of yours is left."),
+            "redo": lambda: self._taken_back(self._session.redo(), "Nothing was taken back."),
             "next": self._next,
             "move": lambda: self._move(int(key.value)),
             "note": lambda: self._panel.note.run_method("focus"),
@@ -186,32 +613,25 @@ class ReviewPage:
         if self._uid or key.action in ("search", "help", "disagreements", "agreement", "undo"):
             page_wide[key.action]()
 
-    def _edit(self, key: Key) -> None:
-        if key.action == "weight":
-            by = STEP if key.value == "+" else -STEP
-            self._draft = self._draft.heavier(self._last_dimension, by)
-        else:
-            self._draft = _DRAFTS[key.action](self._draft, key.value)
-        if key.action == "dimension":
-            self._last_dimension = key.value
-        self._touched = True
-        self._show_panel()
-
     def _noted(self, note: str) -> None:
         if note != self._draft.note:
             self._draft, self._touched = replace(self._draft, note=note), True
             self._show_panel()
 
     def _save(self) -> None:
-        if not self._touched and not _says_something(self._draft):
+        draft = self._draft
+        says = draft.outcome in (Outcome.SUCCESS, Outcome.DISCARDED) or (
+            draft.outcome == Outcome.FAILURE and draft.failure_mode
+        )
+        if not self._touched and not says:
             self._notify("What was seen? Press a key of a mode, s for success, or n to skip.")
             return
-        self._desk.say(self._uid, self._draft)
+        self._session.say(self._uid, draft)
         self._say_progress()
         self._next()
 
     def _next(self) -> None:
-        following = (u for u in self._ahead()[1:] if self._desk.take(u).needs)
+        following = (u for u in self._ahead()[1:] if self._session.take(u).needs)
         uid = next(following, "")
         if uid:
             self.open(uid)
@@ -256,28 +676,28 @@ class ReviewPage:
             self._say_progress()
 
     def _show_panel(self) -> None:
-        take, book = self._desk.take(self._uid), self._desk.book
+        take, view = self._session.take(self._uid), self._session.view
         self._panel.show(
             Open(
                 take=take,
                 draft=self._draft,
                 touched=self._touched,
-                own=book.own(self._uid),
-                others=book.others(self._uid),
-                differ=book.differ(self._uid),
+                own=view.own(self._uid),
+                others=view.others(self._uid),
+                differ=view.differ(self._uid),
                 waiting=self._site.waits_for(self._uid),
-                suggestions=self._desk.use_suggestions,
+                suggestions=self._session.use_suggestions,
             )
         )
 
     def _say_progress(self) -> None:
-        now = self._desk.progress(self._uids)
+        now = self._session.progress(self._uids)
         self._progress.set_text(progress_text(now, len(self._uids)))
         self._bar.style(f"width: {100 * now.done / max(now.total, 1):.1f}%")
-        text, bad = saving_text(self._desk.saver, self._site.trouble)
+        text, bad = saving_text(self._session.saver, self._site.trouble)
         self._status.set_text(text)
         self._status.classes(add="bad" if bad else "", remove="" if bad else "bad")
-        self._status.props["data-saved"] = self._desk.saver.saved
+        self._status.props["data-saved"] = self._session.saver.saved
 
     def _notify(self, text: str) -> None:
         with self._client:
@@ -291,13 +711,3 @@ _DRAFTS: Final[Mapping[str, Callable[[TakeStatement, str], TakeStatement]]] = {
     "dimension": TakeStatement.with_dimension,
     "weight": lambda said, _: said,
 }
-
-
-def _says_something(said: TakeStatement) -> bool:
-    if said.outcome == Outcome.FAILURE:
-        return bool(said.failure_mode)
-    return said.outcome in (Outcome.SUCCESS, Outcome.DISCARDED)
-
-
-def _asked(by: Filter) -> list[str]:
-    return [getattr(by, field.name) for field in fields(by)]

@@ -1,27 +1,95 @@
-"""Serves the review page to this machine, until it is stopped."""
+"""Serves the review page to this machine, to whoever has the token, until it is stopped.
+
+Other users' programs and web pages that are open in the same browser are on this machine too. So
+every request, the web socket's included, needs the token: in the address at the first visit, in a
+cookie from then on. One that another page sends is refused by its origin, and one by another name
+for this machine by its host.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import html
 import secrets
 import socket
 import tempfile
 import webbrowser
 from collections.abc import AsyncIterator, Callable
+from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs, urlsplit
 
 import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.datastructures import Headers
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.review.gate import PARAMETER, TokenGate
 from gaploop.failure_analysis.review.page import ReviewPage
 from gaploop.failure_analysis.review.site import ReviewSite
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+PARAMETER: Final = "token"
+_POLICY: Final = 1008  # WebSocket close code: policy violation
+
+
+class TokenGate:
+    """ASGI middleware that answers 403 to whoever lacks the token.
+
+    Args:
+        app: what is behind it.
+        token: what lets in.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        name = f"gaploop_review_{urlsplit(f'//{host}').port or 80}"
+        refusal = ""
+        if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
+            refusal = "This page is served to this machine only."
+        elif origin and urlsplit(origin).netloc != host:
+            refusal = "Another page has no business here."
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(name)
+        except CookieError:
+            cookie = None
+        known = cookie is not None and self._is_token(cookie.value)
+        if not refusal and known:
+            await self._app(scope, receive, send)
+        elif not refusal and scope["type"] == "http" and self._in_address(scope):
+            answer = RedirectResponse(scope["path"], status_code=303)
+            answer.set_cookie(name, self._token, httponly=True, samesite="strict")
+            await answer(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": _POLICY})
+        else:
+            words = refusal or "Open the address that gaploop review printed: its token is missing."
+            await PlainTextResponse(f"{words}\n", status_code=403)(scope, receive, send)
+
+    def _in_address(self, scope: Scope) -> bool:
+        given = parse_qs(scope["query_string"].decode("latin-1")).get(PARAMETER, [""])
+        return scope["method"] == "GET" and self._is_token(given[0])
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
 
 HOST: Final = "127.0.0.1"
 PORTS: Final = 20
@@ -72,7 +140,7 @@ def build(site: ReviewSite, token: str) -> FastAPI:
             return PlainTextResponse(" ".join(str(error).split()), status_code=404)
         return FileResponse(path, media_type="video/mp4", headers={"cache-control": "no-store"})
 
-    @ui.page("/", title=f"{site.desk.folder.root.name} · gaploop review")
+    @ui.page("/", title=f"{site.session.store.root.name} · gaploop review")
     def page() -> None:
         ui.add_css(STYLE.read_text())
         ReviewPage(site)
@@ -102,9 +170,17 @@ def serve(site: ReviewSite, port: int, ready: Callable[[str], None], *, browser:
     )
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as folder:
         way_in = redirect_page(Path(folder), address) if browser else None
-        server = _Announcing(settings, lambda: _announce(address, ready, way_in))
+
+        class Announcing(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                if self.started:
+                    ready(address)
+                    if way_in is not None:
+                        webbrowser.open(way_in.as_uri())
+
         with bound, contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how it is meant to end
-            server.run(sockets=[bound])
+            Announcing(settings).run(sockets=[bound])
 
 
 def redirect_page(folder: Path, address: str) -> Path:
@@ -119,22 +195,3 @@ def redirect_page(folder: Path, address: str) -> Path:
     content = f'<!doctype html>{words}<meta http-equiv="refresh" content="0;url={there}">'
     write_atomically(page, f'{content}<a href="{there}">Open the review</a>\n', 0o600)
     return page
-
-
-def _announce(address: str, ready: Callable[[str], None], way_in: Path | None) -> None:
-    ready(address)
-    if way_in is not None:
-        webbrowser.open(way_in.as_uri())
-
-
-class _Announcing(uvicorn.Server):
-    """Says when it can be reached."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._said = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._said()

@@ -1,50 +1,124 @@
-"""What all open pages of one review share: the desk, the videos, and work in the background."""
+"""What all open pages of one review share: the session, the videos, and work in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from concurrent.futures import CancelledError
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core import platform_calls
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.vocabulary import Outcome
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
 from gaploop.failure_analysis.review.label_session import LabelSession
-from gaploop.failure_analysis.review.media import Media
-from gaploop.failure_analysis.review.prepare import Preparer
-from gaploop.failure_analysis.review.source import TakeSource
-from gaploop.failure_analysis.review.suggest import ReviewSuggester
+from gaploop.failure_analysis.review.takes import Media, Preparer, TakeSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-log = logging.getLogger(__name__)
+
+REFERENCE_TAKES: Final = 40
+"""Of the data's own takes that went well, as many as say what is usual: reading all takes long."""
+NICE: Final = 10
+"""The page comes first."""
+
 
 LOOK_S: Final = 2.0
 """How often it is looked whether others have labelled, or the folder is gone."""
+
+
+class ReviewSuggester:
+    """Diagnoses takes one at a time, in another process.
+
+    Args:
+        root: the dataset or journal.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root,))
+
+    def diagnose(self, uid: str) -> Future[TakeDiagnosis | None]:
+        """Have a take diagnosed; None where it can't be read."""
+        return self._pool.submit(_diagnose, uid)
+
+    def close(self) -> None:
+        """Stop, also in the midst of a take."""
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+class _Worker:
+    """What the suggesting process knows: the takes, and what is usual in them."""
+
+    def __init__(self, root: Path) -> None:
+        from gaploop.datasets.labels.store import open_labelled
+        from gaploop.failure_analysis.reference import choose_reference
+
+        store = open_labelled(root)
+        self._source = TakeSource(store)
+        self._episodes = {e.info.uid: e for e in store.episodes}
+        # Takes that went well, or else any: they say which station it is.
+        good = [e for e in store.episodes if e.outcome == Outcome.SUCCESS] or store.episodes
+        takes = []
+        for episode in good[:REFERENCE_TAKES]:
+            with contextlib.suppress(GaploopError, OSError):
+                takes.append(self._source.take(episode))
+        self._usual = choose_reference(takes)
+
+    def diagnose(self, uid: str) -> TakeDiagnosis | None:
+        from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
+
+        try:
+            take = self._source.take(self._episodes[uid])
+            return diagnose_take(prepared(take, self._usual), self._usual)
+        except (GaploopError, OSError, KeyError):
+            return None
+
+
+_worker: list[_Worker] = []
+
+
+def _begin(root: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle
+    platform_calls.nice(NICE)
+    _worker.append(_Worker(root))
+
+
+def _diagnose(uid: str) -> TakeDiagnosis | None:
+    return _worker[0].diagnose(uid)
+
+
+log = logging.getLogger(__name__)
 
 
 class ReviewSite:
     """One review that is being served.
 
     Args:
-        desk: the labeller's.
+        session: the labeller's.
         media_folder: where videos for the browser are kept; emptied by whoever made it.
         suggester: diagnoses takes in the background, if anyone does.
     """
 
     def __init__(
-        self, desk: LabelSession, media_folder: Path, suggester: ReviewSuggester | None
+        self, session: LabelSession, media_folder: Path, suggester: ReviewSuggester | None
     ) -> None:
-        self.desk = desk
-        self.source = TakeSource(desk.folder)
+        self.session = session
+        self.source = TakeSource(session.store)
         self.media = Media(media_folder)
         self.preparer = Preparer(self.source, self.media)
-        self.offered = offered(desk.takes())
+        self.offered = offered(session.takes())
         self.suggester = suggester
         self.trouble = ""
         self.pages: list[Callable[[set[str]], None]] = []
@@ -54,7 +128,7 @@ class ReviewSite:
         self._given_up: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        desk.saver.on_change = self.tell_from_thread
+        session.saver.on_change = self.tell_from_thread
 
     def video(self, uid: str, camera: str) -> Path:
         """Return the file with a take's video of one camera.
@@ -64,9 +138,9 @@ class ReviewSite:
                 read.
             OSError: there is no room, or it is gone.
         """
-        if uid not in self.desk.book:
+        if uid not in self.session.view:
             raise UnusableInputError("There is no such take.")
-        for picture in self.source.pictures(self.desk.take(uid).episode):
+        for picture in self.source.pictures(self.session.take(uid).episode):
             if picture.camera == camera:
                 self.source.inside(picture.path)
                 return self.media.video(uid, picture)
@@ -100,7 +174,7 @@ class ReviewSite:
         return self.suggester is not None and self._wanted(uid)
 
     def _wanted(self, uid: str) -> bool:
-        take = self.desk.take(uid)
+        take = self.session.take(uid)
         return take.needs and take.found is None and uid not in self._given_up
 
     async def _watch(self) -> None:
@@ -109,9 +183,9 @@ class ReviewSite:
             changed: set[str] = set()
             before = self.trouble
             try:
-                if not self.desk.folder.root.is_dir():
-                    raise UnusableInputError(f"{self.desk.folder.root} is gone. Bring it back.")
-                changed = self.desk.refresh()
+                if not self.session.store.root.is_dir():
+                    raise UnusableInputError(f"{self.session.store.root} is gone. Bring it back.")
+                changed = self.session.refresh()
                 self.trouble = ""
             except (OSError, UnusableInputError) as error:
                 self.trouble = " ".join(str(error).split())
@@ -132,5 +206,5 @@ class ReviewSite:
             if found is None:
                 self._given_up.add(uid)
             else:
-                self.desk.diagnosed(found)
+                self.session.diagnosed(found)
             self.tell({uid})

@@ -1,22 +1,38 @@
-"""Signals of the drives and their sensors: what was commanded against what was read."""
+"""Signals of the arm: what was commanded against what was read, how it moved, what drives drew."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView
 
 NAN = float("nan")
+SHAKE_HZ: Final = 2.5
+"""An arm that is told to move smoothly has little motion above this [Hz]."""
+STILL_RAD_S: Final = 0.05
+"""Slower than this a joint stands."""
+TURNING_RAD_S: Final = 0.1
+"""A direction change counts between motions faster than this, so that noise doesn't."""
+SHAKING_RAD_S: Final = 0.05
+"""Rms speed above 2.5 Hz below which there is no oscillation whose frequency could be told."""
+TRANSIENT_S: Final = 0.04
+"""Time over which a change counts as sudden: two policy frames at 50 Hz."""
+STEP_S: Final = 0.04
+"""Path lengths are taken over steps this long, so that noise adds little to them."""
 
 
 def _motion(view: TakeView) -> ArmMotion:
-    assert_motion = view.motion
-    if assert_motion is None:  # measure() asks only where the channel exists
+    motion = view.motion
+    if motion is None:  # measure() asks only where the channel exists
         raise LookupError("no joint commands with readings")
-    return assert_motion
+    return motion
 
 
 def _joint_median(values: FloatArray, mask: NDArray[np.bool_], least: int = 10) -> FloatArray:
@@ -31,6 +47,32 @@ def _joint_median(values: FloatArray, mask: NDArray[np.bool_], least: int = 10) 
 
 def _largest(values: FloatArray) -> float:
     return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else NAN
+
+
+@lru_cache(maxsize=8)
+def high_pass_filter(rate_hz: float) -> tuple[FloatArray, FloatArray]:
+    """Return numerator and denominator of a second-order Butterworth high pass."""
+    from scipy.signal import butter
+
+    b, a = butter(2, min(SHAKE_HZ, 0.4 * rate_hz), "high", fs=rate_hz)
+    return np.asarray(b, dtype=np.float64), np.asarray(a, dtype=np.float64)
+
+
+def shaking_rad_s(values_rad: FloatArray, rate_hz: float) -> FloatArray:
+    """Return the part of the speed of `values_rad`, shape (n, k), above `SHAKE_HZ` [rad/s].
+
+    Backward differences, then a causal filter: a running rollout has the same numbers.
+    """
+    from scipy.signal import lfilter
+
+    speed = np.diff(values_rad, axis=0, prepend=values_rad[:1]) * rate_hz
+    return np.asarray(lfilter(*high_pass_filter(round(rate_hz, 6)), speed, axis=0))
+
+
+def longest_run(flags: NDArray[np.bool_]) -> int:
+    """Return the length of the longest stretch in which `flags`, shape (n,), hold."""
+    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
+    return int((edges[1::2] - edges[::2]).max(initial=0))
 
 
 @signal("lag_s", "s", "motion", 0.003, "motion follows the command {value} late")
@@ -157,12 +199,14 @@ def speed_gain(view: TakeView) -> float:
 @signal("oscillation_rad", "rad", "motion", 0.001, "the arm shakes by {value} rms")
 def oscillation_rad(view: TakeView) -> float:
     """Rms of the readings above about 2.5 Hz beyond what the command asked for."""
+    from scipy.ndimage import uniform_filter1d
+
     motion = _motion(view)
-    width = max(3, round(0.4 * motion.rate_hz))
-    shake = [
-        _rms_above(values[:, motion.arm_joints], width)
-        for values in (motion.position_rad, motion.sent_rad)
-    ]
+    width, shake = max(3, round(0.4 * motion.rate_hz)), list[float]()
+    for values in (motion.position_rad, motion.sent_rad):
+        arm = values[:, motion.arm_joints]
+        rest = arm - uniform_filter1d(arm, width, axis=0)
+        shake.append(float(np.sqrt(np.mean(rest**2))))
     return float(np.sqrt(max(0.0, shake[0] ** 2 - shake[1] ** 2)))
 
 
@@ -180,7 +224,7 @@ def stall_s(view: TakeView) -> float:
     """Longest time a joint stands still over 4 degrees short of a resting command."""
     motion = _motion(view)
     short = motion.slow & (np.abs(motion.residual_rad) > np.deg2rad(4.0))
-    return _longest_run(short[:, motion.arm_joints].any(axis=1)) / motion.rate_hz
+    return longest_run(short[:, motion.arm_joints].any(axis=1)) / motion.rate_hz
 
 
 @signal("idle_end_s", "s", "motion", 0.3, "the arm stands still for the last {value}")
@@ -221,12 +265,135 @@ def peak_current_a(view: TakeView) -> float:
     return float(np.percentile(np.nanmax(known, axis=1), 99.5)) if len(known) else NAN
 
 
-def _rms_above(values: FloatArray, width: int) -> float:
-    from scipy.ndimage import uniform_filter1d
+@signal(
+    "tracking_peak_rad", "rad", "motion", 0.004,
+    "a joint stands up to {value} from where its command is, lag taken out",
+)  # fmt: skip
+def tracking_peak_rad(view: TakeView) -> float:
+    """99th percentile over time of the largest arm joint's reading minus delayed command."""
+    motion = _motion(view)
+    return float(np.percentile(np.abs(motion.residual_rad[:, motion.arm_joints]).max(axis=1), 99))
 
-    return float(np.sqrt(np.mean((values - uniform_filter1d(values, width, axis=0)) ** 2)))
+
+@signal(
+    "oscillation_energy_rad2_s2", "rad²/s²", "motion", 0.002,
+    "the arm shakes with {value} of squared speed",
+)  # fmt: skip
+def oscillation_energy_rad2_s2(view: TakeView) -> float:
+    """Mean squared speed above 2.5 Hz, summed over arm joints, beyond what the command has.
+
+    Twice the kinetic energy per unit of inertia; second-order Butterworth high pass.
+    """
+    motion = _motion(view)
+    sent = shaking_rad_s(motion.sent_rad[:, motion.arm_joints], motion.rate_hz)
+    read = shaking_rad_s(motion.position_rad[:, motion.arm_joints], motion.rate_hz)
+    return max(0.0, float((read**2).sum(axis=1).mean() - (sent**2).sum(axis=1).mean()))
 
 
-def _longest_run(flags: NDArray[np.bool_]) -> int:
-    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
-    return int((edges[1::2] - edges[::2]).max(initial=0))
+@signal("oscillation_hz", "Hz", "motion", 0.3, "the arm shakes at {value}")
+def oscillation_hz(view: TakeView) -> float:
+    """Frequency of most power of the readings' error above 2.5 Hz; NaN where nothing shakes.
+
+    Periodogram with a Hann window over the take, summed over arm joints.
+    """
+    motion = _motion(view)
+    shake = shaking_rad_s(motion.residual_rad[:, motion.arm_joints], motion.rate_hz)
+    if float(np.sqrt((shake**2).sum(axis=1).mean())) < SHAKING_RAD_S:
+        return NAN
+    power = np.abs(np.fft.rfft(shake * np.hanning(len(shake))[:, None], axis=0)) ** 2
+    hz = np.fft.rfftfreq(len(shake), 1.0 / motion.rate_hz)
+    inside = (hz >= SHAKE_HZ) & (hz <= 0.3 * motion.rate_hz)  # above is quantisation, not motion
+    total = np.where(inside, power.sum(axis=1), 0.0)
+    return float(hz[int(np.argmax(total))])
+
+
+@signal(
+    "command_reversals_hz", "Hz", "motion", 0.2, "the command turns round {value} times a second"
+)
+def command_reversals_hz(view: TakeView) -> float:
+    """Direction changes of the command per second, of the joint that has most: dithering."""
+    motion = _motion(view)
+    velocity = motion.sent_velocity_rad_s[:, motion.arm_joints]
+    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > TURNING_RAD_S]))) for v in velocity.T]
+    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+
+
+@signal("standstill_s", "s", "motion", 0.1, "nothing moves for {value}")
+def standstill_s(view: TakeView) -> float:
+    """Longest time for which neither the arm nor the gripper moves."""
+    motion = _motion(view)
+    still = np.asarray((np.abs(motion.velocity_rad_s) <= STILL_RAD_S).all(axis=1))
+    return longest_run(still) / motion.rate_hz
+
+
+@signal("joint_path_rad", "rad", "motion", 0.2, "the joints travel {value}")
+def joint_path_rad(view: TakeView) -> float:
+    """Way of the readings, summed over the arm's joints, in steps of 40 ms."""
+    motion = _motion(view)
+    every = max(1, round(STEP_S * motion.rate_hz))
+    return float(np.abs(np.diff(motion.position_rad[::every, motion.arm_joints], axis=0)).sum())
+
+
+@signal("path_efficiency", "share", "motion", 0.03, "the direct way is {value} of the tool's")
+def path_efficiency(view: TakeView) -> float:
+    """Straight way of the tool between start, closings and openings over the way it took.
+
+    The last leg ends where the take does.
+    """
+    motion, tool = view.motion, view.tool
+    if motion is None or tool is None:
+        return NAN
+    times = sorted({0.0, *(t for g in grasps(motion) for t in (g.close_s, g.open_s))})
+    places = np.stack([*(tool.at(t) for t in times), tool.read_m[-1]])
+    direct = float(np.linalg.norm(np.diff(places, axis=0), axis=1).sum())
+    taken = float(np.linalg.norm(np.diff(tool.read_m, axis=0), axis=1).sum())
+    return direct / taken if taken > 0.02 else NAN
+
+
+def _sudden(values: FloatArray, rate_hz: float) -> float:
+    """Return the rms over time of the largest column's change within `TRANSIENT_S`."""
+    steps = max(1, round(TRANSIENT_S * rate_hz))
+    change = np.abs(values[steps:] - values[:-steps])
+    change = change[np.isfinite(change).any(axis=1)]
+    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else NAN
+
+
+@signal("current_jump_a", "A", "currents", 0.03, "motor currents change by {value} within 40 ms")
+def current_jump_a(view: TakeView) -> float:
+    """Rms over time of the largest change of an arm motor's current within 40 ms: transients.
+
+    Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
+    """
+    motion = view.motion
+    if motion is None or not np.isfinite(motion.current_a).any():
+        return NAN
+    return _sudden(motion.current_a[:, motion.arm_joints], motion.rate_hz)
+
+
+@signal("effort_a", "A", "currents", 0.03, "the motors draw {value} together")
+def effort_a(view: TakeView) -> float:
+    """Mean over the take of the summed absolute motor currents."""
+    motion = view.motion
+    if motion is None or not np.isfinite(motion.current_a).any():
+        return NAN
+    return float(np.nansum(np.abs(motion.current_a), axis=1).mean())
+
+
+@signal("load_peak_pct", "%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
+def load_peak_pct(view: TakeView) -> float:
+    """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
+    loads = view.loads_pct
+    if loads is None:
+        return NAN
+    known = np.abs(loads[np.isfinite(loads).any(axis=1)])
+    return float(np.percentile(np.nanmax(known, axis=1), 95))
+
+
+@signal("load_jump_pct", "%", "loads", 2.0, "drive loads change by {value} within 40 ms")
+def load_jump_pct(view: TakeView) -> float:
+    """Rms over time of the largest change of an arm drive's load within 40 ms, sign included.
+
+    A torque transient, where drives report torque and not current.
+    """
+    loads, motion = view.loads_pct, view.motion
+    return NAN if loads is None or motion is None else _sudden(loads, motion.rate_hz)

@@ -36,7 +36,7 @@ class Signal:
         source: the channel it needs, one of `SOURCES`.
         floor: a spread below this [unit] means nothing, however alike the nominal takes were.
         doc: what it measures and how.
-        says: a sentence with `{value}` in it, for the evidence.
+        sentence: `{value}` in it, for the evidence.
         compute: from a view of the take to the value, NaN where it can't tell.
     """
 
@@ -45,7 +45,7 @@ class Signal:
     source: str
     floor: float
     doc: str
-    says: str
+    sentence: str
     compute: Callable[[TakeView], float]
 
     def show(self, value: float) -> str:
@@ -55,12 +55,16 @@ class Signal:
         digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
         return f"{number:.{digits}f}{symbol}"
 
+    def describe(self, value: float) -> str:
+        """Return the signal's sentence about `value`."""
+        return self.sentence.format(value=self.show(value))
+
 
 REGISTRY: Final[dict[str, Signal]] = {}
 
 
 def signal(
-    name: str, unit: str, source: str, floor: float, says: str
+    name: str, unit: str, source: str, floor: float, sentence: str
 ) -> Callable[[Callable[[TakeView], float]], Callable[[TakeView], float]]:
     """Register the decorated function as a signal; its docstring becomes the signal's doc."""
     if source not in SOURCES:
@@ -68,7 +72,7 @@ def signal(
 
     def register(function: Callable[[TakeView], float]) -> Callable[[TakeView], float]:
         doc = " ".join((function.__doc__ or "").split())
-        REGISTRY[name] = Signal(name, unit, source, floor, doc, says, function)
+        REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, function)
         return function
 
     return register
@@ -79,12 +83,10 @@ def registry() -> Mapping[str, Signal]:
     from gaploop.failure_analysis.signals import (  # noqa: F401  (importing them registers theirs)
         force,
         grip,
-        headway,
         images,
         motion,
         policy,
         scene,
-        shaking,
     )
 
     return REGISTRY
@@ -114,3 +116,20 @@ def measure(view: TakeView) -> TakeSignals:
         for name, s in registry().items()
     }
     return TakeSignals(values, unseen)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A value that speaks for a diagnosis.
+
+    Attributes:
+        signal: name of the signal.
+        value: its value, in `unit`; NaN where only the words say something.
+        unit: unit of the value.
+        message: the observation in words and numbers.
+    """
+
+    signal: str
+    value: float
+    unit: str
+    message: str

@@ -1,11 +1,13 @@
-"""Signals of the tracked scene: what was seen, what moved, where the object ended."""
+"""Signals of the tracked scene: what was seen, what moved, where the object ended, headway."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gaploop.failure_analysis.signals.motion import longest_run
 from gaploop.failure_analysis.signals.registry import signal
-from gaploop.failure_analysis.views.phases import handling, main_grasp, scene_xy_m
+from gaploop.failure_analysis.views.headway import HOLD_S
+from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
 from gaploop.failure_analysis.views.view import TakeView
 
 NAN = float("nan")
@@ -23,8 +25,7 @@ def hidden_longest_s(view: TakeView) -> float:
     """Longest time for which the tracker doesn't see the object."""
     if view.scene is None:
         return NAN
-    edges = np.flatnonzero(np.diff(np.r_[0, (view.scene[:, 5] < 0.5).astype(np.int8), 0]))
-    return float((edges[1::2] - edges[::2]).max(initial=0)) / view.take.info.fps
+    return longest_run(view.scene[:, 5] < 0.5) / view.take.info.fps
 
 
 @signal("hidden_hz", "Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
@@ -39,7 +40,7 @@ def hidden_hz(view: TakeView) -> float:
 @signal("hidden_far_share", "share", "scene", 0.02, "hidden for {value} with the gripper away")
 def hidden_far_share(view: TakeView) -> float:
     """Share of the frames with the gripper away in which the object isn't seen."""
-    seen = handling(view)
+    seen = tool_and_object(view)
     if seen is None or (~seen.near).sum() < 5:
         return NAN
     return float((~seen.visible[~seen.near]).mean())
@@ -48,7 +49,7 @@ def hidden_far_share(view: TakeView) -> float:
 @signal("jumps_hz", "Hz", "scene", 0.1, "the detection jumps {value} times a second")
 def jumps_hz(view: TakeView) -> float:
     """Detections that leap over 12 mm between frames with the gripper away, per second."""
-    seen = handling(view)
+    seen = tool_and_object(view)
     if seen is None:
         return NAN
     step = np.linalg.norm(np.diff(seen.object_m, axis=0), axis=1)
@@ -68,7 +69,7 @@ def target_jumps_m(view: TakeView) -> float:
 @signal("moved_alone_m", "m", "scene", 0.003, "the object moves {value} with no gripper near")
 def moved_alone_m(view: TakeView) -> float:
     """Way the object goes, in smooth steps, before the first grasp and with the gripper away."""
-    seen, motion = handling(view), view.motion
+    seen, motion = tool_and_object(view), view.motion
     if seen is None or motion is None:
         return NAN
     grasp = main_grasp(motion)
@@ -108,7 +109,7 @@ def transported_m(view: TakeView) -> float:
 @signal("grasp_offset_m", "m", "scene", 0.003, "the gripper closes {value} beside the object seen")
 def grasp_offset_m(view: TakeView) -> float:
     """Horizontal distance of tool and tracked object when the gripper closes."""
-    seen, motion = handling(view), view.motion
+    seen, motion = tool_and_object(view), view.motion
     grasp = main_grasp(motion) if motion is not None else None
     if seen is None or grasp is None:
         return NAN
@@ -119,7 +120,7 @@ def grasp_offset_m(view: TakeView) -> float:
 @signal("release_offset_m", "m", "scene", 0.003, "the object lies {value} from where it was let go")
 def release_offset_m(view: TakeView) -> float:
     """Distance of the tool at release and the object where it is tracked at the end."""
-    seen, motion = handling(view), view.motion
+    seen, motion = tool_and_object(view), view.motion
     grasp = main_grasp(motion) if motion is not None else None
     if seen is None or grasp is None or not grasp.released or not grasp.held:
         return NAN
@@ -127,3 +128,33 @@ def release_offset_m(view: TakeView) -> float:
         return NAN
     index = int(np.searchsorted(seen.t_s, grasp.open_s).clip(0, len(seen.t_s) - 1))
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
+
+
+@signal("way_left_m", "m", "scene", 0.005, "{value} of the way to the target is left")
+def way_left_m(view: TakeView) -> float:
+    """Way from tool over tracked object to tracked target at the end, on the table plane."""
+    return view.headway.way_m if view.headway else NAN
+
+
+@signal("headway_stall_s", "s", "scene", 0.2, "no headway is made for the last {value}")
+def headway_stall_s(view: TakeView) -> float:
+    """Time since the way left last shrank by 5 mm."""
+    return view.headway.stalled_s if view.headway else NAN
+
+
+@signal("way_lost_m", "m", "scene", 0.005, "{value} of the way is lost again")
+def way_lost_m(view: TakeView) -> float:
+    """Most that the way left has risen above its least: a drop, a shove, a second attempt."""
+    return view.headway.lost_m if view.headway else NAN
+
+
+@signal("held_s", "s", "motion", 0.1, "the jaws hold something for {value}")
+def held_s(view: TakeView) -> float:
+    """Time for which the jaws stop short of their command, counted from 0.3 s on."""
+    motion = view.motion
+    if motion is None or motion.gripper is None:
+        return NAN
+    short = (motion.position_rad - motion.sent_rad)[:, motion.gripper] > HELD_RAD
+    edges = np.flatnonzero(np.diff(np.r_[0, short.astype(np.int8), 0]))
+    runs = (edges[1::2] - edges[::2]) / motion.rate_hz
+    return float(np.maximum(runs - HOLD_S, 0.0).sum())

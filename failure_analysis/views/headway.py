@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.views.arm import tool_places
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
-from gaploop.failure_analysis.views.view import TakeView
+from gaploop.failure_analysis.views.view import TakeView, tool_places
 
 NAN: Final = float("nan")
 HOLD_S: Final = 0.3

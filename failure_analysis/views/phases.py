@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
-from gaploop.failure_analysis.views.arm import ToolPath
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
 HELD_RAD = 0.06  # a jaw that stops this far short of its command has something between its pads
@@ -218,7 +217,7 @@ class ToolAndObject:
 NEAR_M = 0.07
 
 
-def handling(view: TakeView) -> ToolAndObject | None:
+def tool_and_object(view: TakeView) -> ToolAndObject | None:
     """Bring tracked scene and tool to one clock; None where either is missing."""
     motion, scene = view.motion, view.scene
     if motion is None or scene is None:

@@ -125,11 +125,19 @@ def ask(take: Take, probe: PolicyProbe, space: FeatureSpace | None = None) -> Po
         features.append(probe.features(seen))
     if not t_s:
         return None
+    # How much each plan differs from the one before, where units tell an angle.
+    disagreement: FloatArray = np.full(len(plans), np.nan)
+    if take.info.units.startswith("deg"):
+        arm = [i for i, name in enumerate(take.info.joint_names) if "gripper" not in name]
+        steps = np.rint(np.diff(t_s) * take.info.fps).astype(int)
+        pairs = zip(plans[1:], plans[:-1], steps, strict=True)
+        rms = [overlap_rms(now[:, arm], before[:, arm], int(step)) for now, before, step in pairs]
+        disagreement = np.deg2rad([np.nan, *rms])
     nothing = np.full(len(t_s), np.nan)
     stacked = np.stack(features)
     return PolicyTrace(
         np.array(t_s),
-        _disagreement_rad(take, np.array(t_s), plans),
+        disagreement,
         space.mahalanobis(stacked) if space is not None else nothing,
         space.neighbour(stacked) if space is not None else nothing,
     )
@@ -166,13 +174,3 @@ def overlap_rms(now: FloatArray, before: FloatArray, steps: int) -> float:
     if shared < 1:
         return float("nan")
     return float(np.sqrt(np.mean((now[:shared] - before[steps : steps + shared]) ** 2)))
-
-
-def _disagreement_rad(take: Take, t_s: FloatArray, plans: list[FloatArray]) -> FloatArray:
-    if not take.info.units.startswith("deg"):
-        return np.full(len(plans), np.nan)
-    arm = [i for i, name in enumerate(take.info.joint_names) if "gripper" not in name]
-    steps = np.rint(np.diff(t_s) * take.info.fps).astype(int)
-    pairs = zip(plans[1:], plans[:-1], steps, strict=True)
-    rms = [overlap_rms(now[:, arm], before[:, arm], int(step)) for now, before, step in pairs]
-    return np.asarray(np.deg2rad([np.nan, *rms]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.views.arm import ToolPath, tool_path
 from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
+    from gaploop.core.arm import CellArm
     from gaploop.failure_analysis.views.headway import Headway
+    from gaploop.sim.kinematics import ArmIk
 
 SCENE_SIZE = 7
 """Entries of `observation.environment_state` (object and target polar, visible, domain)."""
@@ -80,10 +82,59 @@ class ArmMotion:
     @cached_property
     def slow(self) -> NDArray[np.bool_]:
         """Where a joint has stood almost still under its command, shape (n, n_joints)."""
+        from scipy.ndimage import maximum_filter1d  # here: importing the types needs no scipy
+
         steady = np.abs(_slope(self.position_rad, self.rate_hz, 0.2))  # noise averages out
         speed = np.maximum(np.abs(self.sent_velocity_rad_s), steady)
         window = max(1, round(0.1 * self.rate_hz))
-        return _rolling_max(speed, window) < SLOW_RAD_S
+        lately = maximum_filter1d(speed, 2 * window + 1, axis=0, mode="nearest")
+        return np.asarray(lately < SLOW_RAD_S)
+
+
+@dataclass(frozen=True)
+class ToolPath:
+    """Tool centre over time, in the base frame.
+
+    Attributes:
+        t_s: times [s], shape (n,).
+        read_m: by the joint readings [m], shape (n, 3).
+        sent_m: by the commands [m], shape (n, 3).
+    """
+
+    t_s: FloatArray
+    read_m: FloatArray
+    sent_m: FloatArray
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the tool by the readings at a time [m], shape (3,)."""
+        return np.array([np.interp(t_s, self.t_s, self.read_m[:, k]) for k in range(3)])
+
+
+def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
+    """Return the tool centre at joint positions, or None for an arm that isn't known here.
+
+    Args:
+        q_rad: joint positions [rad], shape (n, n_joints).
+        joints: joint names, which tell the arm.
+
+    Returns:
+        Places in the base frame [m], shape (n, 3).
+    """
+    from gaploop.sim.arms import arm_with_joints  # here: MuJoCo takes a moment to import
+
+    known = arm_with_joints(tuple(joints))
+    if known is None:
+        return None
+    arm = _kinematics(known)
+    return np.array([arm.tcp(row)[0] for row in q_rad]).reshape(-1, 3)
+
+
+@cache
+def _kinematics(arm: CellArm) -> ArmIk:
+    from gaploop.sim.kinematics import ArmIk
+    from gaploop.sim.scene import SceneOptions, build_model
+
+    return ArmIk(build_model(SceneOptions(arm=arm)), arm)
 
 
 class TakeView:
@@ -126,10 +177,9 @@ class TakeView:
         if motion is None:
             return None
         every = max(1, round(motion.rate_hz / 25.0))
-        return tool_path(
-            motion.t_s[::every], motion.position_rad[::every], motion.sent_rad[::every],
-            motion.joints,
-        )  # fmt: skip
+        read = tool_places(motion.position_rad[::every], motion.joints)
+        sent = tool_places(motion.sent_rad[::every], motion.joints)
+        return None if read is None or sent is None else ToolPath(motion.t_s[::every], read, sent)
 
     @cached_property
     def headway(self) -> Headway | None:
@@ -267,12 +317,6 @@ def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
     return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
-
-
-def _rolling_max(values: FloatArray, half: int) -> FloatArray:
-    from scipy.ndimage import maximum_filter1d  # here: importing the types needs no scipy
-
-    return np.asarray(maximum_filter1d(values, 2 * half + 1, axis=0, mode="nearest"))
 
 
 def _lag(sent: FloatArray, answer: FloatArray, longest: int) -> float:

@@ -14,9 +14,8 @@ from gaploop.collect.session import run_take
 from gaploop.core.suite import SuiteTask
 from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Outcome
-from gaploop.finetune.gate.checks import StageEvidence, check_of
-from gaploop.finetune.gate.folder import AttemptResult
-from gaploop.finetune.gate.order import GateAttempt
+from gaploop.finetune.gate.folder import AttemptResult, GateAttempt
+from gaploop.finetune.gate.station_attempts import StageEvidence, check_of
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 
 SAFETY_TRIP: Final = "safety trip"

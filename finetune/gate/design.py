@@ -12,14 +12,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules
-from gaploop.core.types import FloatArray
-from gaploop.finetune.gate.evidence import discordance, log_evidence
+from gaploop.finetune.gate.evidence import discordance
 
 LONGEST: Final = 2.6
 """A comparison may take this many times the pairs of a fixed one: it then keeps its power, as its
@@ -28,9 +26,6 @@ MOST_PAIRS: Final = 5_000
 """A fixed comparison of more pairs than this is refused."""
 LUCK_SHARE: Final = 0.9
 """Of alpha, what retrains may take by plan; the rest is for power curves not being quite normal."""
-PLANNED: Final = 100.0
-"""The plan counts as this many pairs when stakes are adapted: 20 took 4 % more pairs to find the
-planned gain, infinitely many 1 % fewer but far more where the plan is off."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +63,6 @@ class GateDesign:
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds of it."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Boundaries:
-    """Where a comparison stops, as logs of evidence."""
-
-    better: float
-    futile: float
-
-    @classmethod
-    def of(cls, rules: Rules) -> Boundaries:
-        """Return those of the suite's error rates."""
-        return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
 
 
 def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
@@ -148,35 +130,3 @@ def fixed_pairs(rules: Rules, margin: float) -> int:
         spreads[1]
     )
     return math.ceil((z / (rules.gain - margin)) ** 2)
-
-
-def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
-    """Return the evidence that the candidate is better, and that it doesn't gain enough.
-
-    Args:
-        x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
-        rules: error rates and margins.
-        margin: of `GateDesign`.
-
-    Returns:
-        logs after every round, each of shape (..., rounds).
-    """
-    spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
-    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
-    futile = log_evidence(-np.asarray(x), -rules.gain, -margin, spread, prior=PLANNED)
-    return better, futile
-
-
-def stops(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
-    """Return the round, from 1, at which each comparison promotes, and at which it gives up.
-
-    Infinite where it never does; the smaller of the two is what happens.
-    """
-    better, futile = comparison(x, rules, margin)
-    bounds = Boundaries.of(rules)
-    return _first(better >= bounds.better), _first(futile >= bounds.futile)
-
-
-def _first(reached: Any) -> FloatArray:
-    at: FloatArray = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
-    return at

@@ -1,28 +1,134 @@
-"""The gate's folder: every outcome is appended as it comes, so that a gate can stop and go on."""
+"""The gate's folder: who is tried when, drawn and sealed at first; what came of each attempt.
+
+The order is drawn by a seed, balanced, and kept from whoever judges the attempts. Every outcome is
+appended as it comes, so that a gate can stop and go on.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import append_line, json_lines, locked_file, read_json, write_json
-from gaploop.finetune.gate import order
-from gaploop.finetune.gate.statements import Outcomes
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import (
+    append_line,
+    json_lines,
+    locked_file,
+    parse_json,
+    read_json,
+    write_atomically,
+    write_json,
+)
+from gaploop.finetune.gate.judge import Outcomes
 
+SIDES: Final = ("baseline", "candidate")
+BLOCK: Final = 4
+"""In so many pairs of a task each policy goes first equally often."""
+SCENES: Final = 2_000_000
+"""Scenes of gates begin here: none was trained, demonstrated or evaluated on."""
+SCENES_PER_GATE: Final = 20_000
+SEALED: Final = "key.sealed"
+OPENED: Final = "key.json"
 SCHEMA: Final = "gaploop.gate.v1"
 SETUP: Final = "setup.json"
 OUTCOMES: Final = "outcomes.jsonl"
 RESULT: Final = "gate.json"
 LOCK: Final = ".lock"
+
+
+@dataclass(frozen=True)
+class GateAttempt:
+    """One attempt of a stage.
+
+    Attributes:
+        number: from 0, in the order in which they are made.
+        round: every task is tried once by both policies in a round.
+        task: index of the suite's task.
+        side: `baseline` or `candidate`.
+        scene: seed of the scene; both attempts of a pair have the same, and no other pair has it.
+    """
+
+    number: int
+    round: int
+    task: int
+    side: str
+    scene: int
+
+
+def attempts(seed: int, stage: str, tasks: int) -> Iterator[GateAttempt]:
+    """Yield the attempts of a stage, without end; equal seeds give equal orders.
+
+    Every pair has a scene of its own, those of one round too: tasks that shared one would succeed
+    and fail together, and evidence that takes them for independent would count it twice.
+    """
+    number, salt = 0, int.from_bytes(hashlib.sha256(stage.encode()).digest()[:4], "big")
+    first_scene = SCENES + SCENES_PER_GATE * (int(seed) % 50_000)
+    first_scene += (salt % 2) * SCENES_PER_GATE // 2
+    turn = 0
+    while True:
+        for task in np.random.default_rng([seed, salt, 0, turn]).permutation(tasks):
+            sides = SIDES if _baseline_first(seed, salt, int(task), turn) else SIDES[::-1]
+            for side in sides:
+                yield GateAttempt(number, turn, int(task), side, first_scene + number // 2)
+                number += 1
+        turn += 1
+
+
+def _baseline_first(seed: int, salt: int, task: int, turn: int) -> bool:
+    block = np.arange(BLOCK) < BLOCK // 2
+    drawn = np.random.default_rng([seed, salt, 1, task, turn // BLOCK]).permutation(block)
+    return bool(drawn[turn % BLOCK])
+
+
+def seal(folder: Path, seed: int) -> str:
+    """Write the key to the order, not to be read by chance; return what commits to it."""
+    key = {"seed": seed, "nonce": secrets.token_hex(16)}
+    write_atomically(folder / SEALED, base64.b64encode(json.dumps(key).encode()), 0o600)
+    return commitment(key)
+
+
+def commitment(key: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a key, which can be shown before the key is."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+
+
+def read_key(folder: Path, committed: str) -> int:
+    """Return the seed of the order.
+
+    Raises:
+        UnusableInputError: the key is gone, or isn't the one that the gate began with.
+    """
+    try:
+        key = parse_json(base64.b64decode((folder / SEALED).read_bytes()))
+        seed = int(key["seed"])
+    except DAMAGE:
+        raise UnusableInputError(
+            f"{folder / SEALED} can't be read: without it nobody knows which attempt was whose. "
+            "Restore it, or begin a new gate in another --output_dir."
+        ) from None
+    if commitment(key) != committed:
+        raise UnusableInputError(
+            f"{folder / SEALED} isn't the key that this gate began with. Restore it, or begin a "
+            "new gate in another --output_dir."
+        )
+    return seed
+
+
+def unseal(folder: Path) -> dict[str, Any]:
+    """Open the key once the verdict is there; return it."""
+    key: dict[str, Any] = json.loads(base64.b64decode((folder / SEALED).read_bytes()))
+    write_atomically(folder / OPENED, json.dumps(key) + "\n")
+    return key
 
 
 @dataclass(frozen=True)
@@ -103,7 +209,7 @@ class GateFolder:
         self.resumed = setup.exists()
         if not self.resumed:
             drawn = secrets.randbits(48) if seed is None else seed
-            sealed = order.seal(path, drawn)
+            sealed = seal(path, drawn)
             write_json(setup, {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)})
         known = read_json(setup)
         for name, value in asdict(contest).items():
@@ -113,7 +219,7 @@ class GateFolder:
                     "Name another folder with --output_dir, or give what it began with."
                 )
         self.commitment = str(known["order_sha256"])
-        self.seed = order.read_key(path, self.commitment)
+        self.seed = read_key(path, self.commitment)
         if seed is not None and seed != self.seed:
             raise UnusableInputError(
                 f"{path} began with another --seed. Leave it out to go on, or name another "
@@ -144,13 +250,13 @@ class GateFolder:
         return found
 
 
-def outcomes(done: Sequence[tuple[order.GateAttempt, AttemptResult]], tasks: int) -> Outcomes:
+def outcomes(done: Sequence[tuple[GateAttempt, AttemptResult]], tasks: int) -> Outcomes:
     """Return the complete rounds of a stage, told apart by the key, as the operator says by now."""
     rounds = len(done) // (2 * tasks)
     arrays = np.zeros((2, rounds, tasks, 2), dtype=bool)
     later = [*(tried.before for _, tried in done[1:]), ""]
     for (attempt, tried), said in list(zip(done, later, strict=False))[: 2 * tasks * rounds]:
-        place = attempt.round, attempt.task, order.SIDES.index(attempt.side)
+        place = attempt.round, attempt.task, SIDES.index(attempt.side)
         success, safety = (said == "y", said == "safety") if said else (tried.success, tried.safety)
         arrays[(0, *place)], arrays[(1, *place)] = success, safety
     return Outcomes(arrays[0], arrays[1])

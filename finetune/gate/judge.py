@@ -1,4 +1,9 @@
-"""The rules of the two stages that compare policies: a pure function of the outcomes so far."""
+"""The gate's rules: what attempts show for a candidate and against it, and what follows.
+
+Three pure functions of outcomes: `judge_sim` and `judge_hardware`, which may be asked after every
+round, and `compare`, a single look at two evaluations of a fixed size. `power_curve` says before
+the first attempt how often `judge_hardware` will promote.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,214 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite
-from gaploop.finetune.evaluation import Rate, wilson
-from gaploop.finetune.gate.design import GateDesign
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Domain
+from gaploop.finetune.evaluation import (
+    Difference,
+    Evaluation,
+    Rate,
+    evidence,
+    paired_difference,
+    wilson,
+)
+from gaploop.finetune.gate.design import GateDesign, PowerPoint
 from gaploop.finetune.gate.evidence import (
     difference_interval,
     discordance,
-)
-from gaploop.finetune.gate.statements import (
-    EvidenceTrack,
-    GateStatement,
-    Outcomes,
-    margin_evidence,
-    reached,
-    statements,
+    log_evidence,
+    rate_evidence,
 )
 
+SAFETY_EXCESS: Final = 0.05
+"""Excess of safety events per attempt that the stake on "less safe" is best for."""
+PLANNED: Final = 100.0
+"""The plan counts as this many pairs when stakes are adapted: 20 took 4 % more pairs to find the
+planned gain, infinitely many 1 % fewer but far more where the plan is off."""
+
+DRAWS: Final = 500
+"""Simulated comparisons per point of the power curve: ±4 points at 95 %."""
+CURVE: Final = (-0.1, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+"""Differences in success at which power is printed."""
+ALPHA: Final = 0.05
+RETENTION_MARGIN: Final = 0.10
+"""Largest loss of nominal success, as a fraction of rollouts, that an improvement may cost."""
+VERDICT: Final = "gaploop.verdict.v1"
 SIM, HARDWARE, CANARY, FULL = "sim", "hardware", "canary", "full"
 STAGES: Final = (SIM, HARDWARE, CANARY, FULL)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What came of the complete rounds of a stage; all of shape (..., rounds, tasks, 2).
+
+    The last axis is baseline, candidate; those before the rounds are of simulated comparisons.
+    """
+
+    success: npt.NDArray[np.bool_]
+    safety: npt.NDArray[np.bool_]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are complete."""
+        return self.success.shape[-3]
+
+    def first(self, rounds: int) -> Outcomes:
+        """Return the outcomes of the first rounds."""
+        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :])
+
+    def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
+        """Return candidate minus baseline for some tasks, shape (..., rounds, tasks)."""
+        chosen = self.success[..., tasks, :].astype(np.float64)
+        return chosen[..., 1] - chosen[..., 0]
+
+
+@dataclass(frozen=True)
+class EvidenceTrack:
+    """Evidence for one statement over the rounds.
+
+    Attributes:
+        says: what is shown once it crosses.
+        promotes: it speaks for the candidate.
+        log10: evidence after each round, as powers of ten.
+        boundary: where it counts as shown, likewise.
+    """
+
+    says: str
+    promotes: bool
+    log10: tuple[float, ...]
+    boundary: float
+
+    @property
+    def crossed(self) -> int | None:
+        """The first round, from 1, at which it was shown."""
+        return next((n for n, e in enumerate(self.log10, 1) if e >= self.boundary), None)
+
+
+@dataclass(frozen=True)
+class GateStatement:
+    """Something that attempts may show.
+
+    Attributes:
+        log_e: logs of the evidence after each round, shape (..., rounds).
+        bound: where it counts as shown, likewise.
+    """
+
+    says: str
+    promotes: bool
+    log_e: FloatArray
+    bound: float
+
+    @property
+    def shown(self) -> npt.NDArray[np.bool_]:
+        """Whether it was shown by each round; what was shown stays shown."""
+        by: npt.NDArray[np.bool_] = np.maximum.accumulate(self.log_e, axis=-1) >= self.bound
+        return by
+
+    def track(self, rounds: int) -> EvidenceTrack:
+        """Return it for a single comparison, as far as it went."""
+        powers = tuple(float(e) for e in np.minimum(self.log_e[:rounds], 700.0) / math.log(10))
+        return EvidenceTrack(self.says, self.promotes, powers, self.bound / math.log(10))
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where a comparison stops, as logs of evidence."""
+
+    better: float
+    futile: float
+
+    @classmethod
+    def of(cls, rules: Rules) -> Boundaries:
+        """Return those of the suite's error rates."""
+        return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
+
+
+def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
+    """Return the evidence that the candidate is better, and that it doesn't gain enough.
+
+    Args:
+        x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
+        rules: error rates and margins.
+        margin: of `GateDesign`.
+
+    Returns:
+        logs after every round, each of shape (..., rounds).
+    """
+    spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
+    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
+    futile = log_evidence(-np.asarray(x), -rules.gain, -margin, spread, prior=PLANNED)
+    return better, futile
+
+
+def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
+    """Return all that the comparison may show: superiority and futility first."""
+    rules, bounds = suite.rules, Boundaries.of(suite.rules)
+    better, futile = comparison(outcomes.differences(), rules, margin)
+    over = f"better by more than {margin:.1%}" if margin else "better"
+    found = [
+        GateStatement(f"is {over}", True, better, bounds.better),
+        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
+    ]
+    tasks, allowed = list(enumerate(suite.tasks)), rules.non_inferiority_margin
+    groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
+    if len(groups) == 1:  # judged as a whole only
+        groups = []
+    in_groups = [(g, *margin_evidence(outcomes.differences(n), allowed)) for g, n in groups]
+    # Every group has to be shown not to lose, so none needs a correction.
+    bound = math.log(1 / rules.alpha)
+    for group, kept, _ in in_groups:
+        found.append(GateStatement(f"loses less than {allowed:.0%} in {group}", True, kept, bound))
+    # Any of these rejects the candidate by itself, so they share alpha (Bonferroni).
+    bound = math.log((len(groups) + len(tasks) + 1) / rules.alpha)
+    for group, _, lost in in_groups:
+        found.append(GateStatement(f"loses more than {allowed:.0%} in {group}", False, lost, bound))
+    for n, task in tasks:
+        if task.min_pass_rate > 0:
+            says = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
+            rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
+            found.append(GateStatement(says, False, rare, bound))
+    unsafe = outcomes.safety.astype(np.float64)
+    excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
+    return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
+
+
+def reached(
+    stated: Sequence[GateStatement], outcomes: Outcomes, suite: Suite
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return whether the comparison rejects, and promotes, after each round."""
+    superior, futile = stated[:2]
+    no = (futile.log_e >= futile.bound) & ~superior.shown
+    count = np.arange(1, outcomes.rounds + 1)[:, None]
+    rates = outcomes.success[..., 1].cumsum(-2) / count
+    wanted = np.array([task.min_pass_rate for task in suite.tasks])
+    yes: npt.NDArray[np.bool_] = (rates >= wanted).all(-1)
+    for statement in (superior, *stated[2:]):
+        if statement.promotes:
+            yes = yes & statement.shown
+        else:
+            no = no | statement.shown
+    return no, yes
+
+
+def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
+    """Return the evidence that success is rarer than `rate`: that failure is more frequent."""
+    if rate >= 1:
+        never: FloatArray = np.where(np.logical_and.accumulate(success, -1), 0.0, math.inf)
+        return never
+    failure = 1 - rate
+    return rate_evidence(
+        (~success).astype(np.float64), failure, min(failure + 0.15, 0.95 + failure / 20)
+    )
+
+
+def margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
+    """Return the evidence that the loss is under `margin`, and that it is over it."""
+    spread = 0.3 + margin**2  # twice a success rate of 0.8 times 0.2; data soon outweighs it
+    kept = log_evidence(x, -margin, 0.0, spread)
+    lost = log_evidence(-x, margin, 2 * margin, spread)
+    return kept, lost
 
 
 class StageAnswer(StrEnum):
@@ -101,7 +296,21 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> Stag
     tracks = tuple(statement.track(end) for statement in stated)
     seen = outcomes.first(end)
     names = [task.name for task in suite.tasks]
-    words = _hardware_words(answer, tracks, seen, suite)
+    if answer is StageAnswer.FAILED:
+        against = (t.says for t in tracks if not t.promotes and t.crossed)
+        words = "the candidate " + "; ".join(against)
+    elif answer is StageAnswer.PASSED:
+        words = "the candidate " + "; ".join(t.says for t in tracks if t.promotes)
+    else:
+        rates = seen.success[..., 1].mean(0) if seen.rounds else np.zeros(len(suite.tasks))
+        unshown = [
+            f"not shown that it {t.says}" for t in tracks if t.promotes and not t.crossed
+        ] + [
+            f"it succeeds in {rate:.0%} of {task.name}, wanted {task.min_pass_rate:.0%}"
+            for task, rate in zip(suite.tasks, rates, strict=True)
+            if rate < task.min_pass_rate
+        ]
+        words = "; ".join(unshown)
     return _result(HARDWARE, answer, words, seen, suite.rules, names, tracks)
 
 
@@ -114,25 +323,6 @@ def _ended(
         at = int(decided.argmax())
         return at + 1, StageAnswer.FAILED if no[at] else StageAnswer.PASSED
     return min(rounds, most), StageAnswer.UNDECIDED if rounds >= most else StageAnswer.OPEN
-
-
-def _hardware_words(
-    answer: StageAnswer, tracks: Sequence[EvidenceTrack], outcomes: Outcomes, suite: Suite
-) -> str:
-    against = [track.says for track in tracks if not track.promotes and track.crossed]
-    missing = [track.says for track in tracks if track.promotes and not track.crossed]
-    rates = outcomes.success[..., 1].mean(0) if outcomes.rounds else np.zeros(len(suite.tasks))
-    rare = [
-        f"succeeds in {rate:.0%} of {task.name}, wanted {task.min_pass_rate:.0%}"
-        for task, rate in zip(suite.tasks, rates, strict=True)
-        if rate < task.min_pass_rate
-    ]
-    if answer is StageAnswer.FAILED:
-        return "the candidate " + "; ".join(against)
-    if answer is StageAnswer.PASSED:
-        return "the candidate " + "; ".join(t.says for t in tracks if t.promotes)
-    unshown = [f"not shown that it {says}" for says in missing]
-    return "; ".join([*unshown, *(f"it {r}" for r in rare)])
 
 
 def _result(
@@ -158,3 +348,143 @@ def _result(
         low, high = difference_interval(x, rules.alpha, spread)
     difference = float(x.mean()), low, high
     return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
+
+
+def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:
+    """Return what simulated comparisons come to, by true difference.
+
+    Attempts are independent, every task has the baseline's expected success, the candidate
+    differs in all of them alike, and nobody is ever unsafe.
+
+    Args:
+        suite: tasks and rules.
+        design: margin and longest comparison.
+        seed: of what is drawn.
+    """
+    base, kinds = suite.rules.baseline_rate, len(suite.tasks)
+    rng, shape = np.random.default_rng([seed, 7]), (DRAWS, -(-design.max_pairs // kinds), kinds, 2)
+    curve = []
+    for difference in sorted({*CURVE, suite.rules.gain}):
+        if 0 <= base + difference <= 1:
+            success = rng.random(shape, dtype=np.float32) < np.array([base, base + difference])
+            seen = Outcomes(success, np.zeros_like(success))
+            passed, rounds = promotions(seen, suite, design.margin)
+            pairs = float(rounds.mean()) * kinds
+            curve.append(PowerPoint(difference, float(passed.mean()), pairs))
+    return tuple(curve)
+
+
+def promotions(outcomes: Outcomes, suite: Suite, margin: float) -> tuple[FloatArray, FloatArray]:
+    """Return which comparisons pass by all the rules of `judge_hardware`, and their rounds.
+
+    Args:
+        outcomes: of many comparisons, success of shape (comparisons, rounds, tasks, 2).
+        suite: tasks and rules.
+        margin: of `GateDesign`.
+
+    Returns:
+        whether each passed, and after how many rounds it ended, each of shape (comparisons,).
+    """
+    no, yes = reached(statements(outcomes, suite, margin), outcomes, suite)
+    decided = no | yes
+    at = decided.argmax(-1)
+    rows = np.arange(len(at))
+    passed = decided[rows, at] & ~no[rows, at]
+    rounds: FloatArray = np.where(decided[rows, at], at + 1.0, outcomes.rounds)
+    return passed.astype(np.float64), rounds
+
+
+class Answer(StrEnum):
+    """What to do with the candidate."""
+
+    PROMOTE = "promote"
+    REJECT = "reject"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def exit_code(self) -> int:
+        """0 promote, 1 reject, 3 inconclusive."""
+        return {Answer.PROMOTE: 0, Answer.REJECT: 1, Answer.INCONCLUSIVE: 3}[self]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer and what it rests on.
+
+    Attributes:
+        verdict: promote, reject or inconclusive.
+        difference: candidate minus baseline on the target cell.
+        retention: candidate minus baseline in nominal simulation, if it was measured.
+        says: the reason, in words.
+        domain: where the difference was measured.
+    """
+
+    verdict: Answer
+    before: float
+    after: float
+    difference: Difference
+    retention: Difference | None
+    says: str
+    domain: Domain
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `verdict.json` holds."""
+        return {"schema": VERDICT, "evidence": evidence(self.domain), **asdict(self)}
+
+
+def compare(
+    before: Evaluation,
+    after: Evaluation,
+    *,
+    retention_before: Evaluation | None = None,
+    retention_after: Evaluation | None = None,
+    margin: float = RETENTION_MARGIN,
+    alpha: float = ALPHA,
+) -> Verdict:
+    """Judge a candidate against a baseline.
+
+    Promote where it is better on the target (exact McNemar p < `alpha`) and its loss in nominal
+    simulation is not shown to exceed `margin`; reject where it is worse, or forgets more than
+    `margin`; inconclusive otherwise.
+
+    Args:
+        before: the baseline on the target cell.
+        after: the candidate on the same seeds and conditions.
+        retention_before: the baseline in nominal simulation.
+        retention_after: the candidate there, on the same seeds.
+        margin: largest acceptable loss of nominal success, as a fraction.
+        alpha: two-sided level.
+
+    Raises:
+        UnusableInputError: the rollouts don't pair up, or only one retention is given.
+    """
+    if (retention_before is None) != (retention_after is None):
+        raise UnusableInputError("Retention needs both policies in nominal simulation, or neither.")
+    change = paired_difference(before.outcomes, after.outcomes)
+    kept = None
+    if retention_before is not None and retention_after is not None:
+        kept = paired_difference(retention_before.outcomes, retention_after.outcomes)
+    answer, why = _answer(change, kept, margin, alpha)
+    prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
+    rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
+    low, high = change.interval
+    says = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
+    return Verdict(answer, before.rate, after.rate, change, kept, f"{says}: {why}", after.domain)
+
+
+def _answer(
+    change: Difference, kept: Difference | None, margin: float, alpha: float
+) -> tuple[Answer, str]:
+    if change.p < alpha and change.value < 0:
+        return Answer.REJECT, "worse than before."
+    if kept is not None and kept.value < -margin and kept.p < alpha:
+        return Answer.REJECT, f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}."
+    if change.p >= alpha:
+        return Answer.INCONCLUSIVE, "not shown to differ; roll out more."
+    if kept is not None and kept.value < -margin:
+        return Answer.INCONCLUSIVE, (
+            f"better, but nominal success fell by {-kept.value:.0%}, over {margin:.0%}, in too few "
+            "rollouts to be sure."
+        )
+    cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
+    return Answer.PROMOTE, f"better.{cost}"

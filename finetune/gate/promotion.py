@@ -14,15 +14,14 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
 from gaploop.core.run_record import versions
-from gaploop.finetune.gate import order
-from gaploop.finetune.gate.folder import OUTCOMES, RESULT, SETUP
+from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, commitment
 from gaploop.finetune.runs import run_files
 
 SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
 WITHDRAWN: Final = "promotion.withdrawn.json"
 SUITE: Final = "suite.json"
-KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, order.OPENED)
+KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
 
 
@@ -127,13 +126,13 @@ def _checked(what: str, path: Path, digest: str) -> RecordFinding:
 def _sealed_order(record: Mapping[str, Any], folder: Path) -> RecordFinding:
     """Check that the order of the attempts is the one that was committed to before the first."""
     what = "the order of the attempts"
-    if order.OPENED not in record["files"]:
+    if OPENED not in record["files"]:
         return RecordFinding(what, True, "recorded elsewhere")
     try:
-        setup, key = read_json(folder / SETUP), read_json(folder / order.OPENED)
+        setup, key = read_json(folder / SETUP), read_json(folder / OPENED)
     except UnusableInputError as error:
         return RecordFinding(what, False, str(error))
-    same = order.commitment(key) == setup.get("order_sha256")
+    same = commitment(key) == setup.get("order_sha256")
     return RecordFinding(what, same, "" if same else "isn't the one that the gate began with")
 
 
@@ -147,7 +146,7 @@ def _policy(path: Path) -> dict[str, Any]:
 
 def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
     """Return what a policy was trained on; one from a Hub has that beside it as lineage."""
-    from gaploop.finetune.hub_policy_card import LINEAGE  # here: torch
+    from gaploop.finetune.hub_policy import LINEAGE
 
     for file in (*run_files(path), path / LINEAGE):
         held = read_json(file) if file.exists() else None

@@ -12,8 +12,8 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.suite import Suite, SuiteTask
-from gaploop.finetune.gate.order import SIDES
-from gaploop.finetune.gate.statements import Outcomes
+from gaploop.finetune.gate.folder import SIDES
+from gaploop.finetune.gate.judge import Outcomes
 
 NEEDED: Final = ("policy", "success")
 OPTIONAL: Final = ("task", "pair", "safety")

@@ -20,15 +20,13 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.finetune.gate.design import GateDesign
-from gaploop.finetune.gate.judge import StageAnswer, StageResult
+from gaploop.finetune.gate.judge import Answer, EvidenceTrack, StageAnswer, StageResult
 from gaploop.finetune.gate.run import GateResult
-from gaploop.finetune.gate.statements import EvidenceTrack
-from gaploop.finetune.verdict import Answer as Verdict
 
 REPORT: Final = "report.html"
 EVIDENCE: Final = "evidence.png"
 AGAINST: Final = "#b3402e"
-KINDS: Final = {Verdict.PROMOTE: "good", Verdict.REJECT: "bad", Verdict.INCONCLUSIVE: ""}
+KINDS: Final = {Answer.PROMOTE: "good", Answer.REJECT: "bad", Answer.INCONCLUSIVE: ""}
 TITLES: Final = {
     "sim": "Regression in simulation",
     "hardware": "Comparison on the station",
@@ -151,7 +149,7 @@ def _summary(result: GateResult, names: tuple[str, str]) -> Section:
         table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
         text(f"Evidence: {result.evidence}."),
     ]
-    return section("Verdict", "Stages run in this order; what fails stops what follows.", blocks)
+    return section("Answer", "Stages run in this order; what fails stops what follows.", blocks)
 
 
 def _stage(stage: StageResult, picture: bytes) -> Section:

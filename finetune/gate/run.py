@@ -2,44 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
-from gaploop.finetune.gate import order
-from gaploop.finetune.gate.canary import Canary
-from gaploop.finetune.gate.canary_stages import canary_stage, full_stage, reported
+from gaploop.finetune.gate.canary import Canary, canary_stage, full_stage, reported
 from gaploop.finetune.gate.design import GateDesign, make_design
-from gaploop.finetune.gate.folder import RESULT, SCHEMA, AttemptResult, GateFolder, outcomes
+from gaploop.finetune.gate.folder import (
+    RESULT,
+    SCHEMA,
+    SIDES,
+    AttemptResult,
+    GateAttempt,
+    GateFolder,
+    attempts,
+    outcomes,
+    unseal,
+)
 from gaploop.finetune.gate.judge import (
     CANARY,
     FULL,
     HARDWARE,
     SIM,
     STAGES,
+    Answer,
+    Outcomes,
     StageAnswer,
     StageResult,
     judge_hardware,
     judge_sim,
+    power_curve,
 )
-from gaploop.finetune.gate.power import power_curve
 from gaploop.finetune.gate.replay import Replay
-from gaploop.finetune.gate.statements import Outcomes
-from gaploop.finetune.verdict import Answer as Verdict
 
 SIM_TIMEOUT_S: Final = 8.0
 """Time limit of an attempt in nominal simulation [simulated s]."""
 
-type Try = Callable[[str, order.GateAttempt], AttemptResult]
+type Try = Callable[[str, GateAttempt], AttemptResult]
 type Say = Callable[[str, int], None]
 """Called with a stage and how many pairs of attempts it has."""
+
+
+@dataclass
+class SamePolicies:
+    """Says whether policies still are what they were.
+
+    Attributes:
+        folders: side to the folder of its policy.
+        ids: side to the hash of its policy.
+    """
+
+    folders: Mapping[str, Path]
+    ids: Mapping[str, str]
+    _stamps: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        """Check both; files are hashed again only where their size or date has changed.
+
+        Raises:
+            UnusableInputError: one isn't what the gate began with.
+        """
+        for side, folder in self.folders.items():
+            files = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
+            stamps = {path: (stat.st_mtime_ns, stat.st_size) for path, stat in files}
+            if stamps == self._stamps.get(side):
+                continue
+            from gaploop.finetune.lerobot_policy import policy_id  # here: torch
+
+            found = policy_id(folder)
+            if found != self.ids[side]:
+                raise UnusableInputError(
+                    f"The {side} in {folder} was changed while the gate was under way "
+                    f"({self.ids[side]}, now {found}). Put it back and give the same command "
+                    "to go on, or begin a new gate with the policy as it is."
+                )
+            self._stamps[side] = stamps
 
 
 @dataclass(frozen=True)
@@ -96,20 +141,17 @@ class GateResult:
         stages: those that ran, in order.
         not_run: stage to why it didn't run.
         canary: the controller, where there was a canary.
+        folder: the gate's.
     """
 
-    verdict: Verdict
+    verdict: Answer
     says: str
     design: GateDesign
     stages: tuple[StageResult, ...]
     not_run: dict[str, str] = field(default_factory=dict)
     evidence: str = ""
     canary: Canary | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """0 promote, 1 reject, 3 inconclusive."""
-        return {Verdict.PROMOTE: 0, Verdict.REJECT: 1, Verdict.INCONCLUSIVE: 3}[self.verdict]
+    folder: Path = Path()
 
     def stage(self, name: str) -> StageResult | None:
         """Return what a stage found, if it ran."""
@@ -128,6 +170,16 @@ class GateResult:
         }
 
 
+def plan(suite: Suite, seed: int = 0) -> GateDesign:
+    """Return the plan of a suite's comparison.
+
+    Raises:
+        UnusableInputError: its rules can't be met.
+    """
+    design = make_design(suite.rules, len(suite.tasks))
+    return replace(design, curve=power_curve(suite, design, seed))
+
+
 def run_gate(
     gate: Gate, folder: GateFolder, design: GateDesign,
     say: Say = lambda _stage, _done: None,
@@ -137,39 +189,52 @@ def run_gate(
     Raises:
         UnusableInputError: as policies, cells and files say.
     """
-    stages: list[StageResult] = []
-    not_run: dict[str, str] = {}
+    suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
+
+    def judge_nominal(seen: Outcomes) -> StageResult:
+        return judge_sim(seen, suite, gate.sim_tasks)
+
+    def judge_station(seen: Outcomes) -> StageResult:
+        return judge_hardware(seen, suite, design)
+
     for name in STAGES:
-        why = _why_not(name, gate, stages)
-        if why:
+        if why := _why_not(name, gate, stages):
             not_run[name] = why
-            continue
-        if name == SIM:
-            stages.append(_sim(gate, folder, say))
+        elif name == SIM:
+            tasks = _sim_tasks(gate.sim_tasks)
+            stages.append(_contested(SIM, gate, folder, tasks, judge_nominal, say, None))
+        elif name == HARDWARE and gate.recorded is not None:
+            stages.append(judge_station(gate.recorded.outcomes))
         elif name == HARDWARE:
-            stages.append(_hardware(gate, folder, design, say))
+            stages.append(
+                _contested(HARDWARE, gate, folder, suite.tasks, judge_station, say, gate.station)
+            )
         elif name == CANARY and gate.reports is not None:
-            canary = reported(gate.suite, gate.reports, folder)
+            canary = reported(suite, gate.reports, folder)
             stages.append(canary_stage(canary))
         elif canary is not None:
             stages.append(full_stage(canary))
     gate.unchanged()
-    result = _concluded(gate, design, stages, not_run, canary)
-    opened = order.unseal(folder.path) if result.verdict is not Verdict.INCONCLUSIVE else None
+
+    last = stages[-1]
+    compared = any(stage.stage == HARDWARE for stage in stages)
+    verdict = Answer.INCONCLUSIVE
+    if last.answer is StageAnswer.FAILED:
+        verdict = Answer.REJECT
+    elif last.answer is StageAnswer.PASSED and compared:
+        verdict = Answer.PROMOTE
+    domain = gate.domain
+    prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
+    says = f"{prefix}{last.stage} {last.answer.value}: {last.says}."
+    if last.answer is StageAnswer.PASSED and not compared:
+        says += " Not compared on the station yet."
+    where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
+    result = GateResult(verdict, says, design, tuple(stages), not_run, where, canary, folder.path)
+    opened = unseal(folder.path) if verdict is not Answer.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
     write_json(folder.path / RESULT, result.to_json() | record)
     return result
-
-
-def plan(suite: Suite, seed: int = 0) -> GateDesign:
-    """Return the plan of a suite's comparison.
-
-    Raises:
-        UnusableInputError: its rules can't be met.
-    """
-    design = make_design(suite.rules, len(suite.tasks))
-    return replace(design, curve=power_curve(suite, design, seed))
 
 
 def _why_not(name: str, gate: Gate, stages: Sequence[StageResult]) -> str:
@@ -192,32 +257,13 @@ def _sim_tasks(names: Sequence[str]) -> tuple[SuiteTask, ...]:
     return tuple(SuiteTask(n, success_check="script", timeout_s=SIM_TIMEOUT_S) for n in names)
 
 
-def _sim(gate: Gate, folder: GateFolder, say: Say) -> StageResult:
-    names = gate.sim_tasks
-    tasks = _sim_tasks(names)
-
-    def judge(seen: Outcomes) -> StageResult:
-        return judge_sim(seen, gate.suite, names)
-
-    return _contested(SIM, gate, folder, tasks, judge, say, None)
-
-
-def _hardware(gate: Gate, folder: GateFolder, design: GateDesign, say: Say) -> StageResult:
-    def judge(seen: Outcomes) -> StageResult:
-        return judge_hardware(seen, gate.suite, design)
-
-    if gate.recorded is not None:
-        return judge(gate.recorded.outcomes)
-    return _contested(HARDWARE, gate, folder, gate.suite.tasks, judge, say, gate.station)
-
-
 def _contested(
     stage: str, gate: Gate, folder: GateFolder, tasks: Sequence[SuiteTask],
     judge: Callable[[Outcomes], StageResult], say: Say, station: Try | None,
 ) -> StageResult:  # fmt: skip
     """Make attempts until the stage is decided, from where it stopped."""
     count, tried = len(tasks), folder.tried(stage)
-    turns = order.attempts(folder.seed, stage, count)
+    turns = attempts(folder.seed, stage, count)
     done = list(zip(islice(turns, len(tried)), tried, strict=True))
     with ExitStack() as stack:
         attempt = station
@@ -225,7 +271,11 @@ def _contested(
             result = judge(outcomes(done, count))
             say(stage, result.pairs)
             if result.answer is not StageAnswer.OPEN:
-                repeats, taken_back = _second_thoughts(done)
+                repeats, taken_back = dict.fromkeys(SIDES, 0), dict.fromkeys(SIDES, 0)
+                for turn, made in done:
+                    repeats[turn.side] += made.repeats
+                for (turn, _), (_, later) in pairwise(done):
+                    taken_back[turn.side] += bool(later.before)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
                 from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
@@ -235,37 +285,3 @@ def _contested(
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))
                 folder.add(done[-1][1])
-
-
-def _second_thoughts(
-    done: Sequence[tuple[order.GateAttempt, AttemptResult]],
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many tries of each policy didn't count, and how many answers were taken back."""
-    repeats, taken_back = dict.fromkeys(order.SIDES, 0), dict.fromkeys(order.SIDES, 0)
-    for turn, tried in done:
-        repeats[turn.side] += tried.repeats
-    for (turn, _), (_, later) in pairwise(done):
-        taken_back[turn.side] += bool(later.before)
-    return repeats, taken_back
-
-
-def _concluded(
-    gate: Gate, design: GateDesign, stages: Sequence[StageResult], not_run: dict[str, str],
-    canary: Canary | None,
-) -> GateResult:  # fmt: skip
-    last = stages[-1]
-    compared = any(stage.stage == HARDWARE for stage in stages)
-    if last.answer is StageAnswer.FAILED:
-        verdict = Verdict.REJECT
-    elif last.answer is StageAnswer.PASSED and compared:
-        verdict = Verdict.PROMOTE
-    else:
-        verdict = Verdict.INCONCLUSIVE
-    domain = gate.domain
-    prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
-    words = "; ".join(f"{stage.stage} {stage.answer.value}: {stage.says}" for stage in stages[-1:])
-    says = f"{prefix}{words}."
-    if last.answer is StageAnswer.PASSED and not compared:
-        says += " Not compared on the station yet."
-    where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
-    return GateResult(verdict, says, design, tuple(stages), not_run, where, canary)

@@ -2,6 +2,13 @@
 
 LeRobot makes the policy (`make_policy`) and its processors (`make_pre_post_processors`); what
 is added are the checks that it leaves to a crash in the middle of training, each with its fix.
+
+By whose statistics a tuned policy normalises: a base has learned what its inputs and answers mean
+on its own scale. New statistics move every one of them at once (the action spread went from 0.89 to
+4.46 in a trial), and a small adapter then relearns the scale instead of the task: hence `base`
+unless said otherwise. `new` is what LeRobot does. It is right for a base that has no statistics of
+this arm, as those on the Hub that are meant to be tuned to any. `merged` counts both alike, for
+data that reach well beyond what the base has seen.
 """
 
 from __future__ import annotations
@@ -16,21 +23,31 @@ from typing import Any, Final
 import numpy as np
 import torch
 from draccus.utils import DraccusException
-from lerobot.configs import NormalizationMode
+from lerobot.configs import FeatureType, NormalizationMode
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.factory import make_policy, make_pre_post_processors
 from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.utils.constants import IMAGENET_STATS
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_json
-from gaploop.finetune.checkpoints import is_out_of_memory
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
-from gaploop.finetune.tuning import statistics
-from gaploop.finetune.tuning.lerobot_fit import SIDECAR
+from gaploop.finetune.training import is_out_of_memory
 
+type Stats = Mapping[str, Mapping[str, Any]]
+"""Feature to statistic, such as `mean` and `std`, to its values."""
+UNNAMED: Final = (
+    "%s doesn't say its rate, joints and units, so they can't be compared with those of %s: check "
+    "them where it was trained."
+)
+"""Said of policies that lerobot-train saved: LeRobot's config has no place for these."""
+RESIZING: Final = ("image_resolution", "resize_imgs_with_padding", "resize_shape")
+"""Options of policies that bring pictures of any size to theirs."""
 PREPROCESSOR: Final = "policy_preprocessor.json"
 USED: Final = {
     NormalizationMode.MEAN_STD: ("mean", "std"),
@@ -42,6 +59,156 @@ USED: Final = {
 FAULTS: Final = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, torch.OutOfMemoryError,
 )  # fmt: skip
+
+
+def merged_stats(base: Stats, new: Stats) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return the statistics of both distributions counted alike, for the features of `new`.
+
+    Mean and spread are exact. The extremes of both bound what either has seen; of quantiles the
+    outer ones are taken, since those of a mixture can't be had from those of its parts.
+    """
+    result: dict[str, dict[str, NDArray[np.float64]]] = {}
+    for key, ours in new.items():
+        a = {k: np.asarray(v, dtype=np.float64) for k, v in ours.items()}
+        b = {k: np.asarray(v, dtype=np.float64) for k, v in base.get(key, {}).items()}
+        result[key] = {name: _both(name, a, b) for name in a}
+    return result
+
+
+def _both(
+    name: str, new: Mapping[str, NDArray[np.float64]], base: Mapping[str, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    if name not in base or base[name].shape != new[name].shape:
+        return new[name]
+    a, b = new[name], base[name]
+    if name == "std" and "mean" in new and "mean" in base:
+        return np.asarray(np.sqrt((a**2 + b**2) / 2 + ((new["mean"] - base["mean"]) / 2) ** 2))
+    if name == "count":
+        return np.asarray(a + b)
+    if name == "min" or name in ("q01", "q10"):
+        return np.minimum(a, b)
+    if name == "max" or name in ("q90", "q99"):
+        return np.maximum(a, b)
+    return np.asarray((a + b) / 2)
+
+
+def check_fits(
+    config: PreTrainedConfig,
+    info: DatasetInfo,
+    folder: Path,
+    rename: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+) -> None:
+    """Check that a dataset has what a policy is fed, under the same names.
+
+    Args:
+        config: the policy's.
+        info: the dataset.
+        folder: where the policy's sidecar is, if it has one.
+        rename: the dataset's name of a feature to the policy's.
+        size: height and width that pictures are scaled to [px]; None as recorded.
+
+    Raises:
+        UnusableInputError: what differs, and how to fix it.
+    """
+    have = {rename.get(k, k): v for k, v in info.features.items()}
+    _check_cameras(config, have, info.root)
+    for key, shape in _pictures(config).items():
+        if key in have:
+            _check_size(config, key, shape, have[key], info.root, size)
+    for key, width in _widths(config).items():
+        if key not in have:
+            raise UnusableInputError(
+                f"{info.root} has no {key}, which policy {folder} needs. Record it, or name the "
+                f"""feature that stands for it: --rename_map='{{"THEIRS": "{key}"}}'."""
+            )
+        given = int((have[key].get("shape") or (0,))[0])
+        padded = hasattr(config, "max_action_dim") and given < width
+        if given != width and not padded:
+            raise UnusableInputError(
+                f"{info.root}: {key} has {given} entries, policy {folder} was trained on {width}. "
+                "Use takes of the arm it was trained with, or gaploop harmonise."
+            )
+    _check_names(info, folder)
+
+
+def _check_cameras(config: PreTrainedConfig, have: Mapping[str, Any], root: Path) -> None:
+    wanted = [k for k in config.image_features if ".empty_camera_" not in k]
+    missing = [k for k in wanted if k not in have]
+    cameras = sorted(k for k in have if k.startswith("observation.image"))
+    if len(missing) > int(getattr(config, "empty_cameras", 0) or 0):
+        raise UnusableInputError(
+            f"{root} has no camera {', '.join(missing)}, which the {config.type} policy looks "
+            f"through; it has {', '.join(cameras) or 'none'}. If one is the same view, say so: "
+            f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
+            "record with it."
+        )
+
+
+def _pictures(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(f.shape) for k, f in config.image_features.items()}
+
+
+def _check_size(
+    config: PreTrainedConfig,
+    key: str,
+    shape: tuple[int, ...],
+    feature: Mapping[str, Any],
+    root: Path,
+    size: tuple[int, int] | None,
+) -> None:
+    given = list(feature.get("shape") or ())
+    recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
+    seen = size or recorded
+    if any(hasattr(config, name) for name in RESIZING) or seen == shape[1:]:
+        return
+    height, width = shape[1:]
+    raise UnusableInputError(
+        f"{root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on {width}×{height}. Scale "
+        f"with --cache.size={width}x{height}."
+    )
+
+
+def _widths(config: PreTrainedConfig) -> dict[str, int]:
+    features = {**(config.input_features or {}), **(config.output_features or {})}
+    kinds = (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV)
+    return {k: int(f.shape[0]) for k, f in features.items() if f.type in kinds}
+
+
+def _check_names(info: DatasetInfo, folder: Path) -> None:
+    path = folder / SIDECAR
+    if not path.exists():
+        return
+    own = read_json(path)
+    mend = "Name, order and convert them alike with gaploop harmonise."
+    for key, feature in (("state_names", STATE), ("action_names", ACTION)):
+        theirs, ours = tuple(own.get(key) or ()), info.names(feature)
+        if theirs and theirs != ours:
+            raise UnusableInputError(
+                f"{info.root}: {feature} is [{', '.join(ours)}], policy {folder} was trained on "
+                f"[{', '.join(theirs)}]. {mend}"
+            )
+    if own.get("fps") and float(own["fps"]) != info.fps:
+        raise UnusableInputError(
+            f"{info.root}: {info.fps:g} frames a second, policy {folder} was trained on "
+            f"{float(own['fps']):g}. Resample with gaploop harmonise."
+        )
+
+
+def check_units(units: Sequence[str], folder: Path, root: str) -> None:
+    """Check that takes are in the units that a policy was trained on.
+
+    Raises:
+        UnusableInputError: they aren't.
+    """
+    path = folder / SIDECAR
+    own = str(read_json(path).get("units") or "") if path.exists() else ""
+    other = sorted({u for u in units if u and own and u != own})
+    if other:
+        raise UnusableInputError(
+            f"{root}: joints in {', '.join(other)}, policy {folder} was trained in {own}. Convert "
+            "with gaploop harmonise."
+        )
 
 
 @dataclass
@@ -93,14 +260,13 @@ def open_bundle(
         config: as `read_config` gave it; says where the policy is.
         meta: LeRobot metadata of the data, with their statistics.
         names: for the sidecar.
-        stats: one of `statistics.CHOICES`.
+        stats: one of `work.STATS`.
         rename: the dataset's name of a feature to the policy's.
 
     Raises:
         UnusableInputError: files are missing or damaged, a library of this policy isn't
             installed, or the base has no statistics to keep.
     """
-    statistics.check_choice(stats)
     folder = Path(str(config.pretrained_path))
     refuse_foreign_code(folder)
     with _in_words(folder):
@@ -146,7 +312,7 @@ def _check_weights(policy: PreTrainedPolicy, folder: Path) -> None:
         )
 
 
-def _normalise(bundle: LeRobotBundle, new: statistics.Stats, choice: str, folder: Path) -> None:
+def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> None:
     config = bundle.policy.config
     features = {**(config.input_features or {}), **(config.output_features or {})}
     modes = config.normalization_mapping
@@ -160,7 +326,7 @@ def _normalise(bundle: LeRobotBundle, new: statistics.Stats, choice: str, folder
         require_stats(bundle, tuple(needed), folder)
         return
     numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
-    chosen = numbers if choice == "new" else statistics.merged(own, numbers)
+    chosen = numbers if choice == "new" else merged_stats(own, numbers)
     # Pictures keep the scale that the backbone learned with.
     pictures = {k: own.get(k) or _imagenet() for k in needed if k not in numbers}
     set_stats(bundle, {**chosen, **pictures})
@@ -200,16 +366,16 @@ def _imagenet() -> dict[str, Any]:
     return {k: np.asarray(v, dtype=np.float32) for k, v in {**IMAGENET_STATS, **ends}.items()}
 
 
-def base_stats(bundle: Any) -> statistics.Stats:
+def base_stats(bundle: Any) -> Stats:
     """Return the statistics that a policy's preprocessor normalises by."""
     for step in bundle.preprocessor.steps:
         if getattr(step, "norm_map", None) is not None:
-            found: statistics.Stats = step.stats or {}
+            found: Stats = step.stats or {}
             return found
     return {}
 
 
-def set_stats(bundle: Any, stats: statistics.Stats) -> None:
+def set_stats(bundle: Any, stats: Stats) -> None:
     """Let both processors normalise by other statistics."""
     for pipeline in (bundle.preprocessor, bundle.postprocessor):
         for step in pipeline.steps:

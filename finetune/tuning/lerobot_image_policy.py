@@ -1,86 +1,118 @@
-"""Tuning any LeRobot policy on takes with pictures: ACT, Diffusion, SmolVLA, pi0, pi0.5, others."""
+"""Tuning any LeRobot policy on takes with pictures: ACT, Diffusion, SmolVLA, pi0, pi0.5, others.
+
+Frames come through LeRobot's dataset with the frame cache, draws from `datasets.mixing`: a batch is
+a pure function of the step.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from lerobot.datasets import factory
+from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
+from lerobot.utils.collate import lerobot_collate_fn
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
+from gaploop.datasets.cache.folder import CacheOptions, Progress
+from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.mixing.report import describe
-from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, open_mixture
+from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
+from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import is_hub_name
-from gaploop.finetune.lerobot_learner import LeRobotLearner
+from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_fit import SIDECAR, UNNAMED, check_fits, check_units
-from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
-from gaploop.finetune.tuning.lerobot_takes import (
-    TakeBatches,
-    note_of,
-    open_takes,
-    parted,
-)
+from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
+from gaploop.finetune.tuning.lerobot_randomise import PLATE_FRAMES, Randomiser, plates
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
 log = logging.getLogger(__name__)
 
+type Tensors = dict[str, Any]
+type Alter = Callable[[Tensors, int], Tensors]
+"""Changes a batch of a step, such as by visual randomisation."""
+
 REAL, SIM = "real", "sim"
+SEED: Final = 0
+"""Draws the noise of held-out losses, the same every time."""
+FRAMES: Final = 16
+"""Frames of a held-out take that are looked at: neighbours are alike, pictures are dear."""
 
 
-class PicturedWork:
+class ImagePolicyWork:
     """The base, wrapped, with batches of its data; see `work.Work`."""
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
+        spec = options.spec
         config = bundles.read_config(base, ranks.device)
         whole = mixture_of(options)
-        _check_renamed(whole, options.rename)
+        known = {f for info in whole.datasets for f in info.features}
+        for name in options.rename:
+            if name not in known:
+                raise unknown_choice("feature", name, known, "--rename_map")
         if not (base / SIDECAR).exists() and ranks.is_main:
-            log.warning(UNNAMED, base, whole.datasets[0].root)
+            log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
-            check_fits(config, info, base, options.rename, options.cache.size)
+            bundles.check_fits(config, info, base, options.rename, options.cache.size)
         for take in whole.takes:
-            units = take.episode.info.units
             root = str(whole.datasets[take.dataset].root)
-            check_units([units], base, root)
+            bundles.check_units([take.episode.info.units], base, root)
         used = {**(config.input_features or {}), **(config.output_features or {})}
-        _check_finite(whole, {n for n in _numbers_of(whole) if options.rename.get(n, n) in used})
-        self._opened, aside = parted(whole, held_out_uids(options, whole))
-        _check_left(self._opened)
-        self._shares = self._opened.mixture(1).mean_shares(options.spec.steps)
-        dataset = open_takes(self._opened, config, self._shares, options.cache)
-        names = sidecar(self._opened)
-        spec = options.spec
+        numbers = {
+            name
+            for name, feature in whole.datasets[0].features.items()
+            if str(feature.get("dtype")).startswith(("float", "int"))
+            and options.rename.get(name, name) in used
+        }
+        _check_finite(whole, numbers)
+        uids = asked_aside(options, [note_of(t) for t in real_of(options, whole)])
+        aside = [t for t in whole.takes if t.episode.info.uid in uids]
+        kept = tuple(t for t in whole.takes if t.episode.info.uid not in uids)
+        for number, source in enumerate(whole.spec.sources):
+            if all(t.source != number for t in kept):
+                raise UnusableInputError(
+                    f"Source '{source.name}': all takes are held out. Hold out fewer."
+                )
+        self._opened = opened = replace(whole, takes=kept)
+        shares = opened.mixture(1).mean_shares(spec.steps)
+        dataset = open_takes(opened, config, shares, options.cache)
         bundle = bundles.open_bundle(
-            config, dataset.meta, names, stats=options.stats, rename=options.rename
+            config, dataset.meta, sidecar(opened), stats=options.stats, rename=options.rename
         )
         if options.cache.size is not None:
-            kept = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
-            bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *kept]
+            others = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
+            bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *others]
         torch.manual_seed(spec.seed)  # right before: an adapter's first weights are drawn
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
+        alter = None
+        if options.randomise.strength:
+            rng = np.random.default_rng((spec.seed, 3))
+            chosen = [opened.takes[i] for i in rng.integers(0, len(opened.takes), PLATE_FRAMES)]
+            still = collated(dataset, [(t.dataset, int(rng.choice(t.frames))) for t in chosen])
+            seed = (spec.seed, ranks.rank)
+            alter = Randomiser(options.randomise, spec.steps, seed, plates(still))
         self.batches = TakeBatches(
-            self._opened,
+            opened,
             dataset,
             batch_size=spec.batch_size,
             ranks=ranks,
             drop_last=int(getattr(config, "drop_n_last_frames", 0) or 0),
             workers=options.workers,
-            alter=_randomiser(options, dataset, self._opened, ranks),
+            alter=alter,
         )
         self.learner = LeRobotLearner(bundle, module, dataset, aside)
         self.held_out: Sequence[TakeNote] = [note_of(t) for t in aside]
@@ -98,11 +130,14 @@ class PicturedWork:
             if not takes or not drawn[takes[0].source]["samples"]:
                 continue
             source = drawn[takes[0].source]
-            frames = sum(len(t.frames) for t in takes)
+            frames, digest = sum(len(t.frames) for t in takes), hashlib.sha256()
+            for take in takes:
+                digest.update(take.episode.info.uid.encode())
+                digest.update(take.frames.tobytes())
             found.append(
                 {
                     "root": str(info.root),
-                    "sha256": takes_hash(takes),
+                    "sha256": digest.hexdigest(),
                     "domain": takes[0].episode.info.domain.value,
                     "share": source["share"] * frames / source["frames"],
                     "takes": len(takes),
@@ -154,14 +189,29 @@ def mixture_of(options: AdaptOptions) -> OpenMixture:
         return open_mixture(spec)
     if not options.real:
         raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
-    opened = open_mixture(_spec(options))
+    sources, shares = [SourceSpec(REAL, options.real, options.select)], {REAL: 1.0}
+    if options.sim:
+        sources.append(SourceSpec(SIM, options.sim, options.select))
+        shares = {REAL: options.share_real, SIM: 1.0 - options.share_real}
+    weights = {"dimension": dict(options.weights)} if options.weights else {}
+    opened = open_mixture(
+        MixtureSpec(tuple(sources), (StageSpec(shares),), weights, options.spec.seed)
+    )
     for take in opened.takes:
         if take.source == 0 and take.episode.info.domain is Domain.SIM:
             root = opened.datasets[take.dataset].root
             raise UnusableInputError(
                 f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."
             )
-    chosen = [t for t in opened.takes if t.source or _is_asked(t, options)]
+    chosen = [
+        t
+        for t in opened.takes
+        if t.source
+        or (
+            (options.station in ("", t.episode.info.station))
+            and (options.episodes is None or t.episode.index in options.episodes)
+        )
+    ]
     if all(t.source for t in chosen):
         real = [t.episode for t in opened.takes if not t.source]
         stations = ", ".join(sorted({e.info.station or "(none)" for e in real}))
@@ -173,44 +223,11 @@ def mixture_of(options: AdaptOptions) -> OpenMixture:
     return replace(opened, takes=tuple(chosen))
 
 
-def _is_asked(take: MixedTake, options: AdaptOptions) -> bool:
-    is_there = not options.station or take.episode.info.station == options.station
-    return is_there and (options.episodes is None or take.episode.index in options.episodes)
-
-
-def _spec(options: AdaptOptions) -> MixtureSpec:
-    sources = [SourceSpec(REAL, options.real, options.select)]
-    shares = {REAL: 1.0}
-    if options.sim:
-        sources.append(SourceSpec(SIM, options.sim, options.select))
-        shares = {REAL: options.share_real, SIM: 1.0 - options.share_real}
-    weights = {"dimension": dict(options.weights)} if options.weights else {}
-    return MixtureSpec(tuple(sources), (StageSpec(shares),), weights, options.spec.seed)
-
-
-def held_out_uids(options: AdaptOptions, opened: OpenMixture) -> frozenset[str]:
-    """Return the uids of the real takes that the options keep aside."""
-    return asked_aside(options, [note_of(t) for t in real_of(options, opened)])
-
-
 def real_of(options: AdaptOptions, opened: OpenMixture) -> list[MixedTake]:
     """Return the takes that count as real."""
     # Other datasets don't say what is simulated: what was named with --sim is.
     own = [t for t in opened.takes if not options.real or t.source == 0]
     return [t for t in own if t.episode.info.domain is not Domain.SIM]
-
-
-def _check_renamed(opened: OpenMixture, rename: Mapping[str, str]) -> None:
-    known = {f for info in opened.datasets for f in info.features}
-    for name in rename:
-        if name not in known:
-            raise unknown_choice("feature", name, known, "--rename_map")
-
-
-def _numbers_of(opened: OpenMixture) -> list[str]:
-    """Return the features that are numbers, not pictures or text."""
-    features = opened.datasets[0].features.items()
-    return [n for n, f in features if str(f.get("dtype")).startswith(("float", "int"))]
 
 
 def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
@@ -233,14 +250,6 @@ def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
                     )
 
 
-def _check_left(opened: OpenMixture) -> None:
-    for number, source in enumerate(opened.spec.sources):
-        if all(t.source != number for t in opened.takes):
-            raise UnusableInputError(
-                f"Source '{source.name}': all takes are held out. Hold out fewer."
-            )
-
-
 def sidecar(opened: OpenMixture) -> dict[str, Any]:
     """Return what LeRobot's config has no place for: rate, names and units of the data."""
     info = opened.datasets[0]
@@ -256,23 +265,173 @@ def sidecar(opened: OpenMixture) -> dict[str, Any]:
     }
 
 
-def takes_hash(takes: Sequence[MixedTake]) -> str:
-    """Return the SHA-256 of which frames of which takes are learned from."""
-    digest = hashlib.sha256()
+@dataclass
+class LeRobotLearner:
+    """Any LeRobot policy, whole or wrapped with an adapter, and held-out takes to judge it by.
+
+    Held-out takes are judged by the policy's own loss: flow matching and diffusion sample their
+    actions, and the distance of one sample to one demonstration says little.
+
+    Attributes:
+        bundle: the policy and its processors.
+        module: what is trained: the policy itself, or PEFT's wrapper of it.
+        dataset: where the frames of held-out takes are.
+        held_out: takes that are not trained on.
+    """
+
+    bundle: LeRobotBundle
+    module: torch.nn.Module
+    dataset: Any = None
+    held_out: Sequence[Any] = field(default_factory=tuple)
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return the policy's own loss of a batch in LeRobot units."""
+        value, _ = cast(Any, self.module)(self._inputs(batch))
+        return cast(torch.Tensor, value)
+
+    def held_out_error(self) -> float:
+        """Return the mean loss on the held-out takes."""
+        return float(np.mean(list(self.held_out_errors().values())))
+
+    def held_out_errors(self) -> dict[str, float]:
+        """Return the loss on each held-out take, by uid."""
+        policy = self.bundle.policy
+        policy.eval()
+        errors: dict[str, float] = {}
+        with torch.inference_mode():
+            for uid, batch in held_out_batches(self.dataset, self.held_out):
+                torch.manual_seed(SEED)
+                value, _ = policy.forward(self._inputs(batch))
+                errors[uid] = float(value.item())
+        return errors
+
+    def _inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self.bundle.preprocessor(batch)
+        return made
+
+
+def open_takes(
+    opened: OpenMixture,
+    config: Any,
+    shares: Any,
+    cache: CacheOptions,
+    progress: Progress = silent,
+) -> MixtureDataset:
+    """Open a mixture's datasets for a policy; the frame cache is built where it isn't yet.
+
+    Args:
+        opened: the mixture.
+        config: the policy's, which says which past and future frames a sample has.
+        shares: share of each source over the run, for statistics.
+        cache: how pictures are cached.
+        progress: shows that the cache is being built.
+    """
+    first = opened.datasets[0].root
+    reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
+    offsets = factory.resolve_delta_timestamps(config, reference)
+    datasets = [
+        CachedLeRobotDataset(
+            f"local/{info.root.name}",
+            root=info.root,
+            delta_timestamps=offsets,
+            return_uint8=True,
+            cache=cache,
+            progress=progress,
+        )
+        for info in opened.datasets
+    ]
+    meta = common_meta(opened, [d.meta for d in datasets], shares)
+    return MixtureDataset(opened, datasets, meta, config.action_delta_indices)
+
+
+def note_of(take: MixedTake) -> TakeNote:
+    """Return what decisions need to know of a take."""
+    info = take.episode.info
+    return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
+
+
+class TakeBatches:
+    """Batches for a training of one or more processes.
+
+    Args:
+        opened: the mixture.
+        dataset: its frames.
+        batch_size: samples per step and process.
+        ranks: the processes.
+        drop_last: frames at the end of a take that the policy doesn't want to start from.
+        workers: processes that fetch ahead; 0 fetches in this one.
+        alter: changes every batch; nothing if None.
+    """
+
+    def __init__(
+        self,
+        opened: OpenMixture,
+        dataset: MixtureDataset,
+        *,
+        batch_size: int,
+        ranks: Ranks,
+        drop_last: int = 0,
+        workers: int = 0,
+        alter: Alter | None = None,
+    ) -> None:
+        self.mixture = opened.mixture(batch_size, ranks.size, drop_last)
+        self._dataset, self._rank, self._workers, self._alter = dataset, ranks.rank, workers, alter
+
+    def batch(self, step: int) -> Tensors:
+        """Return this process's batch of a step, the same whenever it is asked for."""
+        drawn = self.mixture.batch(step, self._rank)
+        tensors = collated(self._dataset, _keys(drawn.dataset, drawn.frame))
+        return self._alter(tensors, step) if self._alter else tensors
+
+    def stream(self, first: int) -> Iterator[Tensors]:
+        """Yield the batches of steps `first`, `first + 1`, … without end."""
+        loader = torch.utils.data.DataLoader(
+            _Steps(self, first),
+            batch_size=None,
+            num_workers=self._workers,
+            collate_fn=_as_it_is,
+        )
+        return iter(loader)
+
+
+class _Steps(torch.utils.data.Dataset[Tensors]):
+    """Steps as a dataset, so that PyTorch's loader fetches them ahead in other processes."""
+
+    def __init__(self, batches: TakeBatches, first: int) -> None:
+        self._batches, self._first = batches, first
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __getitem__(self, place: int) -> Tensors:
+        return self._batches.batch(self._first + place)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def held_out_batches(
+    dataset: MixtureDataset, takes: Sequence[MixedTake], frames: int = FRAMES
+) -> Iterator[tuple[str, Tensors]]:
+    """Yield uid and samples of every held-out take, its frames evenly spaced."""
     for take in takes:
-        digest.update(take.episode.info.uid.encode())
-        digest.update(take.frames.tobytes())
-    return digest.hexdigest()
+        places = np.linspace(0, len(take.frames) - 1, min(frames, len(take.frames)))
+        chosen = take.frames[places.round().astype(int)]
+        yield (
+            take.episode.info.uid,
+            collated(dataset, _keys(np.full(len(chosen), take.dataset), chosen)),
+        )
 
 
-def _randomiser(
-    options: AdaptOptions, dataset: Any, opened: OpenMixture, ranks: Ranks
-) -> Randomiser | None:
-    if not options.randomise.strength:
-        return None
-    return Randomiser(
-        options.randomise,
-        options.spec.steps,
-        (options.spec.seed, ranks.rank),
-        plates(dataset, opened.takes, options.spec.seed),
-    )
+def collated(dataset: MixtureDataset, keys: Sequence[tuple[int, int]]) -> Tensors:
+    """Return samples as one batch, pictures as float in [0, 1], shape (b, 3, height, width)."""
+    batch: Tensors = lerobot_collate_fn(dataset.__getitems__(keys))
+    for key in dataset.meta.camera_keys:
+        if key in batch and batch[key].dtype == torch.uint8:
+            batch[key] = batch[key].to(torch.float32) / 255.0
+    return batch
+
+
+def _keys(datasets: Any, frames: Any) -> list[tuple[int, int]]:
+    return list(zip(datasets.tolist(), frames.tolist(), strict=True))

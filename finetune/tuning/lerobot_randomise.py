@@ -9,7 +9,7 @@ homography, the same for all frames of a sample), and a strength that rises over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional
 from torchvision.transforms.v2.functional import perspective  # type: ignore[import-untyped]
 
-from gaploop.finetune.tuning.lerobot_takes import collated
 from gaploop.finetune.tuning.work import Randomise
 
 PICTURES: Final = "observation.image"
@@ -32,6 +31,7 @@ SHIFT: Final = 0.08
 NEAR_PLATE: Final = 0.06
 """A pixel this near to the background's is background; pixels are from 0 to 1."""
 PLATE_FRAMES: Final = 24
+"""Samples that a background is found from."""
 COARSE: Final = 6
 """Random backgrounds are smooth: this many random values across."""
 
@@ -122,16 +122,15 @@ def _lit(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> tor
     return noisy.clamp(0, 1)
 
 
-def plates(dataset: Any, takes: Sequence[Any], seed: int) -> dict[str, torch.Tensor]:
+def plates(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return each camera's picture without what moves: the median over frames of many takes.
 
     A camera on the wrist has no such picture: next to nothing is near the median then, and its
     background stays.
+
+    Args:
+        batch: `PLATE_FRAMES` samples of any takes.
     """
-    rng = np.random.default_rng((seed, 3))
-    chosen = rng.integers(0, len(takes), PLATE_FRAMES)
-    keys = [(takes[i].dataset, int(rng.choice(takes[i].frames))) for i in chosen]
-    batch = collated(dataset, keys)
     found = {}
     for key, value in batch.items():
         if key.startswith(PICTURES) and _is_picture(value):

@@ -1,11 +1,19 @@
-"""Recipes side by side: real takes alone, simulated ones alone, both; by the same held-out takes.
+"""Recipes side by side on held-out real takes: these alone, simulated ones alone, both; shares.
 
-And the automatic share, which is the same comparison over shares. Each arm has its own folder;
-an arm that was finished isn't trained again.
+`ablation` compares recipes. `chosen_share` chooses the share of real takes in co-training: every
+candidate is trained shortly on one half of the real takes and judged on the other, then the other
+way round, so that each real take judges once (two-fold cross-validation, whole sessions where there
+are enough). Among the candidates that aren't worse than the best by more than one standard error of
+the paired difference, the one with the most simulation wins (the one-standard-error rule of Breiman
+et al. 1984, Classification and Regression Trees): what can't be told apart on real takes is decided
+by what keeps more of what the base knows.
+
+Each arm has its own folder; an arm that was finished isn't trained again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,17 +25,129 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.core.statistics import bootstrap_mean
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.adapt import adapt, base_of, is_tracked, open_work, tuned
+from gaploop.finetune.adapt import (
+    ADAPTER,
+    MERGED,
+    adapt,
+    base_of,
+    is_tracked,
+    open_work,
+    require_same,
+    tuned,
+)
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.training import Progress
-from gaploop.finetune.tuning import held_out, lerobot_image_policy, ratio, resume_guard, tracked
+from gaploop.finetune.tuning import held_out, lerobot_image_policy, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_takes import note_of
+from gaploop.finetune.tuning.lerobot_image_policy import note_of
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
+AUTO: Final = "auto"
+CANDIDATES: Final = (0.25, 0.5, 0.75, 1.0)
+FOLDS: Final = 2
+PART: Final = 0.5
+"""Part of the run's steps that a candidate is trained for."""
+RATIO_SCHEMA: Final = "gaploop.ratio.v1"
 SCHEMA: Final = "gaploop.recipes.v1"
 SHARE: Final = 0.2
 """Real takes that are held out where nobody says which."""
+
+
+@dataclass(frozen=True)
+class ShareTrial:
+    """One candidate.
+
+    Attributes:
+        share: of real samples in a batch.
+        error: mean over the real takes, each judged by the half that it wasn't in.
+        worse_by: mean difference to the best candidate, take by take.
+        se: standard error of that difference.
+    """
+
+    share: float
+    error: float
+    worse_by: float
+    se: float
+
+
+@dataclass(frozen=True)
+class ShareChoice:
+    """The by_one_standard_error share, and what it was by_one_standard_error from."""
+
+    share: float
+    tried: tuple[ShareTrial, ...]
+    takes: int
+
+    def says(self) -> str:
+        """Return it in words."""
+        listed = ", ".join(f"{t.share:g}: {t.error:.4g}" for t in self.tried)
+        return f"--mix.real=auto chose {self.share:g} on {self.takes} held-out takes ({listed})."
+
+
+def parse_share(value: str) -> float | None:
+    """Return the share that `--mix.real` says, or None for `auto`.
+
+    Raises:
+        UnusableInputError: it is neither `auto` nor a number above 0 and at most 1.
+    """
+    if value == AUTO:
+        return None
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise UnusableInputError(
+            f"--mix.real={value} must be above 0 and at most 1, or auto; 0.5 is usual."
+        )
+    return share
+
+
+def choose_share(
+    measure: Callable[[float, int], Mapping[str, float]],
+    folder: Path,
+    candidates: Sequence[float] = CANDIDATES,
+) -> ShareChoice:
+    """Try the candidates and choose; what `folder` holds of an earlier call isn't tried again.
+
+    Args:
+        measure: called with a share and a fold, trains and returns uid to error of that fold.
+        folder: where the errors are kept.
+        candidates: shares to try.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    errors: dict[float, dict[str, float]] = {}
+    for share in candidates:
+        errors[share] = {}
+        for fold in range(FOLDS):
+            path = folder / f"{share:g}_{fold}.json"
+            if not path.exists():
+                write_json(path, {"schema": RATIO_SCHEMA, "errors": dict(measure(share, fold))})
+            errors[share].update(read_json(path)["errors"])
+    choice = by_one_standard_error(errors)
+    write_json(folder / "choice.json", {"schema": RATIO_SCHEMA, **asdict(choice)})
+    return choice
+
+
+def by_one_standard_error(errors: Mapping[float, Mapping[str, float]]) -> ShareChoice:
+    """Return the choice by the one-standard-error rule.
+
+    Args:
+        errors: share to the error on every real take, the same takes for all shares.
+    """
+    takes = sorted(next(iter(errors.values())))
+    rows = {s: np.array([found[t] for t in takes]) for s, found in errors.items()}
+    best = min(rows, key=lambda s: (float(rows[s].mean()), s))
+    tried = []
+    for share, row in sorted(rows.items()):
+        difference = row - rows[best]
+        spread = float(difference.std(ddof=1)) if len(takes) > 1 else 0.0
+        se = spread / math.sqrt(len(takes))
+        tried.append(ShareTrial(share, float(row.mean()), float(difference.mean()), se))
+    share = min(t.share for t in tried if t.worse_by <= t.se)
+    return ShareChoice(share, tuple(tried), len(takes))
+
+
 REAL_ONLY, SIM_ONLY, MIXED = "real only", "sim only", "mixed"
 
 type Say = Callable[[str], None]
@@ -65,9 +185,7 @@ def real_takes(options: AdaptOptions) -> list[TakeNote]:
     return [note_of(t) for t in lerobot_image_policy.real_of(options, opened)]
 
 
-def chosen_share(
-    options: AdaptOptions, say: Say, progress: Progress | None = None
-) -> ratio.ShareChoice:
+def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = None) -> ShareChoice:
     """Choose the share of real takes on held-out ones; see `ratio`.
 
     Raises:
@@ -80,12 +198,12 @@ def chosen_share(
     every = real_takes(options)
     aside = asked_aside(options, every)
     takes = [t for t in every if t.uid not in aside]
-    parts = held_out.folds(takes, ratio.FOLDS, options.spec.seed)
+    parts = held_out.folds(takes, FOLDS, options.spec.seed)
     folder = writable_folder(options.output_dir / "ratio")
     ranks, base = Ranks(options.device), base_of(options.base)
     if ranks.is_main:
-        resume_guard.require_same(folder, options, base, keep=True, without=("share_real",))
-    steps = max(1, round(options.spec.steps * ratio.PART))
+        require_same(folder, options, base, keep=True, without=("share_real",))
+    steps = max(1, round(options.spec.steps * PART))
     spec = replace(options.spec, steps=steps, patience=0, eval_every=steps)
 
     def measure(share: float, fold: int) -> Mapping[str, float]:
@@ -103,7 +221,7 @@ def chosen_share(
         _, _, seen = tuned(one, base, ranks, progress)
         return {uid: seen.errors[uid] for uid in parts[fold]}
 
-    return ratio.choose(measure, folder)
+    return choose_share(measure, folder)
 
 
 def ablation(
@@ -121,10 +239,12 @@ def ablation(
             "--ablation compares real takes with simulated ones: name some with --sim='[DIR]' or "
             "--sim_takes=100."
         )
-    aside = _aside(options)
+    if options.held_out:
+        raise UnusableInputError("--ablation holds takes out by --held_out_share, not --held_out.")
+    aside = held_out.choose(real_takes(options), options.held_out_share or SHARE, options.spec.seed)
     if Ranks(options.device).is_main:
         folder = writable_folder(options.output_dir)
-        resume_guard.require_same(folder, options, base_of(options.base), keep=True)
+        require_same(folder, options, base_of(options.base), keep=True)
     arms = [_before(options, aside, say)]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():
@@ -134,13 +254,6 @@ def ablation(
     write_json(options.output_dir / "recipes.json", value)
     draw(arms, options.output_dir / "recipes.png")
     return arms
-
-
-def _aside(options: AdaptOptions) -> frozenset[str]:
-    takes = real_takes(options)
-    if options.held_out:
-        raise UnusableInputError("--ablation holds takes out by --held_out_share, not --held_out.")
-    return held_out.choose(takes, options.held_out_share or SHARE, options.spec.seed)
 
 
 def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> RecipeResult:
@@ -178,12 +291,8 @@ def _arm(
         adapt(one, progress)
     result = read_json(done)
     errors = result["held_out_at_end"]["errors"]
-    return _judged(name, share, result["steps"], errors, str(_policy(folder)))
-
-
-def _policy(folder: Path) -> Path:
-    adapter = folder / "adapter"
-    return adapter if adapter.exists() else folder / "merged"
+    policy = folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED)
+    return _judged(name, share, result["steps"], errors, str(policy))
 
 
 def _judged(

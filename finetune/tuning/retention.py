@@ -10,8 +10,8 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.finetune.evaluate import CellSpec, evaluate
+from gaploop.finetune.evaluation import Difference, paired_difference
 from gaploop.finetune.lerobot_policy import cell_of, load_policy
-from gaploop.finetune.verdict import Difference, paired_difference
 
 SCHEMA: Final = "gaploop.retention.v1"
 SEEDS: Final = 40_000

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 
 from gaploop.core.errors import UnusableInputError
@@ -19,22 +20,28 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import (
     DOMAIN,
+    Batch,
     MixedBatches,
     Signature,
     TrainingEpisode,
     TrainingSource,
     check_signature,
+    chunks_at,
+    load_mixture_sources,
+    load_source,
 )
-from gaploop.finetune.data import load_mixture_sources, load_source
 from gaploop.finetune.demonstrations import scripted_source
-from gaploop.finetune.lerobot_learner import ActLearner
-from gaploop.finetune.lerobot_policy import cell_of
+from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
-from gaploop.finetune.tuning import statistics
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_bundle import base_stats, require_stats, set_stats
-from gaploop.finetune.tuning.lerobot_fit import UNNAMED
+from gaploop.finetune.tuning.lerobot_bundle import (
+    UNNAMED,
+    base_stats,
+    merged_stats,
+    require_stats,
+    set_stats,
+)
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 from gaploop.sim.arms import SO101
 
@@ -46,7 +53,11 @@ class TrackedWork:
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
-        _require_no_pictures(options)
+        if options.randomise.strength or options.rename:
+            raise UnusableInputError(
+                f"Policy {options.base} sees joints and tracked poses, no pictures: --randomise "
+                "and --rename_map do nothing for it. Leave them out."
+            )
         bundle = act.load(base, ranks.device)
         sources, stages = sources_of(options, cell_of(base))
         if not (base / act.SIDECAR).exists():
@@ -54,7 +65,10 @@ class TrackedWork:
         for source in sources:
             where = f"policy {options.base}"
             check_signature(source.signature, bundle.signature, source.root, where)
-        self._sources, aside = set_aside(sources, held_out_uids(options, sources))
+        # Other datasets don't say what is simulated: what was named with --sim is.
+        real = sources[: len(options.real)] if options.real else sources
+        notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
+        self._sources, aside = set_aside(sources, asked_aside(options, notes))
         spec = options.spec
         torch.manual_seed(spec.seed)
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
@@ -86,7 +100,11 @@ class TrackedWork:
         bundle, module = self.learner.bundle, self.learner.module
         shares = self.batches.mixture.mean_shares(self._options.spec.steps)
         trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
-        _drive_as_real(bundle, trained)
+        is_real = any(s.domain is not Domain.SIM for s in trained)
+        if is_real and DOMAIN in bundle.signature.environment_names:
+            for step in bundle.preprocessor.steps:
+                if hasattr(step, "domain"):
+                    step.domain = 1.0  # the tracker says 'real': there an adapted policy drives
         if self._options.full:
             act.save(bundle, folder / "merged")
             return
@@ -104,7 +122,7 @@ class TrackedWork:
         if self._options.stats != "base":
             new = self._new_stats()
             is_new = self._options.stats == "new"
-            set_stats(bundle, new if is_new else statistics.merged(base_stats(bundle), new))
+            set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
         require_stats(bundle, tuple(act.FEATURE_KEYS.values()), self._base)
 
     def _new_stats(self) -> dict[str, dict[str, Any]]:
@@ -114,14 +132,6 @@ class TrackedWork:
             rest = weighted_stats(*self.batches.weighted(kind, steps))
             found[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
         return found
-
-
-def _require_no_pictures(options: AdaptOptions) -> None:
-    if options.randomise.strength or options.rename:
-        raise UnusableInputError(
-            f"Policy {options.base} sees joints and tracked poses, no pictures: --randomise and "
-            "--rename_map do nothing for it. Leave them out."
-        )
 
 
 def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Signature:
@@ -154,7 +164,12 @@ def sources_of(
         UnusableInputError: nothing to learn from, or takes of the wrong kind.
     """
     if options.mixture is not None:
-        return _mixed(options, options.mixture)
+        if options.real or options.sim or options.sim_takes or options.episodes:
+            raise UnusableInputError(
+                f"--mixture={options.mixture} stands for --real, --sim, --sim_takes and "
+                "--episodes. Name datasets in one place."
+            )
+        return load_mixture_sources(load_mixture(options.mixture))
     if not options.real:
         raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
     real = [load_source(r, options.select, options.episodes) for r in options.real]
@@ -164,7 +179,15 @@ def sources_of(
                 f"{source.root} holds takes of nominal simulation, given with --real. Give it "
                 "with --sim."
             )
-    real = _of_station([weighted(s, options.weights) for s in real], options.station)
+    real = [weighted(s, options.weights) for s in real]
+    if options.station:
+        known = sorted({e.station or "(none)" for s in real for e in s.episodes})
+        there = [tuple(e for e in s.episodes if e.station == options.station) for s in real]
+        real = [replace(s, episodes=own) for s, own in zip(real, there, strict=True) if own]
+        if not real:
+            raise UnusableInputError(
+                f"No real take is of station '{options.station}'. There are: {', '.join(known)}."
+            )
     sim = [load_source(r, options.select) for r in options.sim]
     if not sim and options.sim_takes:
         task, robot = cell or ("pick_place", SO101.name)
@@ -172,7 +195,9 @@ def sources_of(
     share = options.share_real if sim else 1.0
     if share <= 0 and not sim:
         raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")
-    shares = _by_size(real, share) + _by_size(sim, 1.0 - share)
+    shares = by_size([s.frames for s in real], share)
+    if sim:
+        shares = [*shares, *by_size([s.frames for s in sim], 1.0 - share)]
     return [*real, *sim], [MixtureStage(tuple(shares))]
 
 
@@ -196,14 +221,6 @@ def set_aside(
     return kept, aside
 
 
-def held_out_uids(options: AdaptOptions, sources: Sequence[TrainingSource]) -> frozenset[str]:
-    """Return the uids of the real takes that the options keep aside."""
-    # Other datasets don't say what is simulated: what was named with --sim is.
-    real = sources[: len(options.real)] if options.real else sources
-    notes = [note_of(e) for s in real if s.domain is not Domain.SIM for e in s.episodes]
-    return asked_aside(options, notes)
-
-
 def note_of(episode: TrainingEpisode) -> TakeNote:
     """Return what decisions need to know of a take."""
     return TakeNote(episode.uid, episode.session, episode.dimensions, episode.index)
@@ -224,40 +241,50 @@ def _weight(dimensions: Mapping[str, float], weights: Mapping[str, float]) -> fl
     return claimed + 1.0 - sum(dimensions.values()) / scale
 
 
-def _of_station(sources: Sequence[TrainingSource], station: str) -> list[TrainingSource]:
-    if not station:
-        return list(sources)
-    kept = [
-        replace(s, episodes=tuple(e for e in s.episodes if e.station == station)) for s in sources
-    ]
-    found = [s for s in kept if s.episodes]
-    if not found:
-        known = sorted({e.station or "(none)" for s in sources for e in s.episodes})
-        raise UnusableInputError(
-            f"No real take is of station '{station}'. There are: {', '.join(known)}."
-        )
-    return found
+@dataclass
+class ActLearner:
+    """A policy, whole or wrapped with an adapter, and held-out takes to judge it by.
+
+    Attributes:
+        bundle: the policy and its processors.
+        module: what is trained: the policy itself, or PEFT's wrapper of it.
+        held_out: takes that are not trained on.
+    """
+
+    bundle: act.ActBundle
+    module: torch.nn.Module
+    held_out: Sequence[TrainingEpisode] = field(default_factory=tuple)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Return the masked L1 loss on normalised actions."""
+        tensors = act.to_tensors(batch, str(self.bundle.policy.config.device))
+        value, _ = cast(Any, self.module)(self.bundle.preprocessor(tensors))
+        return cast(torch.Tensor, value)
+
+    def held_out_error(self) -> float:
+        """Return the mean absolute error of executed actions on the held-out takes."""
+        return float(np.mean(list(self.held_out_errors().values())))
+
+    def held_out_errors(self) -> dict[str, float]:
+        """Return the mean absolute error of executed actions on each held-out take, by uid."""
+        policy = ActPolicy(self.bundle)
+        return {e.uid: float(episode_errors(policy, e).mean()) for e in self.held_out}
 
 
-def _mixed(options: AdaptOptions, path: Path) -> tuple[list[TrainingSource], list[MixtureStage]]:
-    if options.real or options.sim or options.sim_takes or options.episodes:
-        raise UnusableInputError(
-            f"--mixture={path} stands for --real, --sim, --sim_takes and --episodes. Name "
-            "datasets in one place."
-        )
-    return load_mixture_sources(load_mixture(path))
+def episode_errors(
+    policy: ActPolicy, episode: TrainingEpisode
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return absolute errors of the actions a policy would execute along one take.
 
+    The policy predicts where it would when driving, every `policy.execute` frames, from the
+    recorded observation; the errors are open-loop, in LeRobot units.
 
-def _by_size(sources: Sequence[TrainingSource], share: float) -> list[float]:
-    return by_size([s.frames for s in sources], share) if sources else []
-
-
-def _drive_as_real(bundle: act.ActBundle, sources: Sequence[TrainingSource]) -> None:
-    """Let the saved tracker step say 'real': that is where an adapted policy drives."""
-    if DOMAIN not in bundle.signature.environment_names:
-        return
-    if all(s.domain is Domain.SIM for s in sources):
-        return
-    for step in bundle.preprocessor.steps:
-        if hasattr(step, "domain"):
-            step.domain = 1.0
+    Returns:
+        Shape (n_frames, n_action).
+    """
+    rows = np.arange(0, len(episode.action), policy.execute)
+    batch = chunks_at(episode, rows, policy.bundle.chunk)
+    predicted = policy.predict(batch)[:, : policy.execute]
+    errors = np.abs(predicted - batch.action[:, : policy.execute])
+    kept = ~batch.is_pad[:, : policy.execute]
+    return np.asarray(errors[kept], dtype=np.float64)

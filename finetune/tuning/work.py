@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.plan import Plan
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.training import Batches, Learner
-from gaploop.finetune.tuning import held_out, statistics
+from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.held_out import TakeNote
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
+
+STATS: Final = ("base", "new", "merged")
+"""By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
+`lerobot_bundle`."""
+LEAST, MOST = 0.25, 4.0
+"""No dimension that is collected for is left out or drowns the others."""
+DEMONSTRATE: Final = "demonstrate"
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class AdaptOptions:
         held_out_uids: instead, the uids of the takes.
         resume: go on from the checkpoint in `output_dir`.
         mixture: a mixture.yaml in the place of `real`, `sim`, `share_real` and `select`.
-        stats: by whose statistics to normalise, see `statistics`.
+        stats: by whose statistics to normalise, one of `STATS`.
         weights: gap dimension to how often its takes are drawn, relative to 1.
         station: only real takes of this station.
         rename: the dataset's name of a feature to the policy's.
@@ -95,7 +103,8 @@ class AdaptOptions:
     merge: bool = True
 
     def __post_init__(self) -> None:
-        statistics.check_choice(self.stats)
+        if self.stats not in STATS:
+            raise unknown_choice("statistics", self.stats, STATS, "--stats")
         if not 0 <= self.share_real <= 1:
             raise UnusableInputError(
                 f"--mix.real={self.share_real:g} must be above 0 and at most 1; 0.5 is usual."
@@ -151,3 +160,30 @@ class Work(Protocol):
     def save(self, folder: Path, merge: bool) -> None:
         """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
         ...
+
+
+def weights_of(plan: Plan) -> dict[str, float]:
+    """Return gap dimension to weight, 1 on average over what the plan collects.
+
+    A dimension's weight goes by the points of success that the plan expects of its takes; by
+    its share of the failures where the plan doesn't say. What isn't collected counts 1.
+
+    Raises:
+        UnusableInputError: the plan collects nothing.
+    """
+    items = [i for i in plan.items if i.remedy == DEMONSTRATE and i.takes + i.may_follow > 0]
+    if not items:
+        raise UnusableInputError(
+            f"Plan {plan.id} collects no takes, so it says nothing about their weights. Leave "
+            "--plan out."
+        )
+    has_gains = all(i.gain_points is not None for i in items)
+    values: dict[str, float] = {}
+    for item in items:
+        gain = item.gain_points.mean if has_gains and item.gain_points else item.share
+        name = item.dimension.value
+        values[name] = values.get(name, 0.0) + max(0.0, gain)
+    mean = sum(values.values()) / len(values)
+    if mean <= 0:
+        return dict.fromkeys(values, 1.0)
+    return {name: min(MOST, max(LEAST, value / mean)) for name, value in values.items()}

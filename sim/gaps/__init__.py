@@ -1,18 +1,154 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
-`mechanisms` says what there is, `blind` what there is that nobody who diagnoses was told of,
-`catalog` draws it; the other modules apply it where it acts.
+`mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
+that nobody who diagnoses was told of. Here the gaps of a station are drawn and put into a cell.
+
+A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
+the severity is shared out. What changes from take to take is drawn from the take's seed.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.blind import BLIND_MECHANISMS
-from gaploop.sim.gaps.catalog import InjectedGap, draw_gaps, mechanisms_of
-from gaploop.sim.gaps.mechanisms import MECHANISMS, Mechanism
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
+from gaploop.sim.gaps.mechanisms import MECHANISMS
 
 __all__ = [
     "BLIND_MECHANISMS",
     "MECHANISMS",
+    "HeldOut",
     "InjectedGap",
     "Mechanism",
+    "Parameter",
     "draw_gaps",
+    "mechanism_named",
     "mechanisms_of",
+    "put_into",
 ]
+
+HeldOut = Literal["any", "never", "only", "blind"]
+BY_KEY: Mapping[str, Mechanism] = {m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS)}
+"""All mechanisms by "dimension.mechanism"."""
+
+
+@dataclass(frozen=True)
+class InjectedGap:
+    """A gap as drawn for one station; written to truth.jsonl and nowhere else.
+
+    Attributes:
+        dimension: value of GapDimension.
+        mechanism: name of the Mechanism.
+        severity: 0 (nominal) to 1.
+        parameters: physical quantities, named with their units.
+        held_out: whether the mechanism is kept out of training.
+        blind: whether, moreover, nobody who diagnoses was told of it.
+    """
+
+    dimension: str
+    mechanism: str
+    severity: float
+    parameters: Mapping[str, float]
+    held_out: bool
+    blind: bool = False
+
+
+def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]:
+    """Mechanisms of a dimension, optionally without, or only, those kept out of training.
+
+    Blind ones come only by `held_out="blind"`, and then alone.
+
+    Raises:
+        UnknownChoiceError: for an unknown dimension.
+    """
+    wanted = dimension(name, "gaps")
+    if held_out == "blind":
+        return tuple(m for m in BLIND_MECHANISMS if m.dimension == wanted)
+    keep = {"any": (False, True), "never": (False,), "only": (True,)}[held_out]
+    return tuple(m for m in MECHANISMS if m.dimension == wanted and m.held_out in keep)
+
+
+def draw_gaps(
+    gaps: Mapping[str, float], seed: int, held_out: HeldOut = "any"
+) -> tuple[InjectedGap, ...]:
+    """Draw mechanism, direction and magnitude of every gap of a station.
+
+    Args:
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        seed: draws mechanism and direction. Each mechanism draws by its own name, so that neither
+            a further gap nor a further mechanism changes another's draw.
+        held_out: whether mechanisms that are kept out of training may, may not, or must be
+            drawn, or blind ones must. A mechanism given by name is always taken.
+
+    Returns:
+        One gap per entry, in the order of `gaps`.
+
+    Raises:
+        UnknownChoiceError: for an unknown dimension or mechanism.
+        UnusableInputError: for a severity outside [0, 1].
+    """
+    drawn = []
+    for key, severity in gaps.items():
+        if not 0.0 <= severity <= 1.0:
+            raise UnusableInputError(f"Severity of gap '{key}' is {severity}: give 0 to 1.")
+        if "." in key:
+            mechanism = mechanism_named(key)
+        else:
+            # Each draws a lot by its own name: a new mechanism wins some seeds, and of the others
+            # none changes.
+            mechanism = max(
+                mechanisms_of(key, held_out),
+                key=lambda m: float(stream([seed], m.key, "lot").random()),
+            )
+        values = mechanism.draw(stream([seed], mechanism.key), severity) if severity else {}
+        drawn.append(
+            InjectedGap(
+                mechanism.dimension.value,
+                mechanism.name,
+                float(severity),
+                {name: float(value) for name, value in values.items()},
+                mechanism.held_out,
+                mechanism.blind,
+            )
+        )
+    return tuple(drawn)
+
+
+def mechanism_named(key: str) -> Mechanism:
+    """Return the mechanism of a "dimension.mechanism".
+
+    Raises:
+        UnknownChoiceError: for an unknown dimension or mechanism.
+    """
+    name, _, wanted = key.partition(".")
+    choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
+    if wanted not in choices:
+        raise unknown_choice(f"mechanism of {name}", wanted, choices, "gaps")
+    return choices[wanted]
+
+
+def put_into(
+    on: Appliers, injected: Sequence[InjectedGap], given: Mapping[str, Values] | None = None
+) -> None:
+    """Put gaps into a cell as they were drawn, and mechanisms with values as they were given.
+
+    Args:
+        on: the cell's appliers.
+        injected: the gaps; one of severity 0 does nothing.
+        given: "dimension.mechanism" to values of its parameters, where a twin or a randomisation
+            says them. They count instead of a gap of the same mechanism.
+
+    Raises:
+        UnknownChoiceError: for an unknown mechanism or parameter.
+        UnusableInputError: for a value out of range.
+    """
+    values = {f"{g.dimension}.{g.mechanism}": g.parameters for g in injected if g.severity > 0.0}
+    values |= {mechanism_named(key).key: v for key, v in (given or {}).items()}
+    for key, mechanism in BY_KEY.items():  # in one order, whatever the order they were asked in
+        if key in values:
+            mechanism.put(values[key], on)

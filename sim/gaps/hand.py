@@ -6,42 +6,52 @@ and hides what is below it from the camera. A taken object follows the hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.sim import look
-from gaploop.sim.gaps.catalog import InjectedGap
 
 HAND = "hand"
 AWAY_M = 0.42  # distance at which the hand is out of the picture
 PARKED_M = (0.0, 0.0, -1.0)
 PUSH_HEIGHT_M = 0.010
-LYING_HEIGHT_M = 0.004
-ARM_HEIGHT_M = 0.075  # of the gripper's body while it grasps or carries
 HOVER_HEIGHT_M = 0.085
 FINGER_REACH_M = 0.055  # from the hand's origin to the finger tips
 SPEED_M_S = 0.55  # a calm reach; people reach at 0.5 to 1 m/s
 PUSH_SPEED_M_S = 0.25
 
-# What conditions.human asks for, as severity of the mechanism of the same name.
-CONDITION_PARAMETERS: dict[str, dict[str, float]] = {
-    "reach_in": {"side_rad": 0.6, "stay_s": 1.5, "start_s": 0.4},
-    "nudge": {"side_rad": 0.6, "push_m": 0.035, "pushes": 1.0},
-    "take": {"side_rad": 0.6, "carry_m": 0.08},
-}
+
+type Knot = tuple[NDArray[np.float64], float, float]
+"""Where on the table the hand goes [m], shape (2,), how fast [m/s], and how high [m]."""
 
 
-def hand_gap(human: str, gaps: Sequence[InjectedGap]) -> InjectedGap | None:
-    """The hand that a condition or a gap asks for; the gap has precedence."""
-    for gap in gaps:
-        if gap.dimension == "human_behavior":
-            return gap
-    if human == "none":
-        return None
-    return InjectedGap("human_behavior", human, 0.5, CONDITION_PARAMETERS[human], False)
+@dataclass(frozen=True)
+class HandVisits:
+    """What a hand does in every take.
+
+    Attributes:
+        side_rad: where the person stands, about the cell.
+        knots: from what the visit is for, shape (2,), and the direction into the cell, shape (2,),
+            to the places that the hand goes to in turn.
+        start_s: it comes this long after the take's begin, at least.
+        visits: how often it comes, 1 or 2.
+        stay_s: how long it stays at the last place.
+        of_target: number of the visit from which on it is for the target; the ones before are for
+            the object.
+        takes: it carries the object from the third to the fifth place.
+    """
+
+    side_rad: float
+    knots: Callable[[NDArray[np.float64], NDArray[np.float64]], Sequence[Knot]]
+    start_s: float = 0.0
+    visits: int = 1
+    stay_s: float = 0.0
+    of_target: int = 2
+    takes: bool = False
 
 
 def add_hand(spec: mujoco.MjSpec) -> None:
@@ -68,8 +78,8 @@ def add_hand(spec: mujoco.MjSpec) -> None:
 class HandMotion:
     """Moves the hand through a take."""
 
-    def __init__(self, model: mujoco.MjModel, gap: InjectedGap) -> None:
-        self._gap = gap
+    def __init__(self, model: mujoco.MjModel, visits: HandVisits) -> None:
+        self._visits = visits
         self._mocap = int(model.body(HAND).mocapid[0])
         joint = model.joint("object")
         self._qpos = int(joint.qposadr[0])
@@ -79,15 +89,14 @@ class HandMotion:
 
     def reset(self, rng: np.random.Generator, data: mujoco.MjData, table_z_m: float) -> None:
         """Plan the visits of a take: when they start and what they do."""
-        p = self._gap.parameters
+        visits = self._visits
         self._table_z = table_z_m
-        self._side_rad = p["side_rad"] + float(rng.normal(0.0, 0.2))
-        first = p.get("start_s", 0.0) + float(rng.uniform(0.15, 0.75))
+        self._side_rad = visits.side_rad + float(rng.normal(0.0, 0.2))
+        first = visits.start_s + float(rng.uniform(0.15, 0.75))
         self._starts = [first]
-        if p.get("pushes", 1.0) > 1.0:
+        if visits.visits > 1:
             self._starts.append(first + float(rng.uniform(1.5, 2.2)))
         self._visit = -1
-        self._origin = np.zeros(3)
         self._path: list[tuple[float, NDArray[np.float64]]] = []
         self._grip: tuple[float, float, NDArray[np.float64]] | None = None
         self.away = True
@@ -109,7 +118,9 @@ class HandMotion:
         points = np.array([p for _, p in self._path])
         at = np.array([np.interp(t_s, times, points[:, k]) for k in range(3)])
         self._set(data, at)
-        self._hold_object(t_s, data, at)
+        if self._grip is not None and self._grip[0] <= t_s <= self._grip[1]:
+            data.qpos[self._qpos : self._qpos + 3] = at + self._grip[2] + np.array([0, 0, 0.0125])
+            data.qvel[self._dof : self._dof + 6] = 0.0
 
     def position(self, data: mujoco.MjData) -> NDArray[np.float64]:
         """Where the hand is [m], shape (3,)."""
@@ -121,75 +132,26 @@ class HandMotion:
         data.mocap_quat[self._mocap] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def _plan(self, t_s: float, data: mujoco.MjData) -> None:
-        target = self._place(data)
+        visits = self._visits
         inward = -np.array([np.cos(self._side_rad), np.sin(self._side_rad)])
-        start = target - inward * AWAY_M
-        knots_of = {
-            "nudge": self._nudge, "reach_in": self._reach, "take": self._take,
-            "cover_target": self._cover, "bump_arm": self._bump,
-        }  # fmt: skip
-        knots = knots_of[self._gap.mechanism](target, inward)
-        self._path = [(t_s, self._point(start, knots[0][2]))]
-        at = start
+        target = data.qpos[self._qpos : self._qpos + 2].copy()
+        if self._visit >= visits.of_target:
+            target = data.xpos[self._target, :2].copy()
+        knots = visits.knots(target, inward)
+
+        def point(xy: NDArray[np.float64], height_m: float) -> NDArray[np.float64]:
+            return np.array([xy[0], xy[1], self._table_z + height_m])
+
+        path = [(t_s, point(target - inward * AWAY_M, knots[0][2]))]
         for xy, speed_m_s, height_m in knots:
-            before, knot = self._path[-1], self._point(xy, height_m)
+            before, knot = path[-1], point(xy, height_m)
             far = float(np.linalg.norm(knot - before[1]))
-            self._path.append((before[0] + far / speed_m_s, knot))
-            at = xy
-        if self._gap.mechanism in ("reach_in", "cover_target"):
-            last = self._path[-1]
-            self._path.append((last[0] + self._gap.parameters["stay_s"], last[1]))
-        if self._gap.mechanism == "take":
+            path.append((before[0] + far / speed_m_s, knot))
+        if visits.stay_s:
+            path.append((path[-1][0] + visits.stay_s, path[-1][1]))
+        if visits.takes:
             reach = -inward * FINGER_REACH_M * 0.6
-            self._grip = (self._path[2][0], self._path[4][0], np.array([*-reach, -0.016]))
-        leave = self._point(at - inward * AWAY_M, HOVER_HEIGHT_M)
-        self._path.append((self._path[-1][0] + AWAY_M / SPEED_M_S, leave))
-
-    def _place(self, data: mujoco.MjData) -> NDArray[np.float64]:
-        """What a visit is for: the object, or the target where the arm will be by then."""
-        first = self._visit == 0 and self._gap.mechanism == "bump_arm"
-        if first or self._gap.mechanism not in ("cover_target", "bump_arm"):
-            return np.asarray(data.qpos[self._qpos : self._qpos + 2].copy())
-        return np.asarray(data.xpos[self._target, :2].copy())
-
-    def _point(self, xy: NDArray[np.float64], height_m: float) -> NDArray[np.float64]:
-        return np.array([xy[0], xy[1], self._table_z + height_m])
-
-    Knots = list[tuple[NDArray[np.float64], float, float]]
-
-    def _nudge(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        contact = target - inward * (FINGER_REACH_M + 0.02)
-        end = contact + inward * (self._gap.parameters["push_m"] + 0.005)
-        return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
-
-    def _reach(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        height_m = self._gap.parameters.get("hover_m", HOVER_HEIGHT_M)
-        return [(target - inward * 0.01, SPEED_M_S, height_m)]
-
-    def _cover(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        at = target - inward * (FINGER_REACH_M - self._gap.parameters["cover_m"])
-        return [(at, SPEED_M_S, HOVER_HEIGHT_M), (at, PUSH_SPEED_M_S, LYING_HEIGHT_M)]
-
-    def _bump(self, place: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        contact = place - inward * (FINGER_REACH_M + 0.03)
-        end = contact + inward * (self._gap.parameters["bump_m"] + 0.03)
-        return [(contact, SPEED_M_S, ARM_HEIGHT_M), (end, SPEED_M_S, ARM_HEIGHT_M)]
-
-    def _take(self, target: NDArray[np.float64], inward: NDArray[np.float64]) -> Knots:
-        grasp = target - inward * FINGER_REACH_M * 0.6
-        aside = np.array([-inward[1], inward[0]])
-        if (target + aside * 0.05) @ (target + aside * 0.05) > target @ target:
-            aside = -aside  # towards the arm, where it can still be reached
-        end = grasp + aside * self._gap.parameters["carry_m"]
-        low = 0.016
-        return [
-            (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low),
-            (end, PUSH_SPEED_M_S, low + 0.02), (end, SPEED_M_S, low),
-            (end, SPEED_M_S, HOVER_HEIGHT_M),
-        ]  # fmt: skip
-
-    def _hold_object(self, t_s: float, data: mujoco.MjData, at: NDArray[np.float64]) -> None:
-        if self._grip is None or not self._grip[0] <= t_s <= self._grip[1]:
-            return
-        data.qpos[self._qpos : self._qpos + 3] = at + self._grip[2] + np.array([0, 0, 0.0125])
-        data.qvel[self._dof : self._dof + 6] = 0.0
+            self._grip = (path[2][0], path[4][0], np.array([*-reach, -0.016]))
+        leave = point(knots[-1][0] - inward * AWAY_M, HOVER_HEIGHT_M)
+        path.append((path[-1][0] + AWAY_M / SPEED_M_S, leave))
+        self._path = path

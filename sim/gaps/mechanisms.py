@@ -1,292 +1,709 @@
-"""What each gap mechanism is and how a severity becomes physical quantities.
+"""The gap mechanisms, each with what its severity means and how it acts.
 
 Severity 1 is a bad cell that one could meet, not a broken one; docs/gaps.md has what it costs.
+To add one: write its class here and name it in `MECHANISMS`; nothing that is drawn for another
+mechanism changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import colorsys
+import math
+from dataclasses import replace
 
+import cv2
+import mujoco
 import numpy as np
-
-from gaploop.core.vocabulary import GapDimension
-
-Parameters = dict[str, float]
-Draw = Callable[[float, np.random.Generator], Parameters]
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """One way in which a dimension differs.
-
-    Attributes:
-        dimension: what it belongs to.
-        name: short name, unique within the dimension.
-        held_out: kept out of everything that is trained, for honest tests.
-        says: what severity 1 means, with units.
-        draw: severity in (0, 1] and a generator to parameters.
-        blind: held out, and nobody who diagnoses was told of it.
-    """
-
-    dimension: GapDimension
-    name: str
-    held_out: bool
-    says: str
-    draw: Draw
-    blind: bool = False
-
-
-def sign(rng: np.random.Generator) -> float:
-    """Draw one of two opposite directions: -1 or 1."""
-    return -1.0 if rng.random() < 0.5 else 1.0
-
-
-def spread(rng: np.random.Generator) -> float:
-    """A factor that makes stations of equal severity differ a little."""
-    return float(rng.uniform(0.9, 1.1))
-
-
-def _slippery(s: float, rng: np.random.Generator) -> Parameters:
-    # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
-    # lower than that of any real pad; the factor stands for poor pads on a heavier object.
-    return {"friction_factor": float(0.004 ** (s * spread(rng)))}
-
-
-def _soft(s: float, rng: np.random.Generator) -> Parameters:
-    return {"time_constant_factor": 1.0 + 2.0 * s * spread(rng), "slip_creep": 0.8 * s**2}
-
-
-def _sticky(s: float, rng: np.random.Generator) -> Parameters:
-    return {"adhesion_n": 4.0 * s * spread(rng)}
-
-
-def _exposure(s: float, rng: np.random.Generator) -> Parameters:
-    dark = rng.random() < 0.5
-    stops = -1.95 * s if dark else 1.8 * s
-    gamma = 1.0 + (0.2 if dark else -0.15) * s
-    return {"gain": float(2.0 ** (stops * spread(rng))), "gamma": gamma}
-
-
-def _cast(s: float, rng: np.random.Generator) -> Parameters:
-    # Directions on the colour circle: tungsten, old fluorescent tubes, blue daylight.
-    angle = float(rng.choice([0.5, 2.1, 3.9]) + rng.normal(0.0, 0.2))
-    return {"cast_hue_rad": angle, "cast_strength": 0.45 * s * spread(rng), "veil": 0.25 * s}
-
-
-def _blur(s: float, rng: np.random.Generator) -> Parameters:
-    return {"defocus_fraction": 0.055 * s * spread(rng)}
-
-
-def _vignette(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "vignette": 0.75 * s,
-        "distortion": sign(rng) * 0.45 * s * spread(rng),
-    }
-
-
-def _encoder_drift(s: float, rng: np.random.Generator) -> Parameters:
-    return {"drift_rad": np.radians(3.0) * s * spread(rng), "noise_rad": np.radians(0.5) * s}
-
-
-def _stale_reads(s: float, rng: np.random.Generator) -> Parameters:
-    return {"stale_fraction": min(0.8 * s * spread(rng), 0.9), "burst_s": 0.02 + 0.58 * s}
-
-
-def _torn_frames(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "torn_fraction": min(0.7 * s * spread(rng), 0.9),
-        "tear_fraction": 0.05 + 0.15 * s,
-        "pixel_noise": 30.0 * s,
-    }
-
-
-def _coarse_encoder(s: float, rng: np.random.Generator) -> Parameters:
-    return {"step_rad": float(np.radians(3.2) * s * spread(rng))}
-
-
-def _size(s: float, rng: np.random.Generator) -> Parameters:
-    larger = rng.random() < 0.7
-    factor = 1.0 + 0.70 * s * spread(rng) if larger else 1.0 - 0.50 * s * spread(rng)
-    return {"size_factor": float(factor)}
-
-
-def _elongated(s: float, rng: np.random.Generator) -> Parameters:
-    return {"length_factor": 1.0 + 0.85 * s * spread(rng), "width_factor": 1.0 + 0.25 * s}
-
-
-def _tall(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "height_factor": 1.0 + 2.2 * s * spread(rng),
-        "com_x_fraction": sign(rng) * 0.4 * s,
-        "com_y_fraction": sign(rng) * 0.4 * s,
-    }
-
-
-def _round(s: float, rng: np.random.Generator) -> Parameters:
-    return {"cylinder": 1.0, "size_factor": 1.0 + 0.65 * s * spread(rng)}
-
-
-def _similar(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "count": float(1 + round(3.0 * s)),
-        "hue_deg": 32.0 * (1.0 - s) * spread(rng),
-        "size_factor": 0.8 + 0.45 * s,
-    }
-
-
-def _occluder(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "radius_m": 0.052 * s * spread(rng),
-        "azimuth_rad": float(rng.uniform(-0.5, 0.5)),
-        "radius_from_axis_m": float(rng.uniform(0.15, 0.20)),
-    }
-
-
-def _clutter(s: float, rng: np.random.Generator) -> Parameters:
-    return {"count": float(1 + round(6.0 * s)), "height_m": 0.025 + 0.03 * s * spread(rng)}
-
-
-def _reach_in(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "side_rad": person_side(rng),
-        "stay_s": 2.2 * s * spread(rng),
-        "hover_m": 0.085 + 0.09 * (1.0 - s),  # lower is more in the way
-        "start_s": 0.25,
-    }
-
-
-def _nudge(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "side_rad": person_side(rng),
-        "push_m": 0.065 * s * spread(rng),
-        "pushes": 1.0 + round(s),
-    }
-
-
-def _take(s: float, rng: np.random.Generator) -> Parameters:
-    return {"side_rad": person_side(rng), "carry_m": 0.14 * s * spread(rng)}
-
-
-def person_side(rng: np.random.Generator) -> float:
-    """Where the person stands [rad]: in front of the arm or to either side."""
-    return float(rng.choice([-1.2, -0.6, 0.0, 0.6, 1.2]) + rng.normal(0.0, 0.15))
-
-
-def _latency(s: float, rng: np.random.Generator) -> Parameters:
-    return {"latency_s": 0.26 * s * spread(rng)}
-
-
-def _backlash(s: float, rng: np.random.Generator) -> Parameters:
-    return {"backlash_rad": np.radians(5.0) * s * spread(rng)}
-
-
-def _weak(s: float, rng: np.random.Generator) -> Parameters:
-    return {
-        "gain_factor": float(0.015 ** (s * spread(rng))),
-        "friction_nm": 0.35 * s * spread(rng),
-    }
-
-
-def _slow(s: float, rng: np.random.Generator) -> Parameters:
-    return {"speed_limit_rad_s": float(4.0 * (0.11 ** (s * spread(rng))))}
-
-
-def _camera_pose(s: float, rng: np.random.Generator) -> Parameters:
-    angle = float(rng.uniform(0.0, 2.0 * np.pi))
-    shift_m = 0.022 * s * spread(rng)
-    return {
-        "dx_m": float(shift_m * np.cos(angle)),
-        "dy_m": float(shift_m * np.sin(angle)),
-        "dz_m": sign(rng) * 0.015 * s,
-        "dyaw_rad": sign(rng) * np.radians(4.0) * s * spread(rng),
-    }
-
-
-def _table_height(s: float, rng: np.random.Generator) -> Parameters:
-    higher = rng.random() < 0.5
-    return {"table_m": (0.016 if higher else -0.020) * s * spread(rng)}
-
-
-def _zero_offset(s: float, rng: np.random.Generator) -> Parameters:
-    degrees = {"pan_rad": 5.0, "lift_rad": 2.5, "elbow_rad": 2.5, "wrist_rad": 3.0, "roll_rad": 5.0}
-    return {k: sign(rng) * np.radians(v) * s * spread(rng) for k, v in degrees.items()}
-
-
-def _tolerance(s: float, rng: np.random.Generator) -> Parameters:
-    return {"tolerance_factor": float(0.14 ** (s * spread(rng)))}
-
-
-def _goal_offset(s: float, rng: np.random.Generator) -> Parameters:
-    angle = float(rng.uniform(0.0, 2.0 * np.pi))
-    offset_m = 0.026 * s * spread(rng)
-    return {
-        "goal_dx_m": float(offset_m * np.cos(angle)),
-        "goal_dy_m": float(offset_m * np.sin(angle)),
-    }
-
-
-def _alignment(s: float, rng: np.random.Generator) -> Parameters:
-    return {"yaw_tolerance_rad": float(np.radians(45.0) * 0.13 ** (s * spread(rng)))}
-
-
-G = GapDimension
-MECHANISMS: tuple[Mechanism, ...] = (
-    Mechanism(G.CONTACT_DYNAMICS, "slippery", False, "finger friction / 250", _slippery),
-    Mechanism(G.CONTACT_DYNAMICS, "soft", False, "contact time constant x3, creeping grip", _soft),
-    Mechanism(G.CONTACT_DYNAMICS, "sticky", True, "finger pads hold on with 4 N", _sticky),
-    Mechanism(G.VISUAL_DOMAIN, "exposure", False, "2.0 stops darker or 1.8 brighter", _exposure),
-    Mechanism(G.VISUAL_DOMAIN, "colour_cast", False, "cast of 45 %, veil of 25 %", _cast),
-    Mechanism(G.VISUAL_DOMAIN, "blur", False, "defocus, sigma 5.5 % of image width", _blur),
-    Mechanism(G.VISUAL_DOMAIN, "lens", True, "corners 75 % darker, 45 % distortion", _vignette),
-    Mechanism(G.SENSOR_NOISE, "encoder_drift", False, "3 deg drift, 0.5 deg noise", _encoder_drift),
-    Mechanism(
-        G.SENSOR_NOISE, "stale_reads", False, "bus down 80 % of the time, 0.6 s each", _stale_reads
-    ),
-    Mechanism(
-        G.SENSOR_NOISE, "torn_frames", False, "70 % of pictures torn by 20 % of width", _torn_frames
-    ),
-    Mechanism(G.SENSOR_NOISE, "coarse_encoder", True, "encoder steps of 3.2 deg", _coarse_encoder),
-    Mechanism(G.OBJECT_PROPERTY, "size", False, "70 % larger or half the size", _size),
-    Mechanism(G.OBJECT_PROPERTY, "elongated", False, "85 % longer, 25 % wider", _elongated),
-    Mechanism(G.OBJECT_PROPERTY, "tall", False, "220 % taller, 40 % off balance", _tall),
-    Mechanism(G.OBJECT_PROPERTY, "round", True, "a cylinder, 65 % larger", _round),
-    Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY,
-        "similar",
-        False,
-        "4 cubes of the same hue, 25 % larger",
-        _similar,
-    ),
-    Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY, "clutter", False, "7 obstacles of 55 mm height", _clutter
-    ),
-    Mechanism(
-        G.ENVIRONMENTAL_COMPLEXITY,
-        "occluder",
-        True,
-        "a lamp head of 52 mm radius in view",
-        _occluder,
-    ),
-    Mechanism(G.HUMAN_BEHAVIOR, "nudge", False, "pushes the object 65 mm, twice", _nudge),
-    Mechanism(G.HUMAN_BEHAVIOR, "reach_in", False, "a hand over the object for 2.2 s", _reach_in),
-    Mechanism(G.HUMAN_BEHAVIOR, "take", True, "takes the object 14 cm away", _take),
-    Mechanism(G.ACTUATOR_RESPONSE, "latency", False, "0.26 s dead time", _latency),
-    Mechanism(G.ACTUATOR_RESPONSE, "backlash", False, "5 deg of play per joint", _backlash),
-    Mechanism(G.ACTUATOR_RESPONSE, "weak", False, "servo gain / 67, 0.35 N m stiction", _weak),
-    Mechanism(G.ACTUATOR_RESPONSE, "slow", True, "joint speed limited to 0.44 rad/s", _slow),
-    Mechanism(
-        G.SPATIAL_GEOMETRY, "camera_pose", False, "22 mm, 15 mm up or down, 4 deg yaw", _camera_pose
-    ),
-    Mechanism(
-        G.SPATIAL_GEOMETRY, "table_height", False, "16 mm higher or 20 mm lower", _table_height
-    ),
-    Mechanism(
-        G.SPATIAL_GEOMETRY, "zero_offset", True, "joint zeros off by 2.5 to 5 deg", _zero_offset
-    ),
-    Mechanism(G.TASK_SPECIFICATION, "tolerance", False, "15 -> 2.1 mm", _tolerance),
-    Mechanism(G.TASK_SPECIFICATION, "goal_offset", False, "goal 26 mm off the disc", _goal_offset),
-    Mechanism(
-        G.TASK_SPECIFICATION, "alignment", True, "faces within 6 deg of the axes", _alignment
-    ),
+from numpy.typing import NDArray
+
+from gaploop.core.vocabulary import GapDimension as G
+from gaploop.sim import look
+from gaploop.sim.arms import SO101
+from gaploop.sim.gaps.hand import (
+    FINGER_REACH_M,
+    HOVER_HEIGHT_M,
+    PUSH_HEIGHT_M,
+    PUSH_SPEED_M_S,
+    SPEED_M_S,
+    HandVisits,
+    Knot,
 )
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    ImageStage,
+    Mechanism,
+    Parameter,
+    Rng,
+    Shot,
+    Values,
+    Vector,
+    person_side,
+    sign,
+    spread,
+)
+from gaploop.sim.kinematics import from_polar
+from gaploop.sim.scene import CUBE_HALF_SIZE_M
+from gaploop.sim.tasks import FULL_SQUARE_RAD
+
+type Picture = NDArray[np.floating]
+
+
+class _Slippery(Mechanism):
+    dimension, name = G.CONTACT_DYNAMICS, "slippery"
+    says = "finger friction / 250"
+    parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        # The cube weighs 0.1 N and the jaws press with 16 N, so it slips only when friction is far
+        # lower than that of any real pad; the factor stands for poor pads on a heavier object.
+        return {"friction_factor": 0.004 ** (severity * spread(rng))}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def change(model: mujoco.MjModel) -> None:
+            model.geom_friction[on.model.fingers(model)] *= p["friction_factor"]
+
+        on.model.change(change)
+
+
+class _Soft(Mechanism):
+    dimension, name = G.CONTACT_DYNAMICS, "soft"
+    says = "contact time constant x3, creeping grip"
+    parameters = (
+        Parameter("time_constant_factor", "1", 0.2, 10.0, 1.0),
+        Parameter("slip_creep", "1", 0.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "time_constant_factor": 1.0 + 2.0 * severity * spread(rng),
+            "slip_creep": 0.8 * severity**2,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def change(model: mujoco.MjModel) -> None:
+            model.geom_solref[on.model.fingers(model), 0] *= p["time_constant_factor"]
+            # Friction constraints are as soft as this ratio says; noslip would hide it.
+            model.opt.impratio = 1.0 + 9.0 * (1.0 - p["slip_creep"])
+            model.opt.noslip_iterations = 0
+
+        on.model.change(change)
+
+
+class _Sticky(Mechanism):
+    dimension, name, held_out = G.CONTACT_DYNAMICS, "sticky", True
+    says = "finger pads hold on with 4 N"
+    parameters = (Parameter("adhesion_n", "N", 0.0, 20.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"adhesion_n": 4.0 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def edit(spec: mujoco.MjSpec) -> None:
+            for name in on.model.arm.finger_bodies:
+                spec.add_actuator(
+                    name=f"adhesion_{name}", trntype=mujoco.mjtTrn.mjTRN_BODY, target=name,
+                    ctrllimited=True, ctrlrange=[0.0, 1.0],
+                    gainprm=[p["adhesion_n"], *[0.0] * 9],
+                )  # fmt: skip
+
+        on.model.edit(edit)
+
+
+class _Exposure(Mechanism):
+    dimension, name = G.VISUAL_DOMAIN, "exposure"
+    says = "2.0 stops darker or 1.8 brighter"
+    parameters = (
+        Parameter("gain", "1", 0.02, 50.0, 1.0),
+        Parameter("gamma", "1", 0.2, 5.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        dark = rng.random() < 0.5
+        stops = (-1.95 if dark else 1.8) * severity
+        gamma = 1.0 + (0.2 if dark else -0.15) * severity
+        return {"gain": 2.0 ** (stops * spread(rng)), "gamma": gamma}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def expose(picture: Picture, _shot: Shot) -> Picture:
+            return 255.0 * (np.clip(picture * p["gain"], 0.0, 255.0) / 255.0) ** p["gamma"]
+
+        on.images.add(ImageStage.EXPOSURE, expose)
+
+
+class _ColourCast(Mechanism):
+    dimension, name = G.VISUAL_DOMAIN, "colour_cast"
+    says = "cast of 45 %, veil of 25 %"
+    parameters = (
+        Parameter("cast_hue_rad", "rad", -2.0 * math.pi, 2.0 * math.pi),
+        Parameter("cast_strength", "1", 0.0, 2.0),
+        Parameter("veil", "1", 0.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        # Directions on the colour circle: tungsten, old fluorescent tubes, blue daylight.
+        angle = float(rng.choice([0.5, 2.1, 3.9]) + np.clip(rng.normal(0.0, 0.2), -1, 1))
+        return {
+            "cast_hue_rad": angle,
+            "cast_strength": 0.45 * severity * spread(rng),
+            "veil": 0.25 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        angle = p["cast_hue_rad"] + np.array([0.0, 2.0 * np.pi / 3.0, 4.0 * np.pi / 3.0])
+        tint = np.cos(angle)
+        gains = np.exp(p["cast_strength"] * tint) * (1.0 - p["veil"])
+        veil = p["veil"] * 110.0 * (1.0 + 0.6 * tint)  # grey level of stray light
+
+        on.images.add(ImageStage.TINT, lambda picture, _shot: picture * gains + veil)
+
+
+class _Blur(Mechanism):
+    dimension, name = G.VISUAL_DOMAIN, "blur"
+    says = "defocus, sigma 5.5 % of image width"
+    parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"defocus_fraction": 0.055 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def blur(picture: Picture, _shot: Shot) -> Picture:
+            sigma_px = p["defocus_fraction"] * len(picture)
+            return np.asarray(cv2.GaussianBlur(picture, (0, 0), sigma_px))
+
+        on.images.add(ImageStage.FOCUS, blur)
+
+
+class _Lens(Mechanism):
+    dimension, name, held_out = G.VISUAL_DOMAIN, "lens", True
+    says = "corners 75 % darker, 45 % distortion"
+    parameters = (
+        Parameter("vignette", "1", 0.0, 1.0),
+        Parameter("distortion", "1", -1.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "vignette": 0.75 * severity,
+            "distortion": sign(rng) * 0.45 * severity * spread(rng),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def distort(picture: Picture, shot: Shot) -> Picture:
+            squeeze = 1.0 + p["distortion"] * (shot.x**2 + shot.y**2)
+            half = 0.5 * len(picture)
+            x, y = ((v * squeeze * half + half - 0.5).astype(np.float32) for v in (shot.x, shot.y))
+            return np.asarray(
+                cv2.remap(picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+            )
+
+        def shade(picture: Picture, shot: Shot) -> Picture:
+            fall = p["vignette"] * np.clip((shot.x**2 + shot.y**2) / 1.1, 0.0, 1.0)
+            return picture * (1.0 - fall)[..., None]
+
+        on.images.add(ImageStage.LENS, distort)
+        on.images.add(ImageStage.SHADING, shade)
+
+
+class _EncoderDrift(Mechanism):
+    dimension, name = G.SENSOR_NOISE, "encoder_drift"
+    says = "3 deg drift, 0.5 deg noise"
+    parameters = (
+        Parameter("drift_rad", "rad", 0.0, 0.5),
+        Parameter("noise_rad", "rad", 0.0, 0.2),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "drift_rad": np.radians(3.0) * severity * spread(rng),
+            "noise_rad": np.radians(0.5) * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.sensors.noise_rad = math.hypot(on.sensors.noise_rad, p["noise_rad"])
+        on.sensors.faults[self.key] = _Drift(p["drift_rad"])
+
+
+class _Drift:
+    """A slow swing of every encoder's zero, which comes and goes within a take."""
+
+    def __init__(self, drift_rad: float) -> None:
+        self._drift_rad = drift_rad
+
+    def reset(self, rng: Rng, n_joints: int) -> None:
+        self._phase = rng.uniform(0.0, 2.0 * np.pi, n_joints)
+        self._hz = rng.uniform(0.15, 0.5, n_joints)
+
+    def add_to(self, offset_rad: Vector, t_s: float) -> None:
+        offset_rad += self._drift_rad * np.sin(2.0 * np.pi * self._hz * t_s + self._phase)
+
+
+class _StaleReads(Mechanism):
+    dimension, name = G.SENSOR_NOISE, "stale_reads"
+    says = "bus down 80 % of the time, 0.6 s each"
+    parameters = (
+        Parameter("stale_fraction", "1", 0.0, 0.95),
+        Parameter("burst_s", "s", 0.005, 10.0, 0.3),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "stale_fraction": min(0.8 * severity * spread(rng), 0.9),
+            "burst_s": 0.02 + 0.58 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.sensors.stale_fraction, on.sensors.outage_s = p["stale_fraction"], p["burst_s"]
+
+
+class _TornFrames(Mechanism):
+    dimension, name = G.SENSOR_NOISE, "torn_frames"
+    says = "70 % of pictures torn by 20 % of width"
+    parameters = (
+        Parameter("torn_fraction", "1", 0.0, 1.0),
+        Parameter("tear_fraction", "1", 0.0, 0.5),
+        Parameter("pixel_noise", "1", 0.0, 128.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "torn_fraction": min(0.7 * severity * spread(rng), 0.9),
+            "tear_fraction": 0.05 + 0.15 * severity,
+            "pixel_noise": 30.0 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def tear(picture: Picture, shot: Shot) -> Picture:
+            """Shift a band of rows, as after a lost packet, and add pixel noise."""
+            torn, first, share, shift = shot.rng.random(4)
+            if torn < p["torn_fraction"]:
+                size = len(picture)
+                start = int(first * 0.6 * size)
+                rows = slice(start, start + int((0.2 + 0.5 * share) * size))
+                shift_px = round((2.0 * shift - 1.0) * p["tear_fraction"] * size)
+                picture = picture.copy()
+                picture[rows] = np.roll(picture[rows], shift_px, axis=1)
+            return picture + shot.rng.normal(0.0, p["pixel_noise"], picture.shape)
+
+        on.images.add(ImageStage.TRANSFER, tear)
+
+
+class _CoarseEncoder(Mechanism):
+    dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
+    says = "encoder steps of 3.2 deg"
+    parameters = (Parameter("step_rad", "rad", 0.0, 0.5),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"step_rad": np.radians(3.2) * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.sensors.step_rad = p["step_rad"]
+
+
+class _Size(Mechanism):
+    dimension, name = G.OBJECT_PROPERTY, "size"
+    says = "70 % larger or half the size"
+    parameters = (Parameter("size_factor", "1", 0.2, 4.0, 1.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        change = 0.70 if rng.random() < 0.7 else -0.50
+        return {"size_factor": 1.0 + change * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.scale_object(*[p["size_factor"]] * 3)
+
+
+class _Elongated(Mechanism):
+    dimension, name = G.OBJECT_PROPERTY, "elongated"
+    says = "85 % longer, 25 % wider"
+    parameters = (
+        Parameter("length_factor", "1", 0.2, 4.0, 1.0),
+        Parameter("width_factor", "1", 0.2, 4.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "length_factor": 1.0 + 0.85 * severity * spread(rng),
+            "width_factor": 1.0 + 0.25 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.scale_object(p["length_factor"], p["width_factor"])
+
+
+class _Tall(Mechanism):
+    dimension, name = G.OBJECT_PROPERTY, "tall"
+    says = "220 % taller, 40 % off balance"
+    parameters = (
+        Parameter("height_factor", "1", 0.2, 6.0, 1.0),
+        Parameter("com_x_fraction", "1", -1.0, 1.0),
+        Parameter("com_y_fraction", "1", -1.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "height_factor": 1.0 + 2.2 * severity * spread(rng),
+            "com_x_fraction": sign(rng) * 0.4 * severity,
+            "com_y_fraction": sign(rng) * 0.4 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.scale_object(z=p["height_factor"])
+        half_x, half_y, _ = on.model.options.object_half_size_m
+        com_m = (p["com_x_fraction"] * half_x, p["com_y_fraction"] * half_y, 0.0)
+        on.model.options = replace(on.model.options, object_com_m=com_m)
+
+
+class _Round(Mechanism):
+    dimension, name, held_out = G.OBJECT_PROPERTY, "round", True
+    says = "a cylinder, 65 % larger"
+    parameters = (
+        Parameter("cylinder", "1", 0.0, 1.0),
+        Parameter("size_factor", "1", 0.2, 4.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"cylinder": 1.0, "size_factor": 1.0 + 0.65 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        if p["cylinder"] >= 0.5:
+            on.model.options = replace(on.model.options, object_shape="cylinder")
+        on.model.scale_object(*[p["size_factor"]] * 3)
+
+
+class _Similar(Mechanism):
+    dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "similar"
+    says = "4 cubes of the same hue, 25 % larger"
+    parameters = (
+        Parameter("count", "1", 0.0, 12.0),
+        Parameter("hue_deg", "deg", -180.0, 180.0),
+        Parameter("size_factor", "1", 0.3, 2.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "count": 1 + round(3.0 * severity),
+            "hue_deg": 32.0 * (1.0 - severity) * spread(rng),
+            "size_factor": 0.8 + 0.45 * severity,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        red, green, blue, alpha = look.OBJECT_RGBA
+        hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
+        hue = (hue + p["hue_deg"] / 360.0) % 1.0
+        rng = on.model.rng(self.key)
+        for _ in range(int(p["count"])):
+            half_m = CUBE_HALF_SIZE_M * p["size_factor"] * float(rng.uniform(0.95, 1.05))
+            rgb = colorsys.hsv_to_rgb(hue, saturation * 0.97, value * float(rng.uniform(0.9, 1.0)))
+            on.model.add_box((half_m,) * 3, (*rgb, alpha))
+
+
+class _Clutter(Mechanism):
+    dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "clutter"
+    says = "7 obstacles of 55 mm height"
+    parameters = (
+        Parameter("count", "1", 0.0, 12.0),
+        Parameter("height_m", "m", 0.005, 0.2, 0.025),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "count": 1 + round(6.0 * severity),
+            "height_m": 0.025 + 0.03 * severity * spread(rng),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        rng = on.model.rng(self.key)
+        for _ in range(int(p["count"])):
+            height_m = 0.5 * p["height_m"] * float(rng.uniform(0.7, 1.1))
+            half_m = float(rng.uniform(0.010, 0.016))
+            on.model.add_box((half_m, half_m, height_m))
+
+
+class _Occluder(Mechanism):
+    dimension, name, held_out = G.ENVIRONMENTAL_COMPLEXITY, "occluder", True
+    says = "a lamp head of 52 mm radius in view"
+    parameters = (
+        Parameter("radius_m", "m", 0.0, 0.2),
+        Parameter("azimuth_rad", "rad", -math.pi, math.pi),
+        Parameter("radius_from_axis_m", "m", 0.0, 0.6, 0.175),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "radius_m": 0.052 * severity * spread(rng),
+            "azimuth_rad": rng.uniform(-0.5, 0.5),
+            "radius_from_axis_m": rng.uniform(0.15, 0.20),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        if not p["radius_m"]:
+            return
+        arm = on.model.arm
+        further_m = arm.spawn_centre_m[0] - SO101.spawn_centre_m[0]  # other arms' scenes lie there
+        x, y = from_polar(p["azimuth_rad"], p["radius_from_axis_m"] + further_m)
+        low_m = arm.shade_z_m
+
+        def edit(spec: mujoco.MjSpec) -> None:
+            for size, pos, kind in (
+                ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, low_m), mujoco.mjtGeom.mjGEOM_CYLINDER),
+                ((0.006, 0.20, 0.006), (x, y + 0.20, low_m + 0.015), mujoco.mjtGeom.mjGEOM_BOX),
+            ):
+                spec.worldbody.add_geom(
+                    type=kind, size=size, pos=pos, rgba=(0.93, 0.93, 0.90, 1.0),
+                    contype=0, conaffinity=0,
+                )  # fmt: skip
+
+        on.model.edit(edit)
+
+
+PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
+
+
+class _Nudge(Mechanism):
+    dimension, name = G.HUMAN_BEHAVIOR, "nudge"
+    says = "pushes the object 65 mm, twice"
+    parameters = (
+        PERSON_SIDE,
+        Parameter("push_m", "m", 0.0, 0.3),
+        Parameter("pushes", "1", 1.0, 2.0, 1.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "side_rad": person_side(rng),
+            "push_m": 0.065 * severity * spread(rng),
+            "pushes": 1.0 + round(severity),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            contact = place - inward * (FINGER_REACH_M + 0.02)
+            end = contact + inward * (p["push_m"] + 0.005)
+            return [(contact, SPEED_M_S, PUSH_HEIGHT_M), (end, PUSH_SPEED_M_S, PUSH_HEIGHT_M)]
+
+        on.model.hand = HandVisits(p["side_rad"], knots, visits=int(p["pushes"]))
+
+
+class _ReachIn(Mechanism):
+    dimension, name = G.HUMAN_BEHAVIOR, "reach_in"
+    says = "a hand over the object for 2.2 s"
+    parameters = (
+        PERSON_SIDE,
+        Parameter("stay_s", "s", 0.0, 20.0),
+        Parameter("hover_m", "m", 0.02, 0.4, HOVER_HEIGHT_M),
+        Parameter("start_s", "s", 0.0, 20.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "side_rad": person_side(rng),
+            "stay_s": 2.2 * severity * spread(rng),
+            "hover_m": HOVER_HEIGHT_M + 0.09 * (1.0 - severity),  # lower is more in the way
+            "start_s": 0.25,
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            return [(place - inward * 0.01, SPEED_M_S, p["hover_m"])]
+
+        on.model.hand = HandVisits(p["side_rad"], knots, p["start_s"], stay_s=p["stay_s"])
+
+
+class _TakeAway(Mechanism):
+    dimension, name, held_out = G.HUMAN_BEHAVIOR, "take", True
+    says = "takes the object 14 cm away"
+    parameters = (
+        PERSON_SIDE,
+        Parameter("carry_m", "m", 0.0, 0.5),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"side_rad": person_side(rng), "carry_m": 0.14 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def knots(place: Vector, inward: Vector) -> list[Knot]:
+            grasp = place - inward * FINGER_REACH_M * 0.6
+            aside = np.array([-inward[1], inward[0]])
+            if (place + aside * 0.05) @ (place + aside * 0.05) > place @ place:
+                aside = -aside  # towards the arm, where it can still be reached
+            end, low_m = grasp + aside * p["carry_m"], 0.016
+            return [
+                (grasp, SPEED_M_S, HOVER_HEIGHT_M), (grasp, SPEED_M_S, low_m),
+                (end, PUSH_SPEED_M_S, low_m + 0.02), (end, SPEED_M_S, low_m),
+                (end, SPEED_M_S, HOVER_HEIGHT_M),
+            ]  # fmt: skip
+
+        on.model.hand = HandVisits(p["side_rad"], knots, takes=True)
+
+
+class _Latency(Mechanism):
+    dimension, name = G.ACTUATOR_RESPONSE, "latency"
+    says = "0.26 s dead time"
+    parameters = (Parameter("latency_s", "s", 0.0, 2.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"latency_s": 0.26 * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.latency_s = p["latency_s"]
+
+
+class _Backlash(Mechanism):
+    dimension, name = G.ACTUATOR_RESPONSE, "backlash"
+    says = "5 deg of play per joint"
+    parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"backlash_rad": np.radians(5.0) * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.play_rad = p["backlash_rad"]
+
+
+class _Weak(Mechanism):
+    dimension, name = G.ACTUATOR_RESPONSE, "weak"
+    says = "servo gain / 67, 0.35 N m stiction"
+    parameters = (
+        Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
+        Parameter("friction_nm", "N m", 0.0, 3.0),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {
+            "gain_factor": 0.015 ** (severity * spread(rng)),
+            "friction_nm": 0.35 * severity * spread(rng),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def weaken(model: mujoco.MjModel, servo: int, dof: int, stronger: float) -> None:
+            model.actuator_gainprm[servo, 0] *= p["gain_factor"]
+            model.actuator_biasprm[servo, 1] *= p["gain_factor"]
+            model.dof_frictionloss[dof] += p["friction_nm"] * stronger
+
+        on.model.change_servos(weaken)
+
+
+class _Slow(Mechanism):
+    dimension, name, held_out = G.ACTUATOR_RESPONSE, "slow", True
+    says = "joint speed limited to 0.44 rad/s"
+    parameters = (Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"speed_limit_rad_s": 4.0 * 0.11 ** (severity * spread(rng))}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.speed_limit_rad_s = p["speed_limit_rad_s"]
+
+
+class _CameraPose(Mechanism):
+    dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
+    says = "22 mm, 15 mm up or down, 4 deg yaw"
+    parameters = (
+        Parameter("dx_m", "m", -0.6, 0.6),
+        Parameter("dy_m", "m", -0.6, 0.6),
+        Parameter("dz_m", "m", -0.6, 0.6),
+        Parameter("dyaw_rad", "rad", -0.6, 0.6),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        angle = rng.uniform(0.0, 2.0 * np.pi)
+        shift_m = 0.022 * severity * spread(rng)
+        return {
+            "dx_m": shift_m * np.cos(angle),
+            "dy_m": shift_m * np.sin(angle),
+            "dz_m": sign(rng) * 0.015 * severity,
+            "dyaw_rad": sign(rng) * np.radians(4.0) * severity * spread(rng),
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.move_camera((p["dx_m"], p["dy_m"], p["dz_m"], 0.0, 0.0, p["dyaw_rad"]))
+
+
+class _TableHeight(Mechanism):
+    dimension, name = G.SPATIAL_GEOMETRY, "table_height"
+    says = "16 mm higher or 20 mm lower"
+    parameters = (Parameter("table_m", "m", -0.1, 0.1),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        height_m = 0.016 if rng.random() < 0.5 else -0.020
+        return {"table_m": height_m * severity * spread(rng)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.model.move_table(p["table_m"])
+
+
+class _ZeroOffset(Mechanism):
+    dimension, name, held_out = G.SPATIAL_GEOMETRY, "zero_offset", True
+    says = "joint zeros off by 2.5 to 5 deg"
+    parameters = tuple(
+        Parameter(f"{joint}_rad", "rad", -0.5, 0.5)
+        for joint in ("pan", "lift", "elbow", "wrist", "roll")
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        at_most_rad = np.radians([5.0, 2.5, 2.5, 3.0, 5.0])
+        return {
+            p.name: sign(rng) * most_rad * severity * spread(rng)
+            for p, most_rad in zip(self.parameters, at_most_rad, strict=True)
+        }
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.sensors.zero_rad[:-1] += [p.get(key, 0.0) for key in on.sensors.arm.zero_keys]
+
+
+class _Tolerance(Mechanism):
+    dimension, name = G.TASK_SPECIFICATION, "tolerance"
+    says = "15 -> 2.1 mm"
+    parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"tolerance_factor": 0.14 ** (severity * spread(rng))}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        wanted = on.model.criterion
+        tolerance_m = wanted.tolerance_m * p["tolerance_factor"]
+        on.model.criterion = replace(wanted, tolerance_m=tolerance_m)
+
+
+class _GoalOffset(Mechanism):
+    dimension, name = G.TASK_SPECIFICATION, "goal_offset"
+    says = "goal 26 mm off the disc"
+    parameters = (
+        Parameter("goal_dx_m", "m", -0.3, 0.3),
+        Parameter("goal_dy_m", "m", -0.3, 0.3),
+    )
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        angle = rng.uniform(0.0, 2.0 * np.pi)
+        offset_m = 0.026 * severity * spread(rng)
+        return {"goal_dx_m": offset_m * np.cos(angle), "goal_dy_m": offset_m * np.sin(angle)}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        offset_m = (p["goal_dx_m"], p["goal_dy_m"])
+        on.model.criterion = replace(on.model.criterion, goal_offset_m=offset_m)
+
+
+class _Alignment(Mechanism):
+    dimension, name, held_out = G.TASK_SPECIFICATION, "alignment", True
+    says = "faces within 6 deg of the axes"
+    parameters = (Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"yaw_tolerance_rad": FULL_SQUARE_RAD * 0.13 ** (severity * spread(rng))}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        tolerance_rad = p["yaw_tolerance_rad"]
+        on.model.criterion = replace(on.model.criterion, yaw_tolerance_rad=tolerance_rad)
+
+
+MECHANISMS: tuple[Mechanism, ...] = (
+    _Slippery(), _Soft(), _Sticky(),
+    _Exposure(), _ColourCast(), _Blur(), _Lens(),
+    _EncoderDrift(), _StaleReads(), _TornFrames(), _CoarseEncoder(),
+    _Size(), _Elongated(), _Tall(), _Round(),
+    _Similar(), _Clutter(), _Occluder(),
+    _Nudge(), _ReachIn(), _TakeAway(),
+    _Latency(), _Backlash(), _Weak(), _Slow(),
+    _CameraPose(), _TableHeight(), _ZeroOffset(),
+    _Tolerance(), _GoalOffset(), _Alignment(),
+)  # fmt: skip

@@ -20,16 +20,20 @@ from lerobot.teleoperators.teleoperator import Teleoperator
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 from numpy.typing import NDArray
 
-from gaploop.core.errors import unknown_choice
-from gaploop.sim.arms import CellArm, arm_named
+from gaploop.core.arm import CellArm
+from gaploop.core.errors import DeviceError, unknown_choice
+from gaploop.sim.arms import arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import Cell
 from gaploop.sim.expert import ScriptedLeader, Sees
-from gaploop.sim.lerobot_devices import registry
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 from gaploop.sim.scene import CAMERA_NAME
-from gaploop.sim.units import from_degrees, to_degrees
 
 __all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
+
+
+_CELLS: dict[str, tuple[Cell, int]] = {}
+"""Cells of this process by name, with their present scene: a scripted teleoperator finds its
+robot's cell here."""
 
 
 def _keys(arm: CellArm) -> tuple[str, ...]:
@@ -103,7 +107,7 @@ class So101Sim(Robot):  # type: ignore[misc]
             robot=config.model,
         )
         self._cell.reset(config.seed)
-        registry.share(config.cell, self._cell, config.seed)
+        _CELLS[config.cell] = (self._cell, config.seed)
 
     @property
     def is_calibrated(self) -> bool:
@@ -136,7 +140,9 @@ class So101Sim(Robot):  # type: ignore[misc]
     def disconnect(self) -> None:
         """Take the cell down; safe to call twice."""
         if self._cell is not None:
-            registry.withdraw(self.config.cell, self._cell)
+            name = self.config.cell
+            if name in _CELLS and _CELLS[name][0] is self._cell:
+                del _CELLS[name]
             self._cell.close()
             self._cell = None
 
@@ -195,27 +201,30 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         """Next joint command in LeRobot's units; sets up a new scene after an attempt."""
         if not self._connected:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
-        cell = registry.shared(self.config.cell)
-        leader = self._leader = self._leader or self._make_leader(cell)
-        if self._rested(cell, leader):
-            registry.next_scene(self.config.cell)
+        config = self.config
+        if config.cell not in _CELLS:
+            offered = ", ".join(sorted(_CELLS)) or "none"
+            raise DeviceError(
+                f"No embedded cell '{config.cell}' in this process (offered: {offered}). "
+                "Connect --robot.type=so101_sim first; the scripted teleoperator sees only that."
+            )
+        cell, scene = _CELLS[config.cell]
+        if self._leader is None:
+            sees: Sees = "tracker" if config.sees == "tracker" else "scene"
+            self._leader = ScriptedLeader(cell, config.seed, sees=sees, retries=config.retries)
+        leader = self._leader
+        if not leader.done():
+            self._done_s = None
+        elif self._done_s is None:
+            self._done_s = cell.now_s
+        if self._done_s is not None and cell.now_s - self._done_s >= config.pause_s:
+            cell.reset(scene + 1)
+            _CELLS[config.cell] = (cell, scene + 1)
             leader.reset()
         q_rad = leader.read(cell.now_s).q_rad
         return {
             k: float(v) for k, v in zip(_keys(self.arm), to_degrees(q_rad, self.arm), strict=True)
         }
-
-    def _make_leader(self, cell: Cell) -> ScriptedLeader:
-        config = self.config
-        sees: Sees = "tracker" if config.sees == "tracker" else "scene"
-        return ScriptedLeader(cell, config.seed, sees=sees, retries=config.retries)
-
-    def _rested(self, cell: Cell, leader: ScriptedLeader) -> bool:
-        if not leader.done():
-            self._done_s = None
-            return False
-        self._done_s = cell.now_s if self._done_s is None else self._done_s
-        return cell.now_s - self._done_s >= self.config.pause_s
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
         """Ignore feedback."""

@@ -8,7 +8,9 @@ the first square, x along the columns, y along the rows, z away from whoever loo
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import cv2
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder
 from gaploop.core.types import FloatArray, Image
 
 KINDS: Final = ("charuco", "chessboard")
@@ -24,6 +27,20 @@ DICTIONARIES: Final = tuple(
 )
 MIN_CORNERS: Final = 8
 """Fewer corners of a partly seen ChArUco board say too little about its pose."""
+
+
+PAGES_MM: Final = {
+    "A4": (210.0, 297.0),
+    "A3": (297.0, 420.0),
+    "letter": (215.9, 279.4),
+}
+"""Short and long side; ISO 216 and ANSI/ASME Y14.1."""
+SUFFIXES: Final = (".pdf", ".png", ".svg")
+QUIET_MM: Final = 8.0
+"""White about the board; printers also leave some 5 mm of the page blank."""
+RULER_MM: Final = 100.0
+DPI: Final = 300
+_MM: Final = 1 / 25.4
 
 
 @dataclass(frozen=True)
@@ -62,10 +79,8 @@ class Board:
                 f"A square of {self.square_m * 1e3:g} mm can't be right: --board.square_mm must be "
                 "from 1 to 1000."
             )
-        if self.kind == "charuco":
-            self._check_markers()
-
-    def _check_markers(self) -> None:
+        if self.kind == "chessboard":
+            return
         if self.dictionary not in DICTIONARIES:
             raise unknown_choice("dictionary", self.dictionary, DICTIONARIES, "--board.dictionary")
         if not 0.3 * self.square_m <= self.marker_m <= 0.95 * self.square_m:
@@ -161,8 +176,13 @@ def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
         return None
     ids, corners = found
     corners = _refined(board, grey, ids, corners)
+    dx = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=0.125)
+    dy = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=0.125)
+    steep = cv2.dilate(cv2.magnitude(dx, dy), np.ones((9, 9), np.uint8))
+    at = corners.reshape(-1, 1, 2).astype(np.float32)
+    sharpness = float(np.median(cv2.remap(steep, at, None, cv2.INTER_LINEAR)))
     height, width = grey.shape[:2]
-    return BoardView(ids, corners, width, height, name, _sharpness(grey, corners))
+    return BoardView(ids, corners, width, height, name, sharpness)
 
 
 @functools.lru_cache(maxsize=32)
@@ -205,8 +225,19 @@ def _find_chessboard(board: Board, grey: Image) -> tuple[NDArray[np.int64], Floa
         return None
     if grid.shape[:2] != (high, wide):
         grid = grid.transpose(1, 0, 2)
-    grid = _canonical(grid, grey)
-    return np.arange(wide * high, dtype=np.int64), grid.reshape(-1, 2)
+    # x runs right of y's left hand, and the first square is black.
+    right, down = grid[0, -1] - grid[0, 0], grid[-1, 0] - grid[0, 0]
+    if right[0] * down[1] - right[1] * down[0] < 0:
+        grid = grid[:, ::-1]
+    middles = (grid[:-1, :-1] + grid[1:, :-1] + grid[:-1, 1:] + grid[1:, 1:]) / 4
+    at = middles.reshape(-1, 1, 2).astype(np.float32)
+    shades = cv2.remap(cv2.blur(grey, (3, 3)), at, None, cv2.INTER_LINEAR).reshape(
+        middles.shape[:2]
+    )
+    even = np.add.outer(np.arange(shades.shape[0]), np.arange(shades.shape[1])) % 2 == 0
+    if shades[even].mean() > shades[~even].mean():
+        grid = grid[::-1, ::-1]
+    return np.arange(wide * high, dtype=np.int64), np.ascontiguousarray(grid).reshape(-1, 2)
 
 
 def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
@@ -219,27 +250,20 @@ def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
     return np.asarray(corners, dtype=np.float64).reshape(*meta.shape[:2], 2)
 
 
-def _canonical(grid: FloatArray, grey: Image) -> FloatArray:
-    """Order corners so that x runs right of y's left hand and the first square is black."""
-    right, down = grid[0, -1] - grid[0, 0], grid[-1, 0] - grid[0, 0]
-    if right[0] * down[1] - right[1] * down[0] < 0:
-        grid = grid[:, ::-1]
-    middles = (grid[:-1, :-1] + grid[1:, :-1] + grid[:-1, 1:] + grid[1:, 1:]) / 4
-    at = middles.reshape(-1, 1, 2).astype(np.float32)
-    shades = cv2.remap(cv2.blur(grey, (3, 3)), at, None, cv2.INTER_LINEAR).reshape(
-        middles.shape[:2]
-    )
-    even = np.add.outer(np.arange(shades.shape[0]), np.arange(shades.shape[1])) % 2 == 0
-    if shades[even].mean() > shades[~even].mean():
-        grid = grid[::-1, ::-1]
-    return np.ascontiguousarray(grid)
-
-
 def _refined(board: Board, grey: Image, ids: NDArray[np.int64], corners: FloatArray) -> FloatArray:
     """Refine corners by their gradients: both detectors leave some tenths of a pixel of bias."""
     gap = board.square_m - board.marker_m if board.kind == "charuco" else board.square_m
+    place = {int(i): corner for i, corner in zip(ids, corners, strict=True)}
+    wide = board.columns - 1
+    steps_px = [
+        float(np.linalg.norm(place[i] - place[j]))
+        for i in place
+        for j in ((i + 1,) if (i + 1) % wide else ()) + (i + wide,)
+        if j in place
+    ]
     # A window that reaches into a marker or to the next corner pulls the corner away.
-    half = int(np.clip(0.4 * gap / board.square_m * _spacing_px(board, ids, corners), 2, 9))
+    nearest_px = min(steps_px, default=8.0)
+    half = int(np.clip(0.4 * gap / board.square_m * nearest_px, 2, 9))
     criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
     start = corners.reshape(-1, 1, 2).astype(np.float32)
     moved = cv2.cornerSubPix(grey, start, (half, half), (-1, -1), criteria).reshape(-1, 2)
@@ -247,23 +271,140 @@ def _refined(board: Board, grey: Image, ids: NDArray[np.int64], corners: FloatAr
     return np.where(far[:, None], corners, moved).astype(np.float64)
 
 
-def _spacing_px(board: Board, ids: NDArray[np.int64], corners: FloatArray) -> float:
-    """Return the smallest distance of neighbouring corners [px]."""
-    place = {int(i): corner for i, corner in zip(ids, corners, strict=True)}
-    wide = board.columns - 1
-    steps = [
-        float(np.linalg.norm(place[i] - place[j]))
-        for i in place
-        for j in ((i + 1,) if (i + 1) % wide else ()) + (i + wide,)
-        if j in place
+def why_not_found(board: Board, images: Iterable[Image]) -> str:
+    """Say what else is in pictures where `board` wasn't found: another size, another dictionary.
+
+    Returns:
+        a sentence with the option that fixes it, or advice where nothing was recognised.
+    """
+    shapes = []
+    for image in images:
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
+        if seen := _other_markers(board, grey):
+            return seen
+        grid = any_chessboard(grey, (3, 3))
+        shapes += [grid.shape[:2]] if grid is not None else []
+    if shapes:  # of a partly covered board only a part is found: the largest is the likeliest
+        inner = max(shapes, key=lambda shape: shape[0] * shape[1])
+        rows, columns = sorted((inner[0] + 1, inner[1] + 1))
+        if board.kind == "chessboard" and [rows, columns] == sorted((board.rows, board.columns)):
+            return "It is there, but not clear enough: see to light and focus."
+        return (
+            f"A chessboard of {columns} x {rows} squares ({columns - 1} x {rows - 1} inner "
+            "corners) is there instead: "
+            f"--board.kind=chessboard --board.columns={columns} --board.rows={rows}. "
+            "Columns and rows count squares, not inner corners."
+        )
+    return (
+        "No board of any kind was recognised: is it wholly lit, sharp, flat, and with a white "
+        "edge around it?"
+    )
+
+
+def _other_markers(board: Board, grey: Image) -> str:
+    counts = {}
+    for name in ("4X4_1000", "5X5_1000", "6X6_1000", "7X7_1000"):
+        _, ids, _ = cv2.aruco.ArucoDetector(dictionary(name)).detectMarkers(grey)
+        counts[name] = np.unique(ids) if ids is not None else np.empty(0, dtype=np.int32)
+    name, ids = max(counts.items(), key=lambda item: len(item[1]))
+    if len(ids) < 4:
+        return ""
+    bits, last = name.partition("_")[0], int(ids.max())
+    if board.kind == "chessboard" or not board.dictionary.startswith(bits):
+        least = next(n for n in (50, 100, 250, 1000) if last < n)
+        return (
+            f"Markers of another dictionary are there instead: --board.kind=charuco "
+            f"--board.dictionary={bits}_{least}, or a larger one of that family."
+        )
+    if last >= board.columns * board.rows // 2:
+        return (
+            f"Marker {last} is there, and {board.columns} x {board.rows} squares end at marker "
+            f"{board.columns * board.rows // 2 - 1}: the board has more squares. Count them again."
+        )
+    turned = replace(board, columns=board.rows, rows=board.columns)
+    for other in (replace(board, legacy=not board.legacy), turned):
+        if find_board(other, grey) is not None:
+            return f"The board has another layout: {other.options}"
+    return (
+        f"Markers {ids.min()} to {last} are there, but not laid out as a {board.words}. Count the "
+        "squares again: --board.columns and --board.rows."
+    )
+
+
+def write_sheet(board: Board, path: Path, page: str = "") -> str:
+    """Draw a board in true size with a ruler to check the printer by.
+
+    Args:
+        board: what to draw.
+        path: ends in .pdf, .png (300 dpi) or .svg.
+        page: a name in `PAGES_MM`; the first that the board fits on unless given.
+
+    Returns:
+        the page's name.
+
+    Raises:
+        UnusableInputError: another kind of file, or the board doesn't fit on the page.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise UnusableInputError(f"{path} must end in {', '.join(SUFFIXES)}, such as board.pdf.")
+    size = board.square_m * 1e3
+    wide_mm, high_mm = board.columns * size, board.rows * size
+    names = [page] if page else list(PAGES_MM)
+    fitting = [
+        (name, across, down)
+        for name in names
+        for across, down in (PAGES_MM[name][::-1], PAGES_MM[name])
+        if wide_mm + 2 * QUIET_MM <= across and high_mm + 4 * QUIET_MM <= down
     ]
-    return min(steps, default=8.0)
+    if not fitting:
+        raise UnusableInputError(
+            f"A board of {wide_mm:g} x {high_mm:g} mm doesn't fit on {' or '.join(names)} with its "
+            "white edge. Choose smaller squares with --board.square_mm, or fewer of them."
+        )
+    page, across, down = fitting[0]
+    writable_folder(path.parent, "Folder", "--path")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
+    figure = Figure(figsize=(across * _MM, down * _MM), facecolor="white")
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set(xlim=(0, across), ylim=(down, 0))  # millimetres from the upper left
+    axes.axis("off")
 
-def _sharpness(grey: Image, corners: FloatArray) -> float:
-    """Return the steepest edges about the corners [grey levels per px], the median over corners."""
-    dx = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=0.125)
-    dy = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=0.125)
-    steep = cv2.dilate(cv2.magnitude(dx, dy), np.ones((9, 9), np.uint8))
-    at = corners.reshape(-1, 1, 2).astype(np.float32)
-    return float(np.median(cv2.remap(steep, at, None, cv2.INTER_LINEAR)))
+    def fill(x: float, y: float, w: float, h: float, colour: str = "black") -> None:
+        axes.add_patch(Rectangle((x, y), w, h, fc=colour, ec="none", lw=0, antialiased=False))
+
+    left, top = (across - wide_mm) / 2, (down - high_mm) / 2
+    # OpenCV's legacy ChArUco boards with an even number of rows start with a white square.
+    first = 1 if board.kind == "charuco" and board.legacy and board.rows % 2 == 0 else 0
+    for row, column in np.ndindex(board.rows, board.columns):
+        if (row + column) % 2 == first:
+            fill(left + column * size, top + row * size, size, size)
+    if board.kind == "charuco":
+        words = dictionary(board.dictionary)
+        bits = words.markerSize + 2  # with the black border
+        side, bit = board.marker_m * 1e3, board.marker_m * 1e3 / bits
+        printed = charuco(board)
+        for number, points in zip(printed.getIds().ravel(), printed.getObjPoints(), strict=True):
+            x, y = np.asarray(points)[:, :2].min(axis=0) * 1e3 + (left, top)
+            fill(x, y, side, side)
+            white = words.generateImageMarker(int(number), bits) > 127
+            for row in range(bits):  # runs of white bits
+                edges = np.flatnonzero(np.diff(np.concatenate([[False], white[row], [False]])))
+                for begin, end in edges.reshape(-1, 2):
+                    fill(x + begin * bit, y + row * bit, (end - begin) * bit, bit, "white")
+
+    y, left = down - 9.0, max((across - RULER_MM) / 2 - across * 0.22, 10.0)
+    fill(left, y, RULER_MM, 0.3)
+    for mm in range(0, int(RULER_MM) + 1, 10):
+        fill(left + mm - 0.1, y - (1.6 if mm % 50 == 0 else 0.9), 0.2, 1.6)
+    check = (
+        f"This bar is {RULER_MM:g} mm long: print at 100 % (actual size), glue to something flat."
+    )
+    axes.text(left, y + 3.4, check, fontsize=6, va="center")
+    named = board.options.replace(" --board.square_mm", "\n--board.square_mm")
+    axes.text(across - 10, y + 0.6, named, fontsize=6, ha="right", va="center", family="monospace")
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path, dpi=DPI)
+    return page

@@ -14,9 +14,9 @@ import numpy as np
 
 from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.coverage import assumed_lens, coverage
 from gaploop.teleop.calibration.geometry import angle_rad
-from gaploop.teleop.calibration.intrinsics import MIN_VIEWS
+from gaploop.teleop.calibration.hand_eye import main_turns_deg
+from gaploop.teleop.calibration.intrinsics import MIN_VIEWS, assumed_lens, coverage
 
 STILL_S: Final = 0.4
 """The board must have been still for this long [s]: no motion blur, no rolling shutter."""
@@ -34,6 +34,8 @@ NEW_ARM_DEG: Final = 8.0
 """A pose of the arm is new if the tool is turned by this much, or …"""
 NEW_ARM_M: Final = 0.03
 """… moved by this much [m]."""
+GOOD_TURN_DEG: Final = 10.0
+"""Rotation about the second axis worth having, RMS over pairs of poses [deg]."""
 
 
 class PictureState(StrEnum):
@@ -161,9 +163,7 @@ class PoseCapture:
         """Return which rotations are still missing."""
         if len(self.poses) < 3:
             return ("first poses, the board wholly in the picture",)
-        from gaploop.teleop.calibration.hand_eye import main_turns_deg
-
-        first, second, _ = main_turns_deg(np.array(self.poses))
+        (first, second, _), _ = main_turns_deg(np.array(self.poses))
         if second < GOOD_TURN_DEG:
             return (
                 f"turn the gripper about another axis (so far {first:.0f}° and {second:.0f}°): "
@@ -179,10 +179,6 @@ class PoseCapture:
                 return PictureState.KNOWN
         self.poses.append(T)
         return PictureState.TAKEN
-
-
-GOOD_TURN_DEG: Final = 10.0
-"""Rotation about the second axis worth having, RMS over pairs of poses [deg]."""
 
 
 class Stillness:

@@ -8,21 +8,21 @@ camera that was knocked shows here in a second, rather than in every take of a d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import sha256
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.camera_model import Intrinsics
 from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
-from gaploop.teleop.calibration.hand_eye_model import SETUPS
-from gaploop.teleop.calibration.observation import CalibrationSighting
+from gaploop.teleop.calibration.hand_eye import SETUPS
+from gaploop.teleop.calibration.intrinsics import Intrinsics
 from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
 MAX_PX: Final = 3.0
@@ -34,6 +34,67 @@ MAX_DEG: Final = 2.0
 ELSEWHERE_DEG: Final = 45.0
 """An arm that is farther from the reference isn't there; drift of 17° has been seen [deg]."""
 MIN_COMMON: Final = 4
+
+
+@dataclass(frozen=True)
+class CalibrationSighting:
+    """What is seen now.
+
+    Attributes:
+        q_rad: joint positions [rad], shape (n_joints,), or None.
+        joint_names: of `q_rad`.
+        views: camera name to the board in its picture.
+        board: the board in the pictures.
+    """
+
+    q_rad: FloatArray | None = None
+    joint_names: tuple[str, ...] = ()
+    views: Mapping[str, BoardView] = field(default_factory=dict)
+    board: Board | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the calibration file holds as a reference."""
+        return {
+            "joint_names": list(self.joint_names),
+            "q_rad": None if self.q_rad is None else [float(v) for v in self.q_rad],
+            "board": None if self.board is None else asdict(self.board),
+            "views": {
+                name: {
+                    "ids": view.ids.tolist(),
+                    "corners_px": np.round(view.corners_px, 3).tolist(),
+                    "width": view.width,
+                    "height": view.height,
+                }
+                for name, view in self.views.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> CalibrationSighting:
+        """Read what `to_json` wrote; UnusableInputError where it isn't that."""
+        try:
+            q = value["q_rad"]
+            board = value["board"]
+            views = {
+                str(name): BoardView(
+                    np.array(v["ids"], dtype=np.int64),
+                    np.array(v["corners_px"], dtype=np.float64).reshape(-1, 2),
+                    int(v["width"]),
+                    int(v["height"]),
+                )
+                for name, v in value["views"].items()
+            }
+            return cls(
+                None if q is None else np.array(q, dtype=np.float64),
+                tuple(value["joint_names"]),
+                views,
+                None if board is None else Board(**board),
+            )
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{where} is not a reference ({error}). Store it again: gaploop calibrate drift "
+                "--store"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -97,13 +158,25 @@ def check_drift(
     before = CalibrationSighting.from_json(value, f"{calibration.path}: references.{reference}")
     shifts = []
     if before.q_rad is not None and observation.q_rad is not None:
-        _check_joints(before, observation, reference)
+        if before.joint_names != observation.joint_names:
+            raise UnusableInputError(
+                f"Reference '{reference}' is of joints {', '.join(before.joint_names)}; the arm "
+                f"has {', '.join(observation.joint_names)}. Name another with --reference, or "
+                "store it again."
+            )
         shifts.append(
             _joint_shift(before.q_rad, observation.q_rad, before.joint_names, reference, arm)
         )
     for name in sorted(before.views.keys() & observation.views.keys()):
         shifts.append(_camera_shift(calibration, name, before, observation, arm))
-    return _verdict(shifts)
+    px, mm, deg = (
+        max((v for v in values if np.isfinite(v)), default=float("nan"))
+        for values in ([s.px for s in shifts], [s.mm for s in shifts], [s.deg for s in shifts])
+    )
+    says = tuple(s.says for s in shifts if s.says)
+    if not np.isfinite([px, mm, deg]).any():
+        return Drift(px, mm, deg, "unknown")
+    return Drift(px, mm, deg, "drifted" if says else "ok", says)
 
 
 def before_recording(
@@ -131,31 +204,19 @@ def before_recording(
         for name, age in calibration.ages_days().items()
         if age > OLD_DAYS and not name.startswith("references.")
     ]
-    said += _other_arm_file(calibration, arm_file, arm_name)
+    known = calibration.get("arms", arm_name, "calibration")
+    file = arm_file if arm_file is not None and arm_file.is_file() else None
+    if known is not None and file is not None and known["sha256"] != sha256(file):
+        said.append(
+            f"The arm was calibrated again ({file}) after its cameras were. Repeat: gaploop "
+            "calibrate hand_eye, and drift --store"
+        )
     if calibration.get("references", reference) is not None:
         try:
             said += check_drift(calibration, observation, reference, arm).says
         except UnusableInputError as error:
             said.append(str(error))
     return tuple(said)
-
-
-def _other_arm_file(calibration: CellCalibration, file: Path | None, arm: str) -> list[str]:
-    known = calibration.get("arms", arm, "calibration")
-    if known is None or file is None or not file.is_file() or known["sha256"] == sha256(file):
-        return []
-    return [
-        f"The arm was calibrated again ({file}) after its cameras were. Repeat: gaploop "
-        "calibrate hand_eye, and drift --store"
-    ]
-
-
-def _check_joints(before: CalibrationSighting, now: CalibrationSighting, reference: str) -> None:
-    if before.joint_names != now.joint_names:
-        raise UnusableInputError(
-            f"Reference '{reference}' is of joints {', '.join(before.joint_names)}; the arm has "
-            f"{', '.join(now.joint_names)}. Name another with --reference, or store it again."
-        )
 
 
 def _joint_shift(
@@ -272,17 +333,3 @@ def _apart(board: Board, a: FloatArray, b: FloatArray) -> tuple[float, float]:
     centre = board.centre_m[None]
     mm = float(np.linalg.norm(transform(a, centre) - transform(b, centre))) * 1e3
     return mm, float(np.degrees(angle_rad(a[:3, :3].T @ b[:3, :3])))
-
-
-def _verdict(shifts: list[_Shift]) -> Drift:
-    def worst(values: list[float]) -> float:
-        known = [v for v in values if np.isfinite(v)]
-        return max(known, default=float("nan"))
-
-    px = worst([s.px for s in shifts])
-    mm = worst([s.mm for s in shifts])
-    deg = worst([s.deg for s in shifts])
-    says = tuple(s.says for s in shifts if s.says)
-    if not np.isfinite([px, mm, deg]).any():
-        return Drift(px, mm, deg, "unknown")
-    return Drift(px, mm, deg, "drifted" if says else "ok", says)

@@ -9,32 +9,34 @@ one that places the board best in pictures left out of its fit wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray
-from gaploop.teleop.calibration import hand_eye_solvers as solvers
-from gaploop.teleop.calibration.board import Board
-from gaploop.teleop.calibration.camera_model import Intrinsics
+from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.geometry import (
     angle_rad,
+    checked_pose,
     inverse,
+    mean_pose,
+    pose,
     rotation_vector,
     transform,
 )
-from gaploop.teleop.calibration.hand_eye_model import (
-    MAX_RESIDUAL_MM,
-    SETUPS,
-    HandEye,
-    HandEyeResult,
-    Residual,
-    Sighting,
-)
-from gaploop.teleop.calibration.hand_eye_solvers import Equations
+from gaploop.teleop.calibration.intrinsics import Intrinsics
 
+SETUPS: Final = ("eye_in_hand", "eye_to_hand")
+MAX_RESIDUAL_MM: Final = 5.0
+"""A calibration that places the board worse than this in held-out pictures is refused [mm]."""
 MIN_SIGHTINGS: Final = 6
 """Fewer pictures are refused; 15 to 25 are a good number."""
 MIN_TURN_DEG: Final = 5.0
@@ -45,6 +47,169 @@ With rotation about one axis alone the translation along it can't be seen (Tsai 
 FOLDS: Final = 5
 BOOTSTRAPS: Final = 100
 """Tells a standard deviation within 7 % (1 / sqrt(2 n))."""
+OUTLIER_TIMES: Final = 3.0
+"""A picture this many times worse than the median one is named."""
+HELPS: Final = 0.5
+"""A mistake explains a residual if undoing it leaves less than this share of it."""
+MIN_OFFSET_DEG: Final = 1.0
+"""Smaller joint offsets are not worth naming [deg]."""
+OFFSET_PRIOR_RAD: Final = np.radians(5.0)
+"""Holds joint offsets that can't be told apart near 0 [rad]."""
+REFINED: Final = "reprojection"
+"""Least squares over X and Y of where the corners appear, started from a closed form."""
+
+_PAIRS: Final = {
+    "tsai": cv2.CALIB_HAND_EYE_TSAI,
+    "park": cv2.CALIB_HAND_EYE_PARK,
+    "horaud": cv2.CALIB_HAND_EYE_HORAUD,
+    "andreff": cv2.CALIB_HAND_EYE_ANDREFF,
+    "daniilidis": cv2.CALIB_HAND_EYE_DANIILIDIS,
+}
+_WORLDS: Final = {
+    "shah": cv2.CALIB_ROBOT_WORLD_HAND_EYE_SHAH,
+    "li": cv2.CALIB_ROBOT_WORLD_HAND_EYE_LI,
+}
+METHODS: Final = (*_PAIRS, *_WORLDS, REFINED)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One pose of the arm and what the camera saw there.
+
+    Attributes:
+        T_base_tcp: pose of the tool, shape (4, 4).
+        view: the board in the picture.
+        q_rad: joint positions [rad], shape (n_joints,), or None where only the pose is known.
+    """
+
+    T_base_tcp: FloatArray
+    view: BoardView
+    q_rad: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How far predictions lie from what was seen.
+
+    Attributes:
+        board_mm: distance of the board's corners from where they should be, RMS [mm].
+        translation_mm: of its centre alone, RMS [mm].
+        rotation_deg: of its orientation, RMS [deg].
+        pixels: the same seen by the camera, RMS over corners [px].
+    """
+
+    board_mm: float
+    translation_mm: float
+    rotation_deg: float
+    pixels: float
+
+
+@dataclass(frozen=True)
+class HandEye:
+    """Where a camera is.
+
+    Attributes:
+        setup: `eye_in_hand` or `eye_to_hand`.
+        T_mount_camera: the camera on the tool, or on the base; shape (4, 4).
+        T_far_board: the board on the base, or on the tool; shape (4, 4).
+    """
+
+    setup: str
+    T_mount_camera: FloatArray
+    T_far_board: FloatArray
+
+    @property
+    def name(self) -> str:
+        """Return what `T_mount_camera` is called: `T_tcp_camera` or `T_base_camera`."""
+        return "T_tcp_camera" if self.setup == SETUPS[0] else "T_base_camera"
+
+    def T_camera_board(self, T_base_tcp: FloatArray) -> FloatArray:  # noqa: N802
+        """Return where the board must appear, shape (..., 4, 4), for poses of the tool."""
+        far_mount = T_base_tcp if self.setup == SETUPS[0] else inverse(T_base_tcp)
+        return np.asarray(inverse(far_mount @ self.T_mount_camera) @ self.T_far_board)
+
+    def T_base_camera(self, T_base_tcp: FloatArray) -> FloatArray:  # noqa: N802
+        """Return the camera's pose on the base, shape (4, 4), for a pose of the tool."""
+        on_tool = self.setup == SETUPS[0]
+        return T_base_tcp @ self.T_mount_camera if on_tool else self.T_mount_camera
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> HandEye:
+        """Read what `HandEyeResult.to_json` wrote; UnusableInputError where it isn't that."""
+        if not isinstance(value, Mapping):
+            raise UnusableInputError(f"{where} holds no camera's place. Calibrate it again.")
+        setup = value.get("setup")
+        if setup not in SETUPS:
+            raise unknown_choice("set-up", setup, SETUPS, where)
+        mount = checked_pose(value.get("T_mount_camera"), f"{where}: T_mount_camera")
+        return cls(setup, mount, checked_pose(value.get("T_far_board"), f"{where}: T_far_board"))
+
+
+@dataclass(frozen=True)
+class HandEyeResult:
+    """A hand-eye calibration and everything that says how far to trust it.
+
+    Attributes:
+        hand_eye: the camera's place.
+        method: which of `hand_eye_solvers.METHODS` placed held-out boards best.
+        held_out: residual in pictures left out of the fit, k-fold.
+        by_method: held-out residual of every method that gave an answer.
+        std_mm: standard deviation of the camera's position along x, y, z of its mount [mm].
+        std_deg: of its orientation about them [deg].
+        covariance: of (translation [m], rotation vector [rad]), shape (6, 6), by bootstrap.
+        turn_deg: rotation between poses about the two main axes, RMS [deg].
+        errors_mm: board error of each picture under the final fit [mm].
+        names: of the pictures.
+        explanations: what would explain a large residual.
+    """
+
+    hand_eye: HandEye
+    method: str
+    held_out: Residual
+    by_method: Mapping[str, Residual]
+    std_mm: FloatArray
+    std_deg: FloatArray
+    covariance: FloatArray
+    turn_deg: tuple[float, float]
+    errors_mm: FloatArray
+    names: tuple[str, ...]
+    explanations: tuple[str, ...] = ()
+
+    def refusals(self) -> tuple[str, ...]:
+        """Return why this calibration must not be used, with its fix; empty where fine."""
+        if self.held_out.board_mm <= MAX_RESIDUAL_MM:
+            return ()
+        hints = " ".join(self.explanations) or (
+            "Check that the board could not move, that its size is as printed, and that the arm's "
+            "own calibration is right (lerobot-calibrate)."
+        )
+        return (
+            f"The board is misplaced by {self.held_out.board_mm:.1f} mm in held-out pictures, "
+            f"above {MAX_RESIDUAL_MM:g}. {hints}",
+        )
+
+    def outliers(self) -> tuple[tuple[str, float], ...]:
+        """Return pictures that fit far worse than the others, with their error [mm]."""
+        limit = max(OUTLIER_TIMES * float(np.median(self.errors_mm)), 0.5)
+        found = [(n, float(e)) for n, e in zip(self.names, self.errors_mm, strict=True)]
+        return tuple(sorted((f for f in found if f[1] > limit), key=lambda f: -f[1]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the calibration file holds."""
+        return {
+            "setup": self.hand_eye.setup,
+            "T_mount_camera": self.hand_eye.T_mount_camera.tolist(),
+            "T_far_board": self.hand_eye.T_far_board.tolist(),
+            "method": self.method,
+            "held_out_mm": self.held_out.board_mm,
+            "held_out_translation_mm": self.held_out.translation_mm,
+            "held_out_rotation_deg": self.held_out.rotation_deg,
+            "held_out_px": self.held_out.pixels,
+            "std_mm": self.std_mm.tolist(),
+            "std_deg": self.std_deg.tolist(),
+            "covariance": self.covariance.tolist(),
+            "images": len(self.names),
+        }
 
 
 def calibrate_hand_eye(
@@ -72,12 +237,36 @@ def calibrate_hand_eye(
     """
     if setup not in SETUPS:
         raise unknown_choice("set-up", setup, SETUPS, "--setup")
-    _check_board(board, len(sightings))
+    if len(sightings) < MIN_SIGHTINGS:
+        raise UnusableInputError(
+            f"The board was found at {len(sightings)} poses, {MIN_SIGHTINGS} are needed and 15 to "
+            "25 are good. Take more, with the gripper turned about two axes."
+        )
+    if not board.has_one_orientation:
+        raise UnusableInputError(
+            f"A {board.words} looks the same upside down, so its pose is not known. Use one whose "
+            "columns and rows add up to an odd number, or a ChArUco board."
+        )
     equations = make_equations(board, lens, sightings, setup)
-    turns = check_motion(equations, sightings, setup)
+    turns, axis = main_turns_deg(equations.far_mount)
+    if turns[1] < MIN_TURN_DEG:
+        known = [s.q_rad for s in sightings if s.q_rad is not None]
+        hint = "Pitch the gripper and roll it, each by 20° or more."
+        if len(known) == len(sightings):
+            spans = ", ".join(
+                f"{span:.0f}°" for span in np.degrees(np.ptp(np.array(known), axis=0))
+            )
+            hint = f"The joints moved by {spans}: move the still ones of the wrist by 20° or more."
+        frame = "gripper's" if setup == SETUPS[0] else "base's"
+        words = ", ".join(f"{value:.2f}" for value in axis)
+        raise UnusableInputError(
+            f"The gripper turned by {turns[0]:.0f}° about the {frame} axis ({words}) and by "
+            f"{turns[1]:.1f}° about any other; 2 axes with {MIN_TURN_DEG:g}° or more are needed. "
+            f"{hint}"
+        )
     by_method = {
         method: residual
-        for method in solvers.METHODS
+        for method in METHODS
         if (residual := _held_out(equations, method)) is not None
     }
     if not by_method:
@@ -88,7 +277,7 @@ def calibrate_hand_eye(
     method = min(by_method, key=lambda name: by_method[name].board_mm)
     if by_method[method].board_mm > MAX_RESIDUAL_MM:
         bootstraps = min(bootstraps, 10)  # it will be refused: a rough idea is enough
-    X, Y = solvers.solve(equations, method)
+    X, Y = solve(equations, method)
     covariance = _bootstrap(equations, method, (X, Y), bootstraps, seed)
     std = np.sqrt(np.diag(covariance))
     return HandEyeResult(
@@ -99,10 +288,247 @@ def calibrate_hand_eye(
         std[:3] * 1e3,
         np.degrees(std[3:]),
         covariance,
-        (turns[0], turns[1]),
-        _board_errors_mm(equations, X, Y),
+        (float(turns[0]), float(turns[1])),
+        np.asarray(_errors(equations, X, Y)[0] * 1e3),
         tuple(s.view.name for s in sightings),
     )
+
+
+def main_turns_deg(T: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the rotation between poses, shape (n, 4, 4), about their main axes.
+
+    Returns:
+        RMS over pairs [deg], largest first, shape (3,); the axis of the largest, shape (3,).
+    """
+    first, second = np.triu_indices(len(T), 1)
+    turns = rotation_vector((inverse(T[first]) @ T[second])[:, :3, :3])
+    values, axes = np.linalg.eigh(turns.T @ turns / len(turns))
+    main = axes[:, 2] * np.sign(axes[np.argmax(np.abs(axes[:, 2])), 2])
+    return np.degrees(np.sqrt(np.maximum(values[::-1], 0.0))), main
+
+
+def _held_out(equations: Equations, method: str) -> Residual | None:
+    """Return a method's residual in pictures left out of its fit, or None where it fails."""
+    n = len(equations.far_mount)
+    folds = min(FOLDS, n)
+    parts = []
+    for fold in range(folds):
+        out = np.arange(n) % folds == fold
+        try:
+            X, Y = solve(equations.take(~out), method)
+        except NoAnswerError:
+            return None
+        parts.append(_errors(equations.take(out), X, Y))
+    board, centre, turn, pixels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rms = [float(np.sqrt(np.mean(values**2))) for values in (board, centre, turn, pixels)]
+    return Residual(rms[0] * 1e3, rms[1] * 1e3, float(np.degrees(rms[2])), rms[3])
+
+
+def _errors(
+    equations: Equations, X: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return per picture board [m], centre [m] and rotation [rad] errors; per corner pixels."""
+    seen = equations.far_mount @ X @ equations.camera_board
+    apart = transform(seen, equations.corners_m) - transform(Y, equations.corners_m)
+    board = np.sqrt((apart**2).sum(axis=-1).mean(axis=-1))
+    centre = np.linalg.norm(apart.mean(axis=1), axis=-1)
+    turn = angle_rad(np.swapaxes(seen[:, :3, :3], -1, -2) @ Y[:3, :3])
+    pixels = reprojection_px(equations, X, Y)
+    return board, centre, turn, np.linalg.norm(pixels.reshape(-1, 2), axis=1)
+
+
+def _bootstrap(
+    equations: Equations,
+    method: str,
+    fitted: tuple[FloatArray, FloatArray],
+    times: int,
+    seed: int,
+) -> FloatArray:
+    """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
+    rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
+    moved = []
+    for _ in range(times):
+        counts = np.bincount(rng.integers(0, n, n), minlength=n)
+        if (counts > 0).sum() < 4:
+            continue
+        try:
+            again, _ = solve(equations, method, counts, fitted)
+        except NoAnswerError:
+            continue
+        turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)
+        moved.append(np.concatenate([again[:3, 3] - X[:3, 3], turn]))
+    if len(moved) < max(times // 2, 2):
+        raise UnusableInputError(
+            "The answer falls apart when a few pictures are left out. Take more, "
+            "with more rotation."
+        )
+    return np.asarray(np.cov(np.array(moved).T))
+
+
+def explained(
+    result: HandEyeResult,
+    board: Board,
+    lens: Intrinsics,
+    sightings: Sequence[Sighting],
+    arm: ArmModel | None = None,
+) -> HandEyeResult:
+    """Return `result` with what would explain its residual, best explanation first.
+
+    Args:
+        result: of `calibrate_hand_eye` with the same board, lens and sightings.
+        board: the board seen.
+        lens: the camera's intrinsics.
+        sightings: what the result was made of.
+        arm: its kinematics, to look for joint offsets; needs joint positions in `sightings`.
+    """
+    setup = result.hand_eye.setup
+    equations = make_equations(board, lens, sightings, setup)
+    start = result.hand_eye.T_mount_camera, result.hand_eye.T_far_board
+    before = _board_mm(equations, *start)
+    said: list[tuple[float, str]] = []
+    said += _outliers(result, equations)
+    said += _other_setup(board, lens, sightings, setup)
+    said += _wrong_scale(board, equations, start)
+    if arm is not None:
+        said += _joint_offsets(arm, sightings, setup, equations, start)
+    helps = sorted((s for s in said if s[0] < HELPS * before), key=lambda s: s[0])
+    return replace(result, explanations=tuple(words for _, words in helps[:2]))
+
+
+def _board_mm(equations: Equations, X: FloatArray, Y: FloatArray) -> float:
+    return float(np.sqrt((_errors(equations, X, Y)[0] ** 2).mean()) * 1e3)
+
+
+def _outliers(result: HandEyeResult, equations: Equations) -> Iterator[tuple[float, str]]:
+    # The fit bends towards a bad picture: leave out the worst one by one until the rest agree.
+    keep = np.ones(len(result.names), dtype=bool)
+    errors = result.errors_mm
+    while keep.sum() > max(MIN_SIGHTINGS, 0.75 * len(keep)):
+        left = np.flatnonzero(keep)
+        if errors.max() < OUTLIER_TIMES * np.median(errors):
+            break
+        keep[left[int(np.argmax(errors))]] = False
+        some = equations.take(keep)
+        try:
+            X, Y = solve(some, result.method)
+        except NoAnswerError:
+            return
+        errors = np.asarray(_errors(some, X, Y)[0] * 1e3)
+    if keep.all():
+        return
+    after = float(np.sqrt((errors**2).mean()))
+    names = ", ".join(name for name, kept in zip(result.names, keep, strict=True) if not kept)
+    yield (
+        after,
+        f"Without {names} it is {after:.1f} mm: the board slipped or the arm moved there; remove "
+        "or retake them.",
+    )
+
+
+def _other_setup(
+    board: Board, lens: Intrinsics, sightings: Sequence[Sighting], setup: str
+) -> Iterator[tuple[float, str]]:
+    other = SETUPS[1 - SETUPS.index(setup)]
+    equations = make_equations(board, lens, sightings, other)
+    try:
+        after = _board_mm(equations, *solve(equations, "park"))
+    except NoAnswerError:
+        return
+    yield after, f"As --setup={other} it is {after:.1f} mm: is the camera mounted that way?"
+
+
+def _wrong_scale(
+    board: Board, equations: Equations, start: tuple[FloatArray, FloatArray]
+) -> Iterator[tuple[float, str]]:
+    def scaled(given: Equations, p: FloatArray) -> Equations:
+        return replace(given, points_m=given.points_m * (1 + p[0]))
+
+    X, Y, (change,) = refine(equations, *start, more=1, change=scaled)
+    if abs(change) < 0.01 or change < -0.9:
+        return
+    camera_board = equations.camera_board.copy()
+    camera_board[:, :3, 3] *= 1 + change
+    after = _board_mm(replace(equations, camera_board=camera_board), X, Y)
+    size_mm = board.square_m * 1e3
+    yield (
+        after,
+        f"With squares of {size_mm * (1 + change):.2f} mm instead of {size_mm:g} it is "
+        f"{after:.1f} mm: measure the printed board and give --board.square_mm.",
+    )
+
+
+def _joint_offsets(
+    arm: ArmModel,
+    sightings: Sequence[Sighting],
+    setup: str,
+    equations: Equations,
+    start: tuple[FloatArray, FloatArray],
+) -> Iterator[tuple[float, str]]:
+    known = [s.q_rad for s in sightings if s.q_rad is not None]
+    if len(known) < len(sightings):
+        return
+    q, joints = np.array(known), len(arm.joint_names) - 1  # the gripper doesn't move the tool
+
+    def moved(given: Equations, p: FloatArray) -> Equations:
+        shift = np.append(p, 0.0)
+        T = np.array([arm.T_base_tcp(row + shift) for row in q])
+        return replace(given, far_mount=T if setup == SETUPS[0] else inverse(T))
+
+    prior = np.full(joints, OFFSET_PRIOR_RAD)
+    X, Y, shift = refine(equations, *start, more=joints, change=moved, prior=prior)
+    degrees = np.degrees(shift)
+    named = [
+        f"{name} by {value:+.1f}°"
+        for name, value in zip(arm.joint_names, degrees, strict=False)
+        if abs(value) >= MIN_OFFSET_DEG
+    ]
+    if named:
+        after = _board_mm(moved(equations, shift), X, Y)
+        yield (
+            after,
+            f"With joint zeros shifted ({', '.join(named)}) it is {after:.1f} mm: the arm's "
+            "calibration is off, run lerobot-calibrate and take the pictures again.",
+        )
+
+
+class NoAnswerError(GaploopError):
+    """A method gave no finite rigid motion."""
+
+
+@dataclass(frozen=True)
+class Equations:
+    """What is known: A X B = Y in each of n pictures, and the corners behind each B.
+
+    Attributes:
+        far_mount: A, shape (n, 4, 4).
+        camera_board: B, shape (n, 4, 4).
+        points_m: every corner seen, in the board's frame [m], shape (m, 3).
+        rays: where it was seen (x/z, y/z), distortion removed, shape (m, 2).
+        picture: index of its picture, shape (m,).
+        corners_m: all of the board's corners [m], shape (k, 3).
+        focal_px: turns rays into pixels [px].
+    """
+
+    far_mount: FloatArray
+    camera_board: FloatArray
+    points_m: FloatArray
+    rays: FloatArray
+    picture: NDArray[np.intp]
+    corners_m: FloatArray
+    focal_px: float
+
+    def take(self, keep: NDArray[np.bool_]) -> Equations:
+        """Return the equations of the pictures where `keep`, shape (n,), is true."""
+        corners = keep[self.picture]
+        number = np.cumsum(keep) - 1
+        return replace(
+            self,
+            far_mount=self.far_mount[keep],
+            camera_board=self.camera_board[keep],
+            points_m=self.points_m[corners],
+            rays=self.rays[corners],
+            picture=number[self.picture[corners]],
+        )
 
 
 def make_equations(
@@ -123,120 +549,119 @@ def make_equations(
     )
 
 
-def check_motion(
-    equations: Equations, sightings: Sequence[Sighting], setup: str
-) -> tuple[float, float, float]:
-    """Return the rotation between poses about their three main axes, RMS [deg].
-
-    Raises:
-        UnusableInputError: it is about one axis only, or none.
-    """
-    about, axis = _turns(equations.far_mount)
-    if about[1] < MIN_TURN_DEG:
-        frame = "gripper's" if setup == SETUPS[0] else "base's"
-        words = ", ".join(f"{value:.2f}" for value in axis)
-        raise UnusableInputError(
-            f"The gripper turned by {about[0]:.0f}° about the {frame} axis ({words}) and by "
-            f"{about[1]:.1f}° about any other; 2 axes with {MIN_TURN_DEG:g}° or more are needed. "
-            f"{_idle_joints(sightings)}"
-        )
-    return float(about[0]), float(about[1]), float(about[2])
-
-
-def main_turns_deg(T: FloatArray) -> tuple[float, float, float]:
-    """Return the rotation between poses, shape (n, 4, 4), about their main axes, RMS [deg]."""
-    about, _ = _turns(T)
-    return float(about[0]), float(about[1]), float(about[2])
-
-
-def _turns(T: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return rotations about the main axes [deg], largest first, and the first of the axes."""
-    first, second = np.triu_indices(len(T), 1)
-    turns = rotation_vector((inverse(T[first]) @ T[second])[:, :3, :3])
-    values, axes = np.linalg.eigh(turns.T @ turns / len(turns))
-    main = axes[:, 2] * np.sign(axes[np.argmax(np.abs(axes[:, 2])), 2])
-    return np.degrees(np.sqrt(np.maximum(values[::-1], 0.0))), main
-
-
-def _idle_joints(sightings: Sequence[Sighting]) -> str:
-    known = [s.q_rad for s in sightings if s.q_rad is not None]
-    if len(known) < len(sightings):
-        return "Pitch the gripper and roll it, each by 20° or more."
-    spans = np.degrees(np.ptp(np.array(known), axis=0))
-    ranges = ", ".join(f"{span:.0f}°" for span in spans)
-    return f"The joints moved by {ranges}: move the still ones of the wrist by 20° or more."
-
-
-def _check_board(board: Board, n: int) -> None:
-    if n < MIN_SIGHTINGS:
-        raise UnusableInputError(
-            f"The board was found at {n} poses, {MIN_SIGHTINGS} are needed and 15 to 25 are good. "
-            "Take more, with the gripper turned about two axes."
-        )
-    if not board.has_one_orientation:
-        raise UnusableInputError(
-            f"A {board.words} looks the same upside down, so its pose is not known. Use one whose "
-            "columns and rows add up to an odd number, or a ChArUco board."
-        )
-
-
-def _held_out(equations: Equations, method: str) -> Residual | None:
-    """Return a method's residual in pictures left out of its fit, or None where it fails."""
-    n = len(equations.far_mount)
-    folds = min(FOLDS, n)
-    parts = []
-    for fold in range(folds):
-        out = np.arange(n) % folds == fold
-        try:
-            X, Y = solvers.solve(equations.take(~out), method)
-        except solvers.NoAnswerError:
-            return None
-        parts.append(_errors(equations.take(out), X, Y))
-    board, centre, turn, pixels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rms = [float(np.sqrt(np.mean(values**2))) for values in (board, centre, turn, pixels)]
-    return Residual(rms[0] * 1e3, rms[1] * 1e3, float(np.degrees(rms[2])), rms[3])
-
-
-def _errors(
-    equations: Equations, X: FloatArray, Y: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return per picture board [m], centre [m] and rotation [rad] errors; per corner pixels."""
-    seen = equations.far_mount @ X @ equations.camera_board
-    apart = transform(seen, equations.corners_m) - transform(Y, equations.corners_m)
-    board = np.sqrt((apart**2).sum(axis=-1).mean(axis=-1))
-    centre = np.linalg.norm(apart.mean(axis=1), axis=-1)
-    turn = angle_rad(np.swapaxes(seen[:, :3, :3], -1, -2) @ Y[:3, :3])
-    pixels = solvers.reprojection_px(equations, X, Y)
-    return board, centre, turn, np.linalg.norm(pixels.reshape(-1, 2), axis=1)
-
-
-def _board_errors_mm(equations: Equations, X: FloatArray, Y: FloatArray) -> FloatArray:
-    return np.asarray(_errors(equations, X, Y)[0] * 1e3)
-
-
-def _bootstrap(
+def solve(
     equations: Equations,
     method: str,
-    fitted: tuple[FloatArray, FloatArray],
-    times: int,
-    seed: int,
-) -> FloatArray:
-    """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
-    rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
-    moved = []
-    for _ in range(times):
-        counts = np.bincount(rng.integers(0, n, n), minlength=n)
-        if (counts > 0).sum() < 4:
-            continue
-        try:
-            again, _ = solvers.solve(equations, method, counts, fitted)
-        except solvers.NoAnswerError:
-            continue
-        turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)
-        moved.append(np.concatenate([again[:3, 3] - X[:3, 3], turn]))
-    if len(moved) < max(times // 2, 2):
-        raise UnusableInputError(
-            "The answer falls apart when a few pictures are left out. Take more, "
-            "with more rotation."
+    counts: NDArray[np.int64] | None = None,
+    start: tuple[FloatArray, FloatArray] | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Return X and Y, each of shape (4, 4).
+
+    Args:
+        equations: from three pictures or more.
+        method: one of `METHODS`.
+        counts: how often each picture counts, shape (n,); once unless given.
+        start: X and Y to begin a fit with; a closed form unless given.
+
+    Raises:
+        NoAnswerError: the method gave no finite rigid motion.
+    """
+    if method != REFINED:
+        if counts is not None:
+            again = np.repeat(np.arange(len(counts)), counts)
+            # The closed forms look at poses only, so the corners may stay as they are.
+            equations = replace(
+                equations,
+                far_mount=equations.far_mount[again],
+                camera_board=equations.camera_board[again],
+            )
+        return _closed_form(equations, method)
+    for first in ("park", "shah", "daniilidis") if start is None else ():
+        with contextlib.suppress(NoAnswerError):
+            start = _closed_form(equations, first)
+            break
+    if start is None:
+        raise NoAnswerError("no closed form to start from")
+    X, Y, _ = refine(equations, *start, counts=counts)
+    return X, Y
+
+
+def refine(
+    equations: Equations,
+    X: FloatArray,
+    Y: FloatArray,
+    *,
+    counts: NDArray[np.int64] | None = None,
+    more: int = 0,
+    change: Callable[[Equations, FloatArray], Equations] | None = None,
+    prior: FloatArray | None = None,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return X, Y and extra parameters that bring the corners nearest to where they were seen.
+
+    Args:
+        equations: what is known.
+        X: start.
+        Y: start.
+        counts: how often each picture counts, shape (n,).
+        more: number of extra parameters, started at 0.
+        change: returns the equations for their values, shape (more,).
+        prior: standard deviations that hold them near 0, shape (more,).
+    """
+    weight = 1.0 if counts is None else np.sqrt(counts)[equations.picture].repeat(2)
+
+    def errors(p: FloatArray) -> FloatArray:
+        given = equations if change is None else change(equations, p[12:])
+        at = X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12])
+        wrong = reprojection_px(given, *at) * weight
+        held = p[12:] / prior if prior is not None else np.empty(0)
+        return np.concatenate([wrong, held])
+
+    found = least_squares(errors, np.zeros(12 + more), method="lm", max_nfev=400)
+    p = np.asarray(found.x, dtype=np.float64)
+    return X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12]), p[12:]
+
+
+def reprojection_px(equations: Equations, X: FloatArray, Y: FloatArray) -> FloatArray:
+    """Return where corners should appear less where they did [px], shape (2 m,)."""
+    camera_board = inverse(equations.far_mount @ X) @ Y
+    T = camera_board[equations.picture]
+    seen = np.einsum("nij,nj->ni", T[:, :3, :3], equations.points_m) + T[:, :3, 3]
+    # A board behind the camera can't be seen: far outside the picture, rather than mirrored.
+    rays = seen[:, :2] / np.maximum(seen[:, 2:], 1e-3)
+    return np.asarray((rays - equations.rays).ravel() * equations.focal_px)
+
+
+def _closed_form(equations: Equations, method: str) -> tuple[FloatArray, FloatArray]:
+    A, B = equations.far_mount, equations.camera_board
+    try:
+        if method in _PAIRS:
+            R, t = cv2.calibrateHandEye(
+                list(A[:, :3, :3]),
+                list(A[:, :3, 3]),
+                list(B[:, :3, :3]),
+                list(B[:, :3, 3]),
+                method=_PAIRS[method],
+            )
+            X = _rigid(R, t, method)
+            return X, mean_pose(A @ X @ B)
+        mount_far = inverse(A)
+        R_board_far, t_board_far, R_camera_mount, t_camera_mount = cv2.calibrateRobotWorldHandEye(
+            list(B[:, :3, :3]),
+            list(B[:, :3, 3]),
+            list(mount_far[:, :3, :3]),
+            list(mount_far[:, :3, 3]),
+            method=_WORLDS[method],
         )
-    return np.asarray(np.cov(np.array(moved).T))
+    except cv2.error as error:
+        raise NoAnswerError(f"{method}: {error}") from None
+    X = inverse(_rigid(R_camera_mount, t_camera_mount, method))
+    return X, inverse(_rigid(R_board_far, t_board_far, method))
+
+
+def _rigid(R: FloatArray, t: FloatArray, method: str) -> FloatArray:
+    T = np.eye(4)
+    T[:3, :3], T[:3, 3] = R, np.ravel(t)
+    good = np.isfinite(T).all() and np.linalg.det(T[:3, :3]) > 0.5
+    if not good or not np.allclose(T[:3, :3] @ T[:3, :3].T, np.eye(3), atol=1e-2):
+        raise NoAnswerError(f"{method}: no rigid motion")
+    return pose(rotation_vector(T[:3, :3]), T[:3, 3])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
-from gaploop.teleop.calibration.camera_model import LENSES, Intrinsics
-from gaploop.teleop.calibration.coverage import TILTED_DEG, Coverage, coverage
+from gaploop.teleop.calibration.geometry import pose
 
+LENSES: Final = ("standard", "wide")
+"""`standard`: OpenCV's k1 k2 p1 p2 k3; `wide`: its rational model with k4 k5 k6 besides."""
 MAX_RMS_PX: Final = 0.5
 """A calibration with a larger RMS reprojection error is refused [px]."""
 MIN_VIEWS: Final = 8
@@ -29,6 +31,124 @@ SUSPECT_Z: Final = 3.5
 """Robust z-score above which an image's error is not chance (Iglewicz and Hoaglin, 1993)."""
 MAX_SUSPECTS: Final = 5
 _UNTIL: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 60, 1e-9)
+CELLS: Final = (6, 8)
+"""Rows and columns of the grid in which corners are counted."""
+REGIONS: Final = (
+    ("top left", "top", "top right"),
+    ("left", "middle", "right"),
+    ("bottom left", "bottom", "bottom right"),
+)
+TILTED_DEG: Final = 15.0
+"""A board tilted by less says little about the focal length (Zhang, PAMI 2000, section 4)."""
+TILTED_VIEWS: Final = 6
+"""How many tilted views to ask for."""
+SPREAD_ON_AXIS: Final = 2
+"""How many of them about each of the picture's axes."""
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """OpenCV's pinhole camera with radial and tangential distortion.
+
+    Attributes:
+        width: of the pictures [px].
+        height: of the pictures [px].
+        camera_matrix: focal lengths and principal point [px], shape (3, 3).
+        distortion: OpenCV's coefficients, shape (5,) or (8,).
+        lens: one of `LENSES`.
+    """
+
+    width: int
+    height: int
+    camera_matrix: FloatArray
+    distortion: FloatArray
+    lens: str = "standard"
+
+    @property
+    def focal_px(self) -> float:
+        """Return the mean focal length [px]."""
+        return float((self.camera_matrix[0, 0] + self.camera_matrix[1, 1]) / 2)
+
+    def project(self, T_camera_board: FloatArray, points_m: FloatArray) -> FloatArray:
+        """Return where points [m], shape (k, 3), appear [px], shape (k, 2)."""
+        turn, _ = cv2.Rodrigues(np.ascontiguousarray(T_camera_board[:3, :3]))
+        seen, _ = cv2.projectPoints(
+            points_m, turn, T_camera_board[:3, 3].copy(), self.camera_matrix, self.distortion
+        )
+        return np.asarray(seen, dtype=np.float64).reshape(-1, 2)
+
+    def straightened(self, pixels: FloatArray) -> FloatArray:
+        """Return pixels, shape (k, 2), as rays (x/z, y/z) without distortion, shape (k, 2)."""
+        criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 100, 1e-10)
+        given = np.ascontiguousarray(pixels, dtype=np.float64).reshape(-1, 1, 2)
+        rays = cv2.undistortPointsIter(
+            given, self.camera_matrix, self.distortion, None, None, criteria
+        )
+        return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
+
+    def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
+        """Return T_camera_board, shape (4, 4), and its RMS reprojection error [px].
+
+        Raises:
+            UnusableInputError: the picture has another size than the calibration's.
+        """
+        self.require_size(view.width, view.height, view.name or "the picture")
+        points = view.points_m(board)
+        # IPPE gives both poses that a flat board allows; the better one is refined (Collins and
+        # Bartoli, "Infinitesimal Plane-based Pose Estimation", IJCV 2014).
+        centre, matrix, lens = points.mean(axis=0), self.camera_matrix, self.distortion
+        centred = points - centre
+        _, turns, shifts, errors = cv2.solvePnPGeneric(
+            centred, view.corners_px, matrix, lens, flags=cv2.SOLVEPNP_IPPE
+        )
+        best = int(np.argmin(np.ravel(errors)))
+        turn, shift = cv2.solvePnPRefineLM(
+            centred, view.corners_px, matrix, lens, turns[best].copy(), shifts[best].copy()
+        )
+        T = pose(np.ravel(turn), np.ravel(shift))
+        T[:3, 3] -= T[:3, :3] @ centre
+        error = self.project(T, points) - view.corners_px
+        return T, float(np.sqrt((error**2).sum(axis=1).mean()))
+
+    def require_size(self, width: int, height: int, where: str) -> None:
+        """Check that a picture has the calibrated size.
+
+        Raises:
+            UnusableInputError: it doesn't.
+        """
+        if (width, height) != (self.width, self.height):
+            raise UnusableInputError(
+                f"{where} is {width}x{height} px, the intrinsics are for {self.width}x"
+                f"{self.height}. Set the camera to that size, or calibrate its intrinsics again."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the calibration file holds."""
+        return {
+            "width": self.width,
+            "height": self.height,
+            "lens": self.lens,
+            "camera_matrix": self.camera_matrix.tolist(),
+            "distortion": self.distortion.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Intrinsics:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UnusableInputError: entries are missing or of the wrong form.
+        """
+        try:
+            matrix = np.array(value["camera_matrix"], dtype=np.float64).reshape(3, 3)
+            lens = np.array(value["distortion"], dtype=np.float64).ravel()
+            size = int(value["width"]), int(value["height"])
+            name = str(value["lens"])
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{where} holds no intrinsics ({error}). Run: gaploop calibrate intrinsics"
+            ) from None
+        return cls(*size, matrix, lens, name)
 
 
 @dataclass(frozen=True)
@@ -103,7 +223,7 @@ class IntrinsicsResult:
         if self.rms_px > MAX_RMS_PX:
             said.append(
                 f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. "
-                f"{self._mend()}"
+                f"{self._fix()}"
             )
         share = max(self.std["fx"], self.std["fy"], self.focal_std_px) / self.intrinsics.focal_px
         tilted = int((self.coverage.tilt_deg >= TILTED_DEG).sum())
@@ -115,7 +235,7 @@ class IntrinsicsResult:
             )
         return tuple(said)
 
-    def _mend(self) -> str:
+    def _fix(self) -> str:
         if self.hurting:
             worst = ", ".join(h.name for h in self.hurting)
             return f"Remove or retake {worst} (--drop_outliers leaves them out)."
@@ -146,13 +266,27 @@ def calibrate_intrinsics(
     Args:
         board: the board seen.
         views: at least `MIN_VIEWS`, all of one size.
-        lens: one of `camera_model.LENSES`.
+        lens: one of `LENSES`.
         drop_outliers: fit again without the pictures that hurt, until none does.
 
     Raises:
         UnusableInputError: too few views, or of several sizes.
     """
-    _check_views(views)
+    if len(views) < MIN_VIEWS:
+        raise UnusableInputError(
+            f"The board was found in {len(views)} pictures, {MIN_VIEWS} are needed and 15 to 25 "
+            "are good. Take more, with the board all over the picture and tilted."
+        )
+    sizes = Counter((view.width, view.height) for view in views)
+    if len(sizes) > 1:
+        (width, height), _ = sizes.most_common(1)[0]
+        odd = [v for v in views if (v.width, v.height) != (width, height)]
+        listed = ", ".join(f"{v.name} ({v.width}x{v.height})" for v in odd[:3])
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        raise UnusableInputError(
+            f"The pictures are not all {width}x{height} px: {listed}{more}. Intrinsics hold for "
+            "one size: remove the others."
+        )
     result = _calibrate_once(board, views, lens)
     dropped: tuple[str, ...] = ()
     while drop_outliers and result.hurting:
@@ -166,24 +300,6 @@ def calibrate_intrinsics(
         views, dropped = left, (*dropped, *sorted(names))
         result = replace(_calibrate_once(board, views, lens), dropped=dropped)
     return result
-
-
-def _check_views(views: Sequence[BoardView]) -> None:
-    if len(views) < MIN_VIEWS:
-        raise UnusableInputError(
-            f"The board was found in {len(views)} pictures, {MIN_VIEWS} are needed and 15 to 25 "
-            "are good. Take more, with the board all over the picture and tilted."
-        )
-    sizes = Counter((view.width, view.height) for view in views)
-    if len(sizes) > 1:
-        (width, height), _ = sizes.most_common(1)[0]
-        odd = [v for v in views if (v.width, v.height) != (width, height)]
-        names = ", ".join(f"{v.name} ({v.width}x{v.height})" for v in odd[:3])
-        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-        raise UnusableInputError(
-            f"The pictures are not all {width}x{height} px: {names}{more}. Intrinsics hold for one "
-            "size: remove the others."
-        )
 
 
 def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> IntrinsicsResult:
@@ -313,3 +429,83 @@ def _shift_px(a: Intrinsics, b: Intrinsics) -> float:
 
 def _rms(errors: FloatArray) -> float:
     return float(np.sqrt((errors**2).sum(axis=1).mean()))
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a set of views covers.
+
+    Attributes:
+        counts: corners in each cell of the picture, shape `CELLS`.
+        tilt_deg: angle between the board's normal and the line of sight [deg], shape (n,).
+        about_x: tilted about the picture's horizontal axis rather than the vertical, shape (n,).
+    """
+
+    counts: NDArray[np.int64]
+    tilt_deg: FloatArray
+    about_x: NDArray[np.bool_]
+
+    @property
+    def share(self) -> float:
+        """Return the share of cells that hold a corner."""
+        return float((self.counts > 0).mean())
+
+    def missing(self) -> tuple[str, ...]:
+        """Return what to show the camera next, most needed first; empty where all is covered."""
+        asks = [f"board at the {name}" for name in self.empty_regions()]
+        tilted = self.tilt_deg >= TILTED_DEG
+        for about_x, words in ((True, "towards or away from the camera"), (False, "left or right")):
+            if (tilted & (self.about_x == about_x)).sum() < SPREAD_ON_AXIS:
+                asks.append(f"board tilted {words} by 20 to 45°")
+        if tilted.sum() < TILTED_VIEWS and len(asks) == 0:
+            asks.append("more tilted boards")
+        return tuple(asks)
+
+    def empty_regions(self) -> tuple[str, ...]:
+        """Return the names of the ninths of the picture that are less than half covered."""
+        rows = np.array_split(np.arange(CELLS[0]), 3)
+        columns = np.array_split(np.arange(CELLS[1]), 3)
+        return tuple(
+            REGIONS[i][j]
+            for i, j in ((0, 0), (0, 2), (2, 0), (2, 2), (0, 1), (2, 1), (1, 0), (1, 2), (1, 1))
+            if (self.counts[np.ix_(rows[i], columns[j])] > 0).mean() < 0.5
+        )
+
+
+def coverage(board: Board, views: Sequence[BoardView], lens: Intrinsics | None = None) -> Coverage:
+    """Return what `views` cover; at least one.
+
+    Args:
+        board: the board seen.
+        views: all of one picture size.
+        lens: gives the tilts; a usual webcam's is assumed where nothing is known yet.
+    """
+    width, height = views[0].width, views[0].height
+    lens = lens or assumed_lens(width, height)
+    corners = np.concatenate([view.corners_px for view in views])
+    edges = [(-0.5, height - 0.5), (-0.5, width - 0.5)]
+    counts, _, _ = np.histogram2d(corners[:, 1], corners[:, 0], bins=CELLS, range=edges)
+    tilts = [tilt(board, view, lens) for view in views]
+    return Coverage(
+        counts.astype(np.int64),
+        np.array([t for t, _ in tilts]),
+        np.array([about_x for _, about_x in tilts]),
+    )
+
+
+def tilt(board: Board, view: BoardView, lens: Intrinsics) -> tuple[float, bool]:
+    """Return a board's tilt against the line of sight [deg], and whether it is about x."""
+    T, _ = lens.board_pose(board, view)
+    sight = T[:3, :3] @ board.centre_m + T[:3, 3]
+    sight /= np.linalg.norm(sight)
+    normal = T[:3, 2] * np.sign(T[:3, 2] @ sight)
+    axis = np.cross(sight, normal)
+    angle = float(np.degrees(np.arcsin(min(1.0, float(np.linalg.norm(axis))))))
+    return angle, bool(abs(axis[0]) >= abs(axis[1]))
+
+
+def assumed_lens(width: int, height: int) -> Intrinsics:
+    """Return a usual webcam: 60° across, no distortion. For guidance, never for results."""
+    focal = 0.5 * width / np.tan(np.radians(30.0))
+    matrix = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1.0]])
+    return Intrinsics(width, height, matrix, np.zeros(5))

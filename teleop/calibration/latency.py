@@ -1,43 +1,75 @@
-"""From command to motion: how late an arm follows, by cross-correlation, with an interval.
+"""How late things are, by cross-correlation, with an interval: an arm, and a camera's pictures.
 
-The velocities of what was sent and of what the servos report are shifted against each other
-until they agree best. The peak is found between samples. What is measured is dead time plus the
-servo's own lag, as one shift. Two things that are the loop's and not the arm's are taken off: a
-goal is held until the next one, half a period on average; and it leaves `loop.latency_s` after
-its turn's positions were read.
+From command to motion: the velocities of what was sent and of what the servos report are shifted
+against each other until they agree best. The peak is found between samples. What is measured is
+dead time plus the servo's own lag, as one shift. Two things that are the loop's and not the arm's
+are taken off: a goal is held until the next one, half a period on average; and it leaves
+`loop.latency_s` after its turn's positions were read.
+
+A camera's pictures change as fast as the arm in them moves. The mean change between two pictures,
+placed midway between them, is correlated with the speed of the joints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import cv2
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.ndimage import gaussian_filter1d
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
-from gaploop.teleop.calibration.correlation import (
-    EARLIEST_S,
-    INTERVAL,
-    LATEST_S,
-    SEGMENT_S,
-    Lag,
-    Pieces,
-    correlate,
-    draws,
-    lag_of,
-    resampled,
-)
+from gaploop.core.types import FloatArray, Image
 
+SEGMENT_S: Final = 1.0
+"""Length of the pieces that are correlated, and resampled for the interval [s]."""
+EARLIEST_S: Final = -0.1
+LATEST_S: Final = 0.5
+"""Where the shift is looked for [s]."""
+BOOTSTRAPS: Final = 400
+INTERVAL: Final = (2.5, 97.5)
+"""Percentiles of the 95 % interval."""
 MIN_MOTION_RAD: Final = 0.03
 """A piece in which a joint was sent through less than this says nothing (20 ticks of 4096)."""
 MIN_CORRELATION: Final = 0.8
 MIN_SEGMENTS: Final = 6
 SMOOTH_S: Final = 0.012
 """Both signals are smoothed alike: it moves no peak, and encoder steps make no velocity."""
+MIN_PICTURE_CORRELATION: Final = 0.5
+"""Pictures show other motion too, and some joints more than others."""
+MIN_SPEED_RAD_S: Final = 0.1
+STEPS: Final = 6
+"""Grid points per picture: the peak lies between pictures."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One shift between two signals.
+
+    Attributes:
+        latency_s: the shift [s].
+        interval_s: its 95 % interval, by bootstrap over pieces [s].
+        correlation: of the signals at that shift.
+        segments: pieces that it comes from.
+    """
+
+    latency_s: float
+    interval_s: tuple[float, float]
+    correlation: float
+    segments: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the calibration file holds."""
+        return {
+            "latency_s": self.latency_s,
+            "interval_s": list(self.interval_s),
+            "correlation": self.correlation,
+            "segments": self.segments,
+        }
 
 
 @dataclass(frozen=True)
@@ -146,7 +178,18 @@ def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyRes
             f"No joint tells the latency ({words}). Move every joint by 5° or more for 10 s: "
             "gaploop calibrate latency --robot.type=… does it."
         )
-    return _pooled(pieces, skipped, period_s, held_s, seed)
+    joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
+    drawn = [
+        part.peaks(draws(len(part.driver), seed + n))[0] for n, part in enumerate(pieces.values())
+    ]
+    low, high = np.percentile(np.median(drawn, axis=0) - held_s, INTERVAL)
+    overall = Lag(
+        float(np.median([lag.latency_s for lag in joints.values()])),
+        (float(low), float(high)),
+        float(np.median([lag.correlation for lag in joints.values()])),
+        sum(lag.segments for lag in joints.values()),
+    )
+    return LatencyResult(overall, joints, skipped, 1.0 / period_s)
 
 
 def _pieces(t_s: FloatArray, sent: FloatArray, position: FloatArray, period_s: float) -> Pieces:
@@ -181,22 +224,191 @@ def _why_not(pieces: Pieces) -> str:
     return ""
 
 
-def _pooled(
-    pieces: dict[str, Pieces],
-    skipped: dict[str, str],
-    period_s: float,
-    held_s: float,
-    seed: int,
-) -> LatencyResult:
-    joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
-    drawn = [
-        part.peaks(draws(len(part.driver), seed + n))[0] for n, part in enumerate(pieces.values())
-    ]
-    low, high = np.percentile(np.median(drawn, axis=0) - held_s, INTERVAL)
-    overall = Lag(
-        float(np.median([lag.latency_s for lag in joints.values()])),
-        (float(low), float(high)),
-        float(np.median([lag.correlation for lag in joints.values()])),
-        sum(lag.segments for lag in joints.values()),
+def picture_motion(images: Iterable[Image]) -> FloatArray:
+    """Return the mean change from each picture to the next [grey levels], shape (n - 1,)."""
+    before: Image | None = None
+    changes = []
+    for image in images:
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        small = cv2.resize(grey, (160, 120), interpolation=cv2.INTER_AREA)
+        if before is not None:
+            changes.append(float(np.abs(small.astype(np.int16) - before).mean()))
+        before = small
+    return np.array(changes)
+
+
+def camera_latency(
+    t_capture_s: FloatArray, change: FloatArray, motion: JointMotion, seed: int = 0
+) -> Lag:
+    """Measure how late pictures are against the positions that the servos report.
+
+    Args:
+        t_capture_s: when each picture was taken, as the recorder has it [s], shape (n,).
+        change: of `picture_motion`, shape (n - 1,).
+        motion: the arm in the picture, on the same clock.
+        seed: draws the bootstrap.
+
+    Raises:
+        UnusableInputError: too few pictures, too little motion, or no agreement.
+    """
+    # A picture that was recorded twice changes by nothing: its change is that of the next one.
+    new = np.flatnonzero(np.concatenate([[True], np.diff(t_capture_s) > 1e-6]))
+    if len(new) < 11:
+        raise UnusableInputError(
+            f"{len(new) - 1} different pictures tell nothing about a camera's latency. Record "
+            f"{MIN_SEGMENTS * SEGMENT_S:g} s or more."
+        )
+    taken_s = t_capture_s[new]
+    change = np.add.reduceat(np.append(0.0, change), new)[1:] / np.diff(taken_s)
+    times = (taken_s[1:] + taken_s[:-1]) / 2
+    step_s = float(np.median(np.diff(times))) / STEPS
+    grid_s = np.arange(max(times[0], motion.t_s[0]), min(times[-1], motion.t_s[-1]), step_s)
+    speed = np.zeros(len(grid_s))
+    for j in range(motion.position_rad.shape[1]):
+        q = resampled(motion.t_s, motion.position_rad[:, j], grid_s)
+        # A change between two pictures is a mean over the time between them: so is the speed.
+        speed += np.abs(np.gradient(gaussian_filter1d(q, STEPS / 2, mode="nearest"), step_s))
+
+    def moving(piece: slice) -> bool:
+        part = speed[piece]
+        return bool(np.isfinite(part).all() and np.ptp(part) >= MIN_SPEED_RAD_S)
+
+    pieces = correlate(speed, resampled(times, change, grid_s), moving, step_s)
+    if len(pieces.driver) < MIN_SEGMENTS:
+        raise UnusableInputError(
+            f"The arm moved in {len(pieces.driver) * SEGMENT_S:.0f} s of the pictures, "
+            f"{MIN_SEGMENTS * SEGMENT_S:g} s are needed. Move it to and fro, with pauses."
+        )
+    lag = lag_of(pieces, seed)
+    if not lag.correlation >= MIN_PICTURE_CORRELATION:
+        raise UnusableInputError(
+            f"The pictures don't change as the arm moves (correlation "
+            f"{np.nan_to_num(lag.correlation):.2f}). Is the arm in the picture, alone?"
+        )
+    return lag
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Cross-correlations of pieces of two signals.
+
+    Attributes:
+        products: sum of products at each shift, shape (pieces, shifts).
+        driver: energy of the first signal, shape (pieces,).
+        response: energy of the second at each shift, shape (pieces, shifts).
+        first: shift of the first column, in periods.
+        period_s: between two columns [s].
+    """
+
+    products: FloatArray
+    driver: FloatArray
+    response: FloatArray
+    first: int
+    period_s: float
+
+    @classmethod
+    def join(cls, parts: Sequence[Pieces]) -> Pieces:
+        """Return the pieces of several records of one rate."""
+        return cls(
+            np.concatenate([p.products for p in parts]),
+            np.concatenate([p.driver for p in parts]),
+            np.concatenate([p.response for p in parts]),
+            parts[0].first,
+            parts[0].period_s,
+        )
+
+    def peak(self) -> tuple[float, float]:
+        """Return the best shift over all pieces [s] and its correlation."""
+        shifts_s, correlations = self.peaks(np.ones((1, len(self.driver))))
+        return float(shifts_s[0]), float(correlations[0])
+
+    def peaks(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return best shifts [s] and their correlations, each of shape (draws,).
+
+        Args:
+            counts: how often each piece counts in each draw, shape (draws, pieces).
+        """
+        energy = (counts @ self.driver)[:, None] * (counts @ self.response)
+        r = counts @ self.products / np.sqrt(np.maximum(energy, 1e-300))
+        inner = r[:, 1:-1]
+        top = (inner >= r[:, :-2]) & (inner >= r[:, 2:])
+        best = np.where(top, inner, -np.inf).max(axis=1, keepdims=True)
+        # Periodic motion agrees at several shifts: the nearest that is as good is the one.
+        good = top & (inner >= 0.98 * best)
+        shift = np.arange(1, r.shape[1] - 1) + self.first
+        at = np.where(good, np.abs(shift), np.inf).argmin(axis=1)
+        row = np.arange(len(r))
+        before, here, after = r[row, at], r[row, at + 1], r[row, at + 2]
+        bend = before - 2 * here + after
+        # A parabola through the three: what is correlated is smooth over many periods.
+        between = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
+        found = here - 0.25 * (before - after) * between
+        found = np.where(np.isfinite(best[:, 0]), found, np.nan)
+        return (shift[at] + between) * self.period_s, found
+
+
+def correlate(
+    driver: FloatArray, response: FloatArray, ok: Callable[[slice], bool], period_s: float
+) -> Pieces:
+    """Correlate pieces of two evenly sampled signals, shape (n,), where `ok` and moving.
+
+    Args:
+        driver: what comes first.
+        response: what follows.
+        ok: whether the piece that begins at a sample counts: a function of slice.
+        period_s: between samples [s].
+    """
+    n, length = len(driver), round(SEGMENT_S / period_s)
+    first, last = round(EARLIEST_S / period_s), round(LATEST_S / period_s)
+    products, energies, responses = [], [], []
+    for start in range(-first, n - length - last, length):
+        piece = slice(start, start + length)
+        window = response[start + first : start + last + length]
+        if not ok(piece) or not np.isfinite(window).all():
+            continue
+        x = driver[piece] - driver[piece].mean()
+        shifted = sliding_window_view(window, length)
+        shifted = shifted - shifted.mean(axis=1, keepdims=True)
+        products.append(shifted @ x)
+        energies.append(float(x @ x))
+        responses.append((shifted**2).sum(axis=1))
+    width = last - first + 1
+    return Pieces(
+        np.array(products).reshape(-1, width),
+        np.array(energies),
+        np.array(responses).reshape(-1, width),
+        first,
+        period_s,
     )
-    return LatencyResult(overall, joints, skipped, 1.0 / period_s)
+
+
+def lag_of(pieces: Pieces, seed: int = 0, off_s: float = 0.0) -> Lag:
+    """Return the shift between two signals with its interval; `off_s` [s] is taken off."""
+    best_s, correlation = pieces.peak()
+    low, high = np.percentile(pieces.peaks(draws(len(pieces.driver), seed))[0], INTERVAL)
+    interval_s = float(low) - off_s, float(high) - off_s
+    return Lag(best_s - off_s, interval_s, correlation, len(pieces.driver))
+
+
+def draws(pieces: int, seed: int) -> FloatArray:
+    """Return how often each piece counts in each bootstrap draw, shape (BOOTSTRAPS, pieces)."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(pieces, np.full(pieces, 1 / pieces), BOOTSTRAPS).astype(np.float64)
+
+
+def resampled(t_s: FloatArray, values: FloatArray, grid_s: FloatArray) -> FloatArray:
+    """Return values, shape (n,), on an even grid; NaN where the record has a hole.
+
+    Args:
+        t_s: their times [s], shape (n,), rising.
+        values: may hold NaN.
+        grid_s: where they are wanted [s].
+    """
+    good = np.isfinite(values)
+    if good.sum() < 2:
+        return np.full(len(grid_s), np.nan)
+    times = t_s[good]
+    even = np.interp(grid_s, times, values[good], left=np.nan, right=np.nan)
+    after = np.clip(np.searchsorted(times, grid_s), 1, len(times) - 1)
+    hole = times[after] - times[after - 1] > 5 * float(np.median(np.diff(times)))
+    return np.asarray(np.where(hole, np.nan, even))

@@ -8,15 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import BoardView
-from gaploop.teleop.calibration.coverage import CELLS, TILTED_DEG
-from gaploop.teleop.calibration.hand_eye_model import HandEyeResult
-from gaploop.teleop.calibration.intrinsics import MAX_RMS_PX, IntrinsicsResult
+from gaploop.teleop.calibration.hand_eye import HandEyeResult
+from gaploop.teleop.calibration.intrinsics import CELLS, MAX_RMS_PX, TILTED_DEG, IntrinsicsResult
 
 INK: Final = "#222222"
 FINE: Final = "#2a78b5"
 BAD: Final = "#c8442c"
+DULL: Final = "#b9c4cc"
 SHOWN_BARS: Final = 30
 """More pictures than this are shown by their worst ones only."""
 
@@ -29,10 +28,50 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
         views: the views that `result` was made of, and those dropped from it.
         result: of `calibrate_intrinsics`.
     """
-    figure = _figure(12.0, 5.6)
+    from matplotlib.figure import Figure  # not pyplot: no global state, no display
+    from matplotlib.patches import Rectangle
+
+    figure: Any = Figure(figsize=(12.0, 5.6), facecolor="white")
     grid = figure.add_gridspec(2, 2, width_ratios=(1.55, 1.0), hspace=0.55, wspace=0.22)
-    _draw_corners(figure.add_subplot(grid[:, 0]), views, result)
-    _draw_tilts(figure.add_subplot(grid[0, 1]), result.coverage.tilt_deg)
+    axes = figure.add_subplot(grid[:, 0])
+    width, height = result.intrinsics.width, result.intrinsics.height
+    bad = {h.name for h in result.hurting} | set(result.dropped)
+    counts = result.coverage.counts
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    axes.imshow(np.log1p(counts), extent=extent, cmap="Blues", alpha=0.45, vmin=0, aspect="equal")
+    for view in views:
+        colour = BAD if view.name in bad else FINE
+        axes.scatter(*view.corners_px.T, s=5, color=colour, alpha=0.75, lw=0, zorder=3)
+    wide, high = width / CELLS[1], height / CELLS[0]
+    label = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
+    for (row, column), count in np.ndenumerate(counts):
+        x, y = column * wide - 0.5, row * high - 0.5
+        if count == 0:
+            axes.add_patch(
+                Rectangle((x, y), wide, high, fill=False, hatch="///", ec=BAD, lw=0.0, alpha=0.5)
+            )
+        ink = BAD if count == 0 else INK
+        place = x + 0.04 * wide, y + 0.05 * high
+        axes.text(*place, f"{count}", va="top", fontsize=8, color=ink, bbox=label, zorder=4)
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+    axes.set_title("Corners seen, and how many in each cell", fontsize=10, color=INK)
+    axes.set_xlabel("x [px]", fontsize=9)
+    axes.set_ylabel("y [px]", fontsize=9)
+    if any(view.name in bad for view in views):
+        axes.scatter([], [], s=14, color=BAD, label="pictures that hurt")
+        axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
+
+    axes = figure.add_subplot(grid[0, 1])
+    edges = np.arange(0, 75, 5)
+    tilts, _ = np.histogram(result.coverage.tilt_deg, edges)
+    colours = [FINE if edge >= TILTED_DEG else DULL for edge in edges[:-1]]
+    axes.bar(edges[:-1] + 2.5, tilts, width=4.4, color=colours)
+    axes.set_title("Tilt of the board (20 to 45° tell the focal length)", fontsize=10, color=INK)
+    axes.set_xlabel("tilt [°]", fontsize=9)
+    axes.set_ylabel("pictures", fontsize=9)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    _plain(axes)
+
     errors = [(i.name, i.rms_px) for i in result.images]
     axes = figure.add_subplot(grid[1, 1])
     _draw_errors(axes, errors, {h.name for h in result.hurting}, "RMS error [px]")
@@ -49,7 +88,9 @@ def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsR
 
 def hand_eye_picture(path: Path, result: HandEyeResult) -> None:
     """Write a PNG of how far the board is off in each picture, and of how the methods compare."""
-    figure = _figure(12.0, 3.6)
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(12.0, 3.6), facecolor="white")
     grid = figure.add_gridspec(1, 2, width_ratios=(1.6, 1.0), wspace=0.3)
     errors = list(zip(result.names, result.errors_mm.tolist(), strict=True))
     worst = {name for name, _ in result.outliers()}
@@ -57,7 +98,7 @@ def hand_eye_picture(path: Path, result: HandEyeResult) -> None:
     axes = figure.add_subplot(grid[1])
     ranked = sorted(result.by_method.items(), key=lambda m: -m[1].board_mm)
     values = [residual.board_mm for _, residual in ranked]
-    colours = [FINE if name == result.method else "#b9c4cc" for name, _ in ranked]
+    colours = [FINE if name == result.method else DULL for name, _ in ranked]
     axes.barh([name for name, _ in ranked], values, color=colours)
     for place, value in enumerate(values):
         axes.text(value, place, f" {value:.2g}", va="center", fontsize=8, color=INK)
@@ -75,67 +116,6 @@ def hand_eye_picture(path: Path, result: HandEyeResult) -> None:
         y=1.02,
     )
     figure.savefig(path, dpi=110, bbox_inches="tight")
-
-
-def _figure(wide_in: float, high_in: float) -> Any:
-    from matplotlib.figure import Figure  # not pyplot: no global state, no display
-
-    return Figure(figsize=(wide_in, high_in), facecolor="white")
-
-
-def _draw_corners(axes: Any, views: Sequence[BoardView], result: IntrinsicsResult) -> None:
-    width, height = result.intrinsics.width, result.intrinsics.height
-    bad = {h.name for h in result.hurting} | set(result.dropped)
-    counts = result.coverage.counts
-    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    axes.imshow(np.log1p(counts), extent=extent, cmap="Blues", alpha=0.45, vmin=0, aspect="equal")
-    for view in views:
-        colour = BAD if view.name in bad else FINE
-        axes.scatter(*view.corners_px.T, s=5, color=colour, alpha=0.75, lw=0, zorder=3)
-    for row in range(CELLS[0]):
-        for column in range(CELLS[1]):
-            _draw_cell(axes, counts[row, column], row, column, width, height)
-    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
-    axes.set_title("Corners seen, and how many in each cell", fontsize=10, color=INK)
-    axes.set_xlabel("x [px]", fontsize=9)
-    axes.set_ylabel("y [px]", fontsize=9)
-    if any(view.name in bad for view in views):
-        axes.scatter([], [], s=14, color=BAD, label="pictures that hurt")
-        axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
-
-
-def _draw_cell(axes: Any, count: int, row: int, column: int, width: int, height: int) -> None:
-    wide, high = width / CELLS[1], height / CELLS[0]
-    x, y = column * wide - 0.5, row * high - 0.5
-    if count == 0:
-        from matplotlib.patches import Rectangle
-
-        axes.add_patch(
-            Rectangle((x, y), wide, high, fill=False, hatch="///", ec=BAD, lw=0.0, alpha=0.5)
-        )
-    box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
-    axes.text(
-        x + 0.04 * wide,
-        y + 0.05 * high,
-        f"{count}",
-        va="top",
-        fontsize=8,
-        color=BAD if count == 0 else INK,
-        bbox=box,
-        zorder=4,
-    )
-
-
-def _draw_tilts(axes: Any, tilt_deg: FloatArray) -> None:
-    edges = np.arange(0, 75, 5)
-    counts, _ = np.histogram(tilt_deg, edges)
-    colours = [FINE if edge >= TILTED_DEG else "#b9c4cc" for edge in edges[:-1]]
-    axes.bar(edges[:-1] + 2.5, counts, width=4.4, color=colours)
-    axes.set_title("Tilt of the board (20 to 45° tell the focal length)", fontsize=10, color=INK)
-    axes.set_xlabel("tilt [°]", fontsize=9)
-    axes.set_ylabel("pictures", fontsize=9)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    _plain(axes)
 
 
 def _draw_errors(axes: Any, errors: Sequence[tuple[str, float]], bad: set[str], label: str) -> None:

@@ -29,10 +29,9 @@ from gaploop.core.files import existing_folder, parse_json, read_text
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.paths import inside
 from gaploop.core.types import FloatArray, Image
-from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.board_hint import why_not_found
+from gaploop.teleop.calibration.board import Board, BoardView, find_board, why_not_found
 from gaploop.teleop.calibration.geometry import checked_pose
-from gaploop.teleop.calibration.hand_eye_model import Sighting
+from gaploop.teleop.calibration.hand_eye import Sighting
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 POSE_FILES: Final = ("poses.jsonl", "poses.csv")
@@ -75,13 +74,18 @@ def image_files(folder: Path) -> list[Path]:
     Raises:
         UnusableInputError: no such folder, or no picture in it.
     """
-    files = [p for p in existing_folder(folder, "Folder").iterdir() if _is_image(p)]
+    files = [
+        p
+        for p in existing_folder(folder, "Folder").iterdir()
+        if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")
+    ]
     if not files:
         raise UnusableInputError(
             f"{folder} holds no pictures ({', '.join(IMAGE_SUFFIXES)}). Name the folder that does, "
             "or take some with --camera.type=opencv."
         )
-    return sorted(files, key=lambda p: [int(t) if t.isdigit() else t for t in _parts(p.name)])
+    parts = re.compile(r"(\d+)")
+    return sorted(files, key=lambda p: [int(t) if t.isdigit() else t for t in parts.split(p.name)])
 
 
 def read_image(path: Path) -> Image:
@@ -181,40 +185,34 @@ def joints_row(image: str, joint_names: Sequence[str], q_rad: FloatArray) -> str
     return json.dumps({"image": image, "q_rad": q})
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
-
-
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
     try:
         for number, row in enumerate(rows, start=2):
             cells = {k: v for k, v in row.items() if k is not None}  # None: more than columns
             texts = {k.strip(): (v or "").strip() for k, v in cells.items()}
-            yield number, _from_texts(texts, f"{path}:{number}")
+            try:
+                values = {k: float(v) for k, v in texts.items() if k != "image"}
+            except ValueError as error:
+                raise UnusableInputError(
+                    f"{path}:{number}: {error}. Write angles in radians."
+                ) from None
+            pose_row: dict[str, Any] = {"image": texts.get("image", "")}
+            if set(_POSE_COLUMNS) <= values.keys():
+                x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
+                if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
+                    raise UnusableInputError(
+                        f"{path}:{number}: qw, qx, qy, qz must be a unit quaternion."
+                    )
+                T = np.eye(4)
+                T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
+                T[:3, 3] = x, y, z
+                pose_row["T_base_tcp"] = T
+            else:
+                pose_row["q_rad"] = {k.removesuffix("_rad"): v for k, v in values.items()}
+            yield number, pose_row
     except csv.Error as error:
         raise UnusableInputError(f"{path} is no CSV file ({error}). Save it as such.") from None
-
-
-def _from_texts(texts: Mapping[str, str], where: str) -> Mapping[str, Any]:
-    try:
-        values = {k: float(v) for k, v in texts.items() if k != "image"}
-    except ValueError as error:
-        raise UnusableInputError(f"{where}: {error}. Write angles in radians.") from None
-    if set(_POSE_COLUMNS) <= values.keys():
-        x, y, z, qw, qx, qy, qz = (values[name] for name in _POSE_COLUMNS)
-        T = np.eye(4)
-        if not 0.9 < float(np.linalg.norm((qw, qx, qy, qz))) < 1.1:
-            raise UnusableInputError(f"{where}: qw, qx, qy, qz must be a unit quaternion.")
-        T[:3, :3] = Rotation.from_quat((qx, qy, qz, qw)).as_matrix()
-        T[:3, 3] = x, y, z
-        return {"image": texts.get("image", ""), "T_base_tcp": T}
-    joints = {k.removesuffix("_rad"): v for k, v in values.items()}
-    return {"image": texts.get("image", ""), "q_rad": joints}
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -245,11 +243,7 @@ def _pose_row(row: Mapping[str, Any], arm: ArmModel | None, where: str) -> PoseR
             f"{where} has joint positions: which arm? --arm_model=so101, koch, openmanipulator or "
             "an MJCF file."
         )
-    q = _joints(row["q_rad"], arm, where)
-    return PoseRow(image, arm.T_base_tcp(q), q)
-
-
-def _joints(given: Mapping[str, Any], arm: ArmModel, where: str) -> FloatArray:
+    given = row["q_rad"]
     # Only the gripper may be missing: it doesn't move the tool.
     lacking = [name for name in arm.joint_names[:-1] if name not in given]
     if lacking:
@@ -265,4 +259,4 @@ def _joints(given: Mapping[str, Any], arm: ArmModel, where: str) -> FloatArray:
         raise UnusableInputError(
             f"{where}: joint positions must be finite and in radians, within ±2π; got {given}."
         )
-    return q
+    return PoseRow(image, arm.T_base_tcp(q), q)

@@ -25,8 +25,8 @@ from filelock import FileLock
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, writable_folder, write_json
-from gaploop.teleop.calibration.camera_model import Intrinsics
-from gaploop.teleop.calibration.hand_eye_model import HandEye
+from gaploop.teleop.calibration.hand_eye import HandEye
+from gaploop.teleop.calibration.intrinsics import Intrinsics
 
 SCHEMA: Final = "gaploop.calibration.v1"
 SECTIONS: Final = ("cameras", "arms", "references")
@@ -230,7 +230,7 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
     with FileLock(f"{path}.lock"):  # two commands at once must not lose each other's part
         before = load_calibration(path, missing_ok=True)
         content: dict[str, Any] = json.loads(json.dumps(before.content))
-        at = _now()
+        at = datetime.fromtimestamp(utc_ns() * 1e-9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         holder = content
         for key in place[:-1]:
             holder = holder.setdefault(key, {})
@@ -238,24 +238,12 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
         content = json.loads(json.dumps(content, allow_nan=False))  # as it will be read back
         entry = CalibrationVersion(calibration_id(content), at, ".".join(place), content)
         after = CellCalibration(path, content, (*before.history, entry))
-        write_json(path, _to_json(after))
+        history = [
+            {"id": e.id, "at": e.at, "what": e.what, "content": e.content} for e in after.history
+        ]
+        value = {"schema": SCHEMA, "id": after.id, "content": content, "history": history}
+        write_json(path, value)
     return after
-
-
-def _to_json(calibration: CellCalibration) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "id": calibration.id,
-        "content": calibration.content,
-        "history": [
-            {"id": e.id, "at": e.at, "what": e.what, "content": e.content}
-            for e in calibration.history
-        ],
-    }
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(utc_ns() * 1e-9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _seconds(at: str) -> float:

@@ -9,30 +9,20 @@ from typing import Final
 
 import numpy as np
 
+from gaploop.core.arm import SIX_JOINTS
+from gaploop.core.arms import ARMS
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
-from gaploop.teleop.emulator import dynamixel_servo, feetech_servo
-from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
-from gaploop.teleop.emulator.dynamixel_tables import dynamixel_table
-from gaploop.teleop.emulator.feetech_servo import FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.feetech_tables import feetech_table
+from gaploop.teleop.emulator import dynamixel, feetech
+from gaploop.teleop.emulator.dynamixel import DynamixelServo, dynamixel_table
+from gaploop.teleop.emulator.feetech import FeetechServo, feetech_table, sign_magnitude
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
 from gaploop.teleop.emulator.servo import EmulatedServo, Mount
-from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST, turns_freely
+from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
 from gaploop.teleop.servos.registers import Protocol
 
-JOINTS: Final = (
-    "shoulder_pan",
-    "shoulder_lift",
-    "elbow_flex",
-    "wrist_flex",
-    "wrist_roll",
-    "gripper",
-)
+JOINTS: Final = SIX_JOINTS
 ROLES: Final = ("follower", "leader")
-
-_ASSEMBLY_TICKS: Final = (118, -205, 87, -64, 151, -93)
-"""How far from 2048 each encoder is at the joint's zero on arms that people assemble."""
 
 CALIBRATION_FAULTS: Final[Mapping[str, str]] = {
     "straddles": "its horn stands so that its travel runs across the encoder's end; the sweep over "
@@ -77,7 +67,7 @@ class ServoPlan:
 
     def build(self) -> EmulatedServo:
         """Return the servo at rest, just switched on."""
-        motors = {**dynamixel_servo.MOTORS, **feetech_servo.MOTORS}
+        motors = {**dynamixel.MOTORS, **feetech.MOTORS}
         if self.model not in motors:
             raise unknown_choice("servo model", self.model, motors)
         table = (
@@ -96,7 +86,7 @@ class ServoPlan:
 
 
 def _is_feetech(model: str) -> bool:
-    return model in feetech_servo.MOTORS
+    return model in feetech.MOTORS
 
 
 @dataclass(frozen=True)
@@ -104,16 +94,18 @@ class ArmPlan:
     """An arm that can be emulated.
 
     Attributes:
-        model: so101, koch or openmanipulator.
+        model: one of `core.arms.ARMS`.
         role: follower or leader.
         protocol: what its servos speak.
         servos: from the base to the gripper.
+        homing_offset: see `core.arm.ServoChain`.
     """
 
     model: str
     role: str
     protocol: Protocol
     servos: tuple[ServoPlan, ...]
+    homing_offset: int | None = None
 
     def with_servo(self, name: str, **changes: object) -> ArmPlan:
         """Return the arm with one servo changed, such as `id=2` for a doubled id.
@@ -173,8 +165,8 @@ class ArmPlan:
         turns = servo.full_turn or straddles
         low, high = (0, 4095) if turns else (2047 - half, 2047 + half)
         drive = int(servo.direction < 0)  # mounted the other way round, LeRobot inverts it
-        if self.model == "openmanipulator":
-            offset = 100 if drive else 0  # LeRobot's factory values for the OMX
+        if self.homing_offset is not None:
+            offset = self.homing_offset if drive else 0
         elif self.protocol is Protocol.FEETECH:
             offset = encoder - 2047
         else:
@@ -204,90 +196,53 @@ class ArmPlan:
         return replace(servo, settings=settings)
 
 
-@functools.cache
-def _limits(model: str) -> tuple[tuple[float, float], ...]:
-    limits = np.asarray(ArmModel.load(model).joint_limits_rad)
-    return tuple((float(low), float(high)) for low, high in limits)
-
-
-def so101(role: str = "follower") -> ArmPlan:
-    """Return an SO-101 with STS3215 servos, ids 1 to 6, 1 Mbit/s."""
-    # The weight on lift and elbow of a stretched arm: TheRobotStudio's SO-101 URDF masses.
-    gravity = (0.0, 0.75, 0.45, 0.12, 0.0, 0.0)
-    servos = tuple(
-        ServoPlan(
-            name, n + 1, "sts3215", 2048 + _ASSEMBLY_TICKS[n], *_limits("so101")[n], gravity[n],
-            full_turn=turns_freely("so101", name), settings={"Return_Delay_Time": 0},
-        )
-        for n, name in enumerate(JOINTS)
-    )  # fmt: skip
-    return ArmPlan("so101", role, Protocol.FEETECH, servos)
-
-
-def koch(role: str = "follower") -> ArmPlan:
-    """Return a Koch v1.1: a follower of XL430 and XL330-M288, a leader of XL330-M077."""
-    follower = role == "follower"
-    models = ["xl430-w250"] * 2 + ["xl330-m288"] * 4 if follower else ["xl330-m077"] * 6
-    gravity = (0.0, 0.25, 0.1, 0.03, 0.0, 0.0) if follower else (0.0, 0.006, 0.005, 0.0, 0.0, 0.0)
-    servos = []
-    for n, name in enumerate(JOINTS):
-        settings = {"Baud_Rate": 3, "Return_Delay_Time": 0}
-        turned = not follower and name == "elbow_flex"  # KochLeader inverts its Drive_Mode
-        servos.append(
-            ServoPlan(
-                name, n + 1, models[n], 2048 + _ASSEMBLY_TICKS[n], *_limits("koch")[n],
-                gravity[n], direction=-1 if turned else 1,
-                full_turn=turns_freely("koch", name), settings=settings,
-            )
-        )  # fmt: skip
-    return ArmPlan("koch", role, Protocol.DYNAMIXEL, tuple(servos))
-
-
-def openmanipulator(role: str = "follower") -> ArmPlan:
-    """Return ROBOTIS' OMX-F (ids 11 to 16) or OMX-L (ids 1 to 6), as LeRobot drives them."""
-    follower = role == "follower"
-    models = ["xl430-w250"] * 3 + ["xl330-m288"] * 3 if follower else ["xl330-m288"] * 6
-    if not follower:
-        models[5] = "xl330-m077"
-    gravity = (0.0, 0.4, 0.2, 0.04, 0.0, 0.0) if follower else (0.0, 0.01, 0.01, 0.0, 0.0, 0.0)
-    servos = []
-    for n, name in enumerate(JOINTS):
-        settings = {"Baud_Rate": 3, "Return_Delay_Time": 0}
-        turned = not follower and name == "gripper"  # OmxLeader inverts its Drive_Mode
-        servos.append(
-            ServoPlan(
-                name, n + (11 if follower else 1), models[n], 2048,
-                *_limits("openmanipulator")[n], gravity[n], direction=-1 if turned else 1,
-                full_turn=True, settings=settings,
-            )
-        )  # fmt: skip
-    return ArmPlan("openmanipulator", role, Protocol.DYNAMIXEL, tuple(servos))
-
-
-ARMS: Final[Mapping[str, Callable[[str], ArmPlan]]] = {
-    "so101": so101,
-    "koch": koch,
-    "openmanipulator": openmanipulator,
-}
-
-
 def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
-    """Return the plan of an arm by name.
+    """Return the plan of one of `core.arms` by name.
 
     Raises:
         UnusableInputError: no such arm or role, or the arm has no servos of that protocol.
     """
-    if model not in ARMS:
-        raise unknown_choice("arm model", model, ARMS)
+    known = {name: arm for name, arm in ARMS.items() if arm.emulated}
+    if model not in known:
+        raise unknown_choice("arm model", model, known)
     if role not in ROLES:
         raise unknown_choice("role", role, ROLES)
-    plan = ARMS[model](role)
+    chain = known[model].emulated[role]
     if protocol is not None:
         if protocol not in set(Protocol):
             raise unknown_choice("protocol", protocol, [p.value for p in Protocol])
-        if protocol != plan.protocol:
+        if protocol != chain.protocol:
             raise UnusableInputError(
-                f"The {model} has {plan.protocol.value} servos, not {protocol}. Leave --protocol "
-                f"out, or use --protocol={plan.protocol.value}."
+                f"The {model} has {chain.protocol} servos, not {protocol}. Leave --protocol "
+                f"out, or use --protocol={chain.protocol}."
             )
-    return plan
+    full_turn = known[model].full_turn
+    servos = tuple(
+        ServoPlan(
+            name,
+            chain.first_id + n,
+            chain.models[n],
+            chain.zero_ticks[n],
+            low_rad,
+            high_rad,
+            chain.gravity_nm[n],
+            direction=-1 if name in chain.inverted else 1,
+            full_turn=full_turn is None or name in full_turn,
+            settings=dict(chain.settings),
+        )
+        for n, (name, low_rad, high_rad) in enumerate(_joints(model))
+    )
+    return ArmPlan(model, role, Protocol(chain.protocol), servos, chain.homing_offset)
+
+
+@functools.cache
+def _joints(model: str) -> tuple[tuple[str, float, float], ...]:
+    """Return name and end stops [rad] of each joint."""
+    arm = ArmModel.load(model)
+    limits = ((float(low), float(high)) for low, high in np.asarray(arm.joint_limits_rad))
+    return tuple((name, *ends) for name, ends in zip(arm.joint_names, limits, strict=True))
+
+
+so101 = functools.partial(arm_plan, "so101")
+koch = functools.partial(arm_plan, "koch")
+openmanipulator = functools.partial(arm_plan, "openmanipulator")

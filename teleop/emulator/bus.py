@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import select
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
@@ -20,15 +21,12 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
 from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
-from gaploop.teleop.emulator.bus_faults import InjectedBusFaults
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
-from gaploop.teleop.emulator.dynamixel_servo import DynamixelServo
-from gaploop.teleop.emulator.faults import Fault
-from gaploop.teleop.emulator.feetech_chain import FeetechChain
-from gaploop.teleop.emulator.feetech_servo import FeetechServo
+from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
+from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
+from gaploop.teleop.emulator.feetech import FeetechChain, FeetechServo
 from gaploop.teleop.emulator.hand import ManualHand
-from gaploop.teleop.emulator.mechanics import JointMechanics, PlantJoints
+from gaploop.teleop.emulator.joint import JointMechanics, PlantJoints
 from gaploop.teleop.emulator.port import PseudoTerminal
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.registers import Protocol
@@ -36,10 +34,10 @@ from gaploop.teleop.servos.registers import Protocol
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.02
+"""How often the arm moves on while no host asks [s]."""
 _HELD_UP_S: Final = 0.005
 """An answer that is due later than this is held up, as by a slow adapter: the servos hear on
 meanwhile, and a goal or torque-off takes effect at once [s]."""
-"""How often the arm moves on while no host asks [s]."""
 _REAL_TIME: Final = 1  # below any control loop's
 _PRIORITY: Final = -15
 _SWITCH_S: Final = 0.0005
@@ -93,25 +91,17 @@ class EmulatedBus:
         plant: Plant | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Build the arm; `start` switches it on.
-
-        Args:
-            plan: its servos.
-            link: where to put a link to the port.
-            hand: one of hand.HANDS.
-            wire_time: answers take as long as their bytes on a real wire.
-            faults: what is to go wrong, and when.
-            seed: draws faults.
-            plant: the mechanics behind the servos; joints on their own unless given.
-            clock: the arm's time; the machine's unless given.
-
-        Raises:
-            UnusableInputError: the link can't be made, or a fault names no servo.
-        """
+        """Build the arm; `start`, which says what is what, switches it on."""
         self.plan = plan
         self.lock = threading.RLock()
         built = [servo.build() for servo in plan.servos]
-        self.chain = _chain(plan, built, plant)
+        joints = [servo.joint for servo in built]
+        mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
+        self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
+            FeetechChain(cast(list[FeetechServo], built), mechanics)
+            if plan.protocol is Protocol.FEETECH
+            else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
+        )
         if plant is not None:
             for servo in built:
                 servo.power_up()  # where the plant is, not where they were built
@@ -128,13 +118,10 @@ class EmulatedBus:
         self._late: deque[tuple[float, bytes]] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.faults = InjectedBusFaults(self, (), seed)
-        for fault in faults:
-            self.require_servo(fault.id)
+        self.faults = InjectedBusFaults(self, faults, seed)
         self._port: PseudoTerminal | None = PseudoTerminal(link)
         self._path = self._port.path
         self._wake_read, self._wake_write = os.pipe()
-        self.faults = InjectedBusFaults(self, faults, seed)
 
     @classmethod
     def start(
@@ -262,16 +249,14 @@ class EmulatedBus:
     def _wait(self, port: PseudoTerminal | None) -> bool:
         """Wait until the host has sent something, or for a while; return whether it has."""
         waiting = [self._wake_read] if port is None else [port.fd, self._wake_read]
+        idle_s = IDLE_S
+        if self._late:
+            idle_s = min(max(self._late[0][0] - self._clock.now_s(), 0.0), IDLE_S)
         try:
-            ready, _, _ = select.select(waiting, [], [], self._idle_s())
+            ready, _, _ = select.select(waiting, [], [], idle_s)
         except (OSError, ValueError):  # another thread pulled the cable just now
             return False
         return port is not None and port.fd in ready
-
-    def _idle_s(self) -> float:
-        if not self._late:
-            return IDLE_S
-        return min(max(self._late[0][0] - self._clock.now_s(), 0.0), IDLE_S)
 
     def _turn(self, port: PseudoTerminal | None) -> tuple[float, bytes]:
         """Move on to now and work on what came; return when what is to be answered."""
@@ -280,12 +265,10 @@ class EmulatedBus:
         self.faults.update(age_s)
         self.hand.update(age_s)
         self.chain.advance(now_s)
-        if port is None or port is not self._port:
-            if now_s - self._heard_s > _SILENCE_S:
-                self.chain.silence()
-            return now_s, b""
         if now_s - self._heard_s > _SILENCE_S:
             self.chain.silence()
+        if port is None or port is not self._port:
+            return now_s, b""
         self._heard_s = now_s
         data = port.receive()
         baud = port.baud() or 1
@@ -294,20 +277,18 @@ class EmulatedBus:
         if self.faults.wire.drop and self.faults.rng.random() < self.faults.wire.drop:
             self.counts.spoiled += 1
             return now_s, b""
-        answer = self._spoiled(self.chain.hear(data, baud))
-        delay_s = self.chain.delay_s() + self.faults.wire.delay_s(self.faults.rng)
-        if self.wire_time:
-            delay_s += (len(data) + len(answer)) * 10 / baud  # 8 bits, start and stop
-        return now_s + delay_s, answer
-
-    def _spoiled(self, answers: list[bytes]) -> bytes:
         wire, rng = self.faults.wire, self.faults.rng
+        answers = self.chain.hear(data, baud)
         self.counts.answers += len(answers)
         if wire.drop or wire.corrupt or wire.garbage:
             spoiled = [wire.spoil(answer, rng) for answer in answers]
             self.counts.spoiled += sum(a != b for a, b in zip(answers, spoiled, strict=True))
             answers = spoiled
-        return b"".join(answers)
+        answer = b"".join(answers)
+        delay_s = self.chain.delay_s() + wire.delay_s(rng)
+        if self.wire_time:
+            delay_s += (len(data) + len(answer)) * 10 / baud  # 8 bits, start and stop
+        return now_s + delay_s, answer
 
     def _say(self, answer: bytes, due_s: float) -> None:
         """Send an answer when it is due; the wire is busy until then."""
@@ -327,51 +308,120 @@ class EmulatedBus:
 
     def strike(self, fault: Fault) -> None:
         """Begin a fault."""
-        servo = self.servos.get(fault.id) if fault.id is not None else None
         log.info("fault: %s", fault)
+        value = fault.value
         if fault.fault == "unplug":
             self._close_port()
         elif fault.fault == "voltage":
             rail_v = max(s.joint.motor.nominal_v for s in self.all_servos)
-            self.chain.mechanics.brown_out = (4.0 if fault.value is None else fault.value) / rail_v
-        elif servo is not None and fault.fault == "vanish":
-            servo.power_down()
-        elif servo is not None and fault.fault == "reboot":
-            servo.power_up()
-        elif servo is not None and fault.fault == "stuck":
-            servo.joint.stuck = True
-        elif servo is not None and fault.fault == "slip":
-            servo.slip_ticks = 1024 if fault.value is None else round(fault.value)
-        elif servo is not None and fault.fault == "overheat":
-            servo.forced_temperature_c = 95.0 if fault.value is None else fault.value
-        elif servo is not None and fault.fault == "overload":
-            servo.forced_load = 1.0 if fault.value is None else fault.value
+            self.chain.mechanics.brown_out = (4.0 if value is None else value) / rail_v
+        if fault.id is None:
+            return
+        servo = self.servos[fault.id]
+        match fault.fault:
+            case "vanish":
+                servo.power_down()
+            case "reboot":
+                servo.power_up()
+            case "stuck":
+                servo.joint.stuck = True
+            case "slip":
+                servo.slip_ticks = 1024 if value is None else round(value)
+            case "overheat":
+                servo.forced_temperature_c = 95.0 if value is None else value
+            case "overload":
+                servo.forced_load = 1.0 if value is None else value
 
     def mend(self, fault: Fault) -> None:
         """End a fault."""
-        servo = self.servos.get(fault.id) if fault.id is not None else None
         log.info("fault over: %s", fault.fault)
         if fault.fault == "unplug" and self._port is None and not self._stop.is_set():
             self._port = PseudoTerminal(self._link)
             self._path = self._port.path
         elif fault.fault == "voltage":
             self.chain.mechanics.brown_out = 1.0
-        elif servo is not None and fault.fault == "vanish":
-            servo.power_up()
-        elif servo is not None and fault.fault == "stuck":
-            servo.joint.stuck = False
-        elif servo is not None and fault.fault == "slip":
-            servo.slip_ticks = 0
-        elif servo is not None and fault.fault == "overheat":
-            servo.forced_temperature_c = None
-        elif servo is not None and fault.fault == "overload":
-            servo.forced_load = None
+        if fault.id is None:
+            return
+        servo = self.servos[fault.id]
+        match fault.fault:
+            case "vanish":
+                servo.power_up()
+            case "stuck":
+                servo.joint.stuck = False
+            case "slip":
+                servo.slip_ticks = 0
+            case "overheat":
+                servo.forced_temperature_c = None
+            case "overload":
+                servo.forced_load = None
 
     def _close_port(self) -> None:
         if self._port is not None:
             with contextlib.suppress(OSError):
                 self._port.close()
         self._port = None
+
+
+class InjectedBusFaults:
+    """What goes wrong on one bus, now or on schedule; safe to use from any thread.
+
+    Attributes:
+        rng: draws what befalls packets.
+        active: the faults that have struck and aren't over.
+        wire: what befalls packets just now.
+    """
+
+    def __init__(self, bus: EmulatedBus, scheduled: Iterable[Fault], seed: int) -> None:
+        self._bus = bus
+        self.rng = random.Random(seed)
+        self._waiting = sorted(scheduled, key=lambda f: f.at_s)
+        for fault in self._waiting:
+            bus.require_servo(fault.id)
+        self.active: list[Fault] = []
+        self.wire = WireFaults()
+
+    def add(self, fault: Fault) -> None:
+        """Let a fault strike now, or when its `at_s` [s] comes."""
+        with self._bus.lock:
+            self._bus.require_servo(fault.id)
+            at_s = max(fault.at_s, self._bus.age_s())
+            self._waiting = sorted(
+                [*self._waiting, replace(fault, at_s=at_s)], key=lambda f: f.at_s
+            )
+            self.update(self._bus.age_s())
+
+    def clear(self, kind: str | None = None, servo: int | None = None) -> None:
+        """End all faults, or those of a kind, or of a servo, scheduled ones included."""
+        with self._bus.lock:
+
+            def meant(fault: Fault) -> bool:
+                return kind in (None, fault.fault) and servo in (None, fault.id)
+
+            self._waiting = [f for f in self._waiting if not meant(f)]
+            for fault in [f for f in self.active if meant(f)]:
+                self._end(fault)
+            self.wire = wire_faults(self.active)
+
+    def update(self, now_s: float) -> None:
+        """Begin and end what is due at `now_s` [s] since the start."""
+        if not self._waiting and not self.active:
+            return
+        changed = False
+        for fault in [f for f in self.active if f.end_s <= now_s]:
+            self._end(fault)
+            changed = True
+        while self._waiting and self._waiting[0].at_s <= now_s:
+            fault = self._waiting.pop(0)
+            self.active.append(fault)
+            self._bus.strike(fault)
+            changed = True
+        if changed:
+            self.wire = wire_faults(self.active)
+
+    def _end(self, fault: Fault) -> None:
+        self.active.remove(fault)
+        if not any(f.fault == fault.fault and f.id == fault.id for f in self.active):
+            self._bus.mend(fault)
 
 
 def raise_priority() -> None:
@@ -381,13 +431,3 @@ def raise_priority() -> None:
     """
     if not platform_calls.realtime(_REAL_TIME):
         platform_calls.nice(_PRIORITY, threading.get_native_id())
-
-
-def _chain(
-    plan: ArmPlan, servos: list[EmulatedServo], plant: Plant | None
-) -> Chain[DynamixelServo] | Chain[FeetechServo]:
-    joints = [servo.joint for servo in servos]
-    mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
-    if plan.protocol is Protocol.FEETECH:
-        return FeetechChain(cast(list[FeetechServo], servos), mechanics)
-    return DynamixelChain(cast(list[DynamixelServo], servos), mechanics)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from gaploop.teleop.emulator.mechanics import Mechanics
+from gaploop.teleop.emulator.joint import Mechanics
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
 
@@ -92,9 +92,6 @@ class Chain[S: EmulatedServo](ABC):
         delays = [s.memory["Return_Delay_Time"] for some in self._by_id.values() for s in some]
         return max(delays, default=0) * 2e-6
 
-    def _all(self) -> Iterable[S]:
-        return (servo for _, some in sorted(self._by_id.items()) for servo in some)
-
     def _collide(self, answers: list[bytes]) -> bytes:
         """Two servos that drive the wire at once: it is low where either pulls it low.
 
@@ -111,7 +108,15 @@ class Chain[S: EmulatedServo](ABC):
         return bytes(mixed)
 
     def _each(self, target: int) -> Iterable[S]:
-        return self._all() if target == BROADCAST_ID else self._by_id.get(target, ())
+        if target != BROADCAST_ID:
+            return self._by_id.get(target, ())
+        return (servo for _, some in sorted(self._by_id.items()) for servo in some)
+
+    def _sync_write(self, address: int, size: int, id_data: bytes) -> None:
+        """Let servos store `size` bytes from `address` on: in `id_data` each one's id and bytes."""
+        for n in range(0, len(id_data) - size, size + 1):
+            for servo in self._by_id.get(id_data[n], ()):
+                servo.write(address, id_data[n + 1 : n + 1 + size])
 
     @abstractmethod
     def _answer(self, frame: Frame) -> list[bytes]:

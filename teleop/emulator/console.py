@@ -11,7 +11,7 @@ from typing import Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_text
 from gaploop.teleop.emulator.bus import EmulatedBus
-from gaploop.teleop.emulator.faults import KINDS, Fault
+from gaploop.teleop.emulator.faults import KINDS, parse_faults
 from gaploop.teleop.emulator.hand import HANDS
 from gaploop.teleop.emulator.servo import EmulatedServo
 
@@ -34,7 +34,7 @@ class EmulatorConsole:
         self.bus = bus
         self.over = False
         self._commands: Mapping[str, Callable[[list[str]], str]] = {
-            "status": self._status,
+            "status": lambda _: table(self.bus),
             "hand": self._hand,
             "pose": self._pose,
             "fault": self._fault,
@@ -59,9 +59,6 @@ class EmulatorConsole:
         if words[0] not in self._commands:
             raise unknown_choice("command", words[0], self._commands)
         return self._commands[words[0]](words[1:])
-
-    def _status(self, _words: list[str]) -> str:
-        return table(self.bus)
 
     def _hand(self, words: list[str]) -> str:
         mode = words[0] if words else ""
@@ -95,7 +92,7 @@ class EmulatorConsole:
             if not equals:
                 name, value = "id", word
             options[name] = _number(f"fault {words[0]}", value)
-        self.bus.faults.add(_fault(words[0], options))
+        self.bus.faults.add(*parse_faults([{"fault": words[0], **options}], "fault"))
         return f"fault: {' '.join(words)}"
 
     def _plug(self, words: list[str]) -> str:
@@ -127,12 +124,6 @@ def _number(where: str, word: str) -> float:
     if not math.isfinite(value):
         raise UnusableInputError(f"{where}: {word!r} is not a number.")
     return value
-
-
-def _fault(kind: str, options: Mapping[str, float]) -> Fault:
-    from gaploop.teleop.emulator.faults import parse_faults
-
-    return parse_faults([{"fault": kind, **options}], "fault")[0]
 
 
 def read_trace(path: Path, joints: int) -> list[list[float]]:

@@ -97,13 +97,13 @@ def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
             if name not in names:
                 raise unknown_choice("field", name, names, place)
         try:
-            faults.append(Fault(**{str(k): _number(k, v) for k, v in entry.items()}))
+            faults.append(Fault(**{str(k): _value(k, v) for k, v in entry.items()}))
         except (UnusableInputError, TypeError, ValueError) as error:
             raise UnusableInputError(f"{place}: {error}") from error
     return tuple(faults)
 
 
-def _number(name: str, value: object) -> Any:
+def _value(name: str, value: object) -> Any:
     if name == "fault":
         return str(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

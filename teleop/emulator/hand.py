@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -82,51 +82,41 @@ class ManualHand:
             joint.hand_rad = self._at[n]
 
     def _goals(self) -> Sequence[float] | None:
-        if self.mode == "none":
-            return None
-        if self.mode == "still":
-            return self._at
-        if self.mode == "pose":
-            return self._pose
-        if self.mode == "trace":
-            return self._traced()
-        if self.mode == "wave":
-            return self._wave()
-        return self._calibrating()
-
-    def _calibrating(self) -> Sequence[float]:
-        """Hold the middle until it is written down, then sweep until the ranges are."""
+        """Return where the joints are to be [rad], or None where nobody holds them."""
+        at_s = self._now_s - self._since_s
+        match self.mode:
+            case "none":
+                return None
+            case "still":
+                return self._at
+            case "pose":
+                return self._pose
+            case "wave":  # smoothly about the middle, each joint at its own pace
+                return [
+                    middle + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)]) * half_rad
+                    for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
+                ]
+            case "trace":
+                at_s %= max(self._trace[-1][0], 1e-3)
+                after = next((n for n, row in enumerate(self._trace) if row[0] >= at_s), 0)
+                last, this = self._trace[max(0, after - 1)], self._trace[after]
+                span_s = this[0] - last[0]
+                share = (at_s - last[0]) / span_s if span_s > 0 else 0.0
+                return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
+        # Hold the middle until it is written down, then sweep until the ranges are.
         if not all(_centred(s) for s in self.servos):
             self._since_s = self._now_s
             return self._middle
         if any(_ranged(s) for s in self.servos):
             self.set_mode("wave" if self.leads else "still")
             return self._middle
-        phase = math.sin((self._now_s - self._since_s) * math.tau / self.sweep_s)
-        return [
-            middle + phase * ((s.joint.high_rad - s.joint.low_rad) / 2 + _INSIDE_RAD)
-            for s, middle in zip(self.servos, self._middle, strict=True)
-        ]
+        phase = math.sin(at_s * math.tau / self.sweep_s)
+        return [middle + phase * (half_rad + _INSIDE_RAD) for middle, half_rad in self._ranges(1.0)]
 
-    def _wave(self) -> Sequence[float]:
-        """Move smoothly about the middle, each joint at its own pace."""
-        at_s = self._now_s - self._since_s
-        return [
-            middle
-            + math.sin(at_s * math.tau / _WAVE_S[n % len(_WAVE_S)])
-            * _WAVE_SHARE
-            * (s.joint.high_rad - s.joint.low_rad)
-            / 2
-            for n, (s, middle) in enumerate(zip(self.servos, self._middle, strict=True))
-        ]
-
-    def _traced(self) -> Sequence[float]:
-        at_s = (self._now_s - self._since_s) % max(self._trace[-1][0], 1e-3)
-        after = next((n for n, row in enumerate(self._trace) if row[0] >= at_s), 0)
-        last, this = self._trace[max(0, after - 1)], self._trace[after]
-        span_s = this[0] - last[0]
-        share = (at_s - last[0]) / span_s if span_s > 0 else 0.0
-        return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
+    def _ranges(self, share: float) -> Iterator[tuple[float, float]]:
+        """Yield each joint's middle [rad], and so much of half its range [rad]."""
+        for servo, middle in zip(self.servos, self._middle, strict=True):
+            yield middle, share * (servo.joint.high_rad - servo.joint.low_rad) / 2
 
 
 def _centred(servo: EmulatedServo) -> bool:

@@ -1,17 +1,130 @@
-"""What every emulated servo has: an encoder on a joint, a memory, power, a moving set point."""
+"""What every emulated servo has: a memory, an encoder on a joint, power, a moving set point.
+
+Its control table says what is at which address of the memory, what it holds at power-up, and what
+it takes.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint
-from gaploop.teleop.emulator.registers import ControlTable, Memory
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class EmulatedRegister:
+    """One entry of a control table.
+
+    Attributes:
+        name: as in LeRobot's tables.
+        address: of its first byte.
+        size: bytes, little-endian.
+        initial: value as shipped; after power-up where it is not kept.
+        low: smallest value that is taken.
+        high: largest value that is taken.
+        writable: may be written.
+        kept: survives a loss of power (EEPROM area).
+        signed: two's complement.
+    """
+
+    name: str
+    address: int
+    size: int
+    initial: int = 0
+    low: int = 0
+    high: int = -1
+    writable: bool = True
+    kept: bool = False
+    signed: bool = False
+
+    @property
+    def end(self) -> int:
+        """Address after its last byte."""
+        return self.address + self.size
+
+    @property
+    def bounded(self) -> bool:
+        """Whether `low` and `high` limit it."""
+        return self.low <= self.high
+
+
+@dataclass(frozen=True)
+class ControlTable:
+    """All registers of a servo model.
+
+    Attributes:
+        registers: in the order of their addresses.
+        size: bytes that can be read, from address 0.
+    """
+
+    registers: tuple[EmulatedRegister, ...]
+    size: int
+    by_name: Mapping[str, EmulatedRegister] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {r.name: r for r in self.registers})
+
+    @cached_property
+    def by_byte(self) -> tuple[EmulatedRegister | None, ...]:
+        """The register that each byte belongs to."""
+        owner: list[EmulatedRegister | None] = [None] * self.size
+        for register in self.registers:
+            owner[register.address : register.end] = [register] * register.size
+        return tuple(owner)
+
+    def spanned(self, address: int, length: int) -> Iterable[EmulatedRegister | None]:
+        """Yield the registers that `length` bytes from `address` touch, each once."""
+        last: EmulatedRegister | None = None
+        for owner in self.by_byte[address : address + length]:
+            if owner is None or owner is not last:
+                yield owner
+            last = owner
+
+
+class Memory:
+    """The bytes of one servo, and what of them survives a loss of power."""
+
+    def __init__(self, table: ControlTable, overrides: Mapping[str, int] | None = None) -> None:
+        self.table = table
+        self.bytes = bytearray(table.size)
+        self._places = {r.name: (r.address, r.end, r.signed) for r in table.registers}
+        self._kept = bytearray(table.size)
+        for register in table.registers:
+            self.store(register, (overrides or {}).get(register.name, register.initial))
+        self._kept[:] = self.bytes
+
+    def store(self, register: EmulatedRegister, value: int) -> None:
+        """Set a register without any check; too large a value wraps, as in the firmware."""
+        raw = (value % (1 << 8 * register.size)).to_bytes(register.size, "little")
+        self.bytes[register.address : register.end] = raw
+
+    def __getitem__(self, name: str) -> int:
+        first, end, signed = self._places[name]  # read thousands of times a second
+        return int.from_bytes(self.bytes[first:end], "little", signed=signed)
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self.store(self.table.by_name[name], value)
+
+    def keep(self, register: EmulatedRegister) -> None:
+        """Make the present value of a register survive a loss of power."""
+        here = slice(register.address, register.end)
+        self._kept[here] = self.bytes[here]
+
+    def power_up(self) -> None:
+        """Take back what was kept; the rest begins with its initial value."""
+        for register in self.table.registers:
+            if register.kept:
+                here = slice(register.address, register.end)
+                self.bytes[here] = self._kept[here]
+            else:
+                self.store(register, register.initial)
 
 
 @dataclass(frozen=True)
@@ -78,6 +191,8 @@ class EmulatedServo(ABC):
         connected: it is plugged into the bus.
         forced_temperature_c: overrides the simulated temperature [°C].
         forced_load: overrides the simulated load, as a share of stall.
+        alarm_bits: the hardware error or status register.
+        reverse: the registers turn round what the encoder counts.
         slip_ticks: the encoder reads so much more than it did when it was mounted.
     """
 
@@ -95,6 +210,8 @@ class EmulatedServo(ABC):
         self.forced_load: float | None = None
         self.slip_ticks = 0
         self.registered: tuple[int, bytes] | None = None
+        self.alarm_bits = 0
+        self.reverse = False
         self.setpoint = self.setpoint_speed = self.goal = 0.0
         self.turns = 0
         self._strained_s = 0.0
@@ -138,11 +255,6 @@ class EmulatedServo(ABC):
             return self.forced_load
         return self.joint.duty * self.mount.direction
 
-    @property
-    @abstractmethod
-    def alarm_bits(self) -> int:
-        """The hardware error or status register."""
-
     def encoder_ticks(self) -> float:
         """What the bare encoder says, turns counted on beyond one [ticks]."""
         mount = self.mount
@@ -163,14 +275,18 @@ class EmulatedServo(ABC):
         away = (q_rad - self.joint.q_rad) * TICKS_PER_RAD
         return self.shown_ticks() + away * self.shown_direction()
 
-    @abstractmethod
     def shown_direction(self) -> int:
         """1 where shown ticks grow with the joint angle, else -1."""
+        return -self.mount.direction if self.reverse else self.mount.direction
 
     def count_turns(self) -> None:
         """Forget whole turns: the encoder knows only where within one it is."""
         ticks = self.encoder_ticks() * self.shown_direction() * self.mount.direction
         self.turns = math.floor(ticks / 4096)
+
+    @abstractmethod
+    def write(self, address: int, data: bytes) -> object:
+        """Write bytes, as a host does."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -188,9 +304,19 @@ class EmulatedServo(ABC):
     def configure(self) -> None:
         """Take over what was written to the memory."""
 
-    @abstractmethod
     def hold_here(self) -> None:
         """Make the present position the goal."""
+        self.goal = self.setpoint = self.shown_ticks()
+        self.setpoint_speed = 0.0
+        self.memory["Goal_Position"] = round(self.goal)
+
+    def forget(self, spared: Collection[str]) -> None:
+        """Set all registers but `spared` to what they were when shipped, and restart."""
+        for register in self.memory.table.registers:
+            if register.kept and register.writable and register.name not in spared:
+                self.memory.store(register, register.initial)
+                self.memory.keep(register)
+        self.power_up()
 
     def power_down(self) -> None:
         """Lose power: silent and limp."""
@@ -202,6 +328,7 @@ class EmulatedServo(ABC):
         self.memory.power_up()
         self.powered = True
         self.registered = None
+        self.alarm_bits = 0
         self.joint.drive = Drive.LIMP
         self._strained_s = 0.0
         self.turns = 0

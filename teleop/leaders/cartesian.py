@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
-from gaploop.teleop.leaders.intent import Intent, IntentSource
+from gaploop.teleop.leaders.controls import Intent, IntentSource
 from gaploop.teleop.leaders.options import SPEED_STEPS, CartesianOptions
 from gaploop.teleop.leaders.tool_servo import ToolServo
 
@@ -94,15 +94,10 @@ class CartesianLeader:
         Raises:
             DeviceError: the follower doesn't say where it is.
         """
-        q = np.asarray(self._start(), dtype=np.float64)
-        if q.shape != self._q_rad.shape or not np.isfinite(q).all():
-            raise DeviceError(
-                f"The follower reports {q.tolist()} as joint positions. Check its bus."
-            )
-        self._q_rad, self._followed, self._last_s = q, None, None
-        self._driving, self._ease = False, 0.0
+        self._stay()
+        self._last_s = None
         if self._home_rad is None:
-            self._home_rad = q.copy()
+            self._home_rad = self._q_rad.copy()
 
     def tick(self, tick: Tick) -> None:
         """Take note of what was sent; called from any thread."""
@@ -167,42 +162,31 @@ class CartesianLeader:
             if followed is not None and followed.limp:
                 self._q_rad = followed.rad.copy()  # after a trip: stay where the arm has sunk to
             return
-        if not self._driving or self._has_come_apart(followed):
-            self._engage(followed)
+        apart = followed is not None and (
+            followed.limp or np.abs(self._q_rad - followed.sent_rad).max() > 2 * APART_RAD
+        )
+        if apart or not self._driving:  # start from where the arm is, without a jump
+            if followed is not None:
+                self._q_rad = followed.rad.copy()
+            self._servo.reset(self._q_rad)
+            self._driving, self._ease = True, 0.0
         if duration_s <= 0.0:
             return
         top = self._options
         self._ease = min(1.0, self._ease + top.acceleration_m_s2 / top.speed_m_s * duration_s)
         share = self._ease * SPEED_STEPS[intent.step - 1]
         if intent.home and self._home_rad is not None:
-            self._servo.reset(self._towards(self._home_rad, share * duration_s))
+            away = self._home_rad - self._servo.q_rad
+            furthest = max(float(np.abs(away).max()), 1e-12)
+            part = min(1.0, HOME_RAD_S * share * duration_s / furthest)
+            self._servo.reset(self._servo.q_rad + away * part)
         else:
             self._servo.step(self._twist(intent, share), duration_s)
-            self._move_gripper(intent.gripper * share * duration_s)
+            closed, opened = self._limits_rad[-1]
+            way = (opened - closed) / top.gripper_s * (intent.gripper * share * duration_s)
+            if way:
+                self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
         self._q_rad = self._servo.q_rad
-
-    def _engage(self, followed: _Followed | None) -> None:
-        """Start from where the arm is, without a jump."""
-        if followed is not None:
-            self._q_rad = followed.rad.copy()
-        self._servo.reset(self._q_rad)
-        self._driving, self._ease = True, 0.0
-
-    def _has_come_apart(self, followed: _Followed | None) -> bool:
-        if followed is None:
-            return False
-        return followed.limp or bool(np.abs(self._q_rad - followed.sent_rad).max() > 2 * APART_RAD)
-
-    def _towards(self, goal_rad: FloatArray, share_s: float) -> FloatArray:
-        away = goal_rad - self._servo.q_rad
-        furthest = max(float(np.abs(away).max()), 1e-12)
-        return np.asarray(self._servo.q_rad + away * min(1.0, HOME_RAD_S * share_s / furthest))
-
-    def _move_gripper(self, share_s: float) -> None:
-        closed, opened = self._limits_rad[-1]
-        turn = (opened - closed) / self._options.gripper_s * share_s
-        if turn:
-            self._servo.set_gripper(float(self._servo.q_rad[-1]) + turn)
 
     def _twist(self, intent: Intent, share: float) -> FloatArray:
         """Return the velocity asked for in the base frame [m/s, rad/s], shape (6,)."""

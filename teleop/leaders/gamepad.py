@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.panel import LeaderPanel
+from gaploop.teleop.leaders.panel import HelpLine, LeaderPanel
 from gaploop.teleop.leaders.sdl import controller, pygame
-from gaploop.teleop.leaders.window import HelpLine
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +81,18 @@ class Gamepad(LeaderPanel):
         self._id = -1
         self._take_first()
         if self._pad is None:
-            message = _no_pad()
+            joysticks = map(pygame.joystick.Joystick, range(pygame.joystick.get_count()))
+            seen = ", ".join(repr(joystick.get_name()) for joystick in joysticks)
             self.close()
-            raise DeviceError(message)
+            if seen:
+                raise DeviceError(
+                    f"SDL doesn't know {seen} as a gamepad. Give its mapping in the environment "
+                    "variable SDL_GAMECONTROLLERCONFIG, or use --teleop.type=keyboard."
+                )
+            raise DeviceError(
+                "No gamepad found. Plug one in (a wireless one must be switched on and paired), or "
+                "use --teleop.type=keyboard."
+            )
 
     @property
     def present(self) -> bool:
@@ -132,16 +140,3 @@ class Gamepad(LeaderPanel):
         self._pad, self._id = None, -1
         controller.quit()
         pygame.joystick.quit()
-
-
-def _no_pad() -> str:
-    seen = [pygame.joystick.Joystick(i).get_name() for i in range(pygame.joystick.get_count())]
-    if seen:
-        return (
-            f"SDL doesn't know {', '.join(map(repr, seen))} as a gamepad. Give its mapping in the "
-            "environment variable SDL_GAMECONTROLLERCONFIG, or use --teleop.type=keyboard."
-        )
-    return (
-        "No gamepad found. Plug one in (a wireless one must be switched on and paired), or use "
-        "--teleop.type=keyboard."
-    )

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.panel import LeaderPanel
+from gaploop.teleop.leaders.panel import HelpLine, LeaderPanel
 from gaploop.teleop.leaders.sdl import pygame
-from gaploop.teleop.leaders.window import HelpLine
 
 KEYS: Final[Mapping[int, ControlAction]] = {
     pygame.KSCAN_SPACE: ControlAction.HOLD,

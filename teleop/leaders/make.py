@@ -10,7 +10,7 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.intent import IntentSource
+from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 

@@ -1,24 +1,45 @@
-"""A leader that runs a scripted motion: `--teleop.type=motion`."""
+"""A leader that runs a scripted motion: `--teleop.type=motion`.
+
+A script is checked whole before the arm moves. Swings that do not fit inside the limits and the
+workspace are made smaller, joints and points that cannot be reached are left out, and a note says
+so; where nothing is left it is refused.
+"""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 
-from gaploop.core.errors import DeviceError
+from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel, Box
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.options import MotionOptions
-from gaploop.teleop.leaders.scripts import Script, build_script
 
 log = logging.getLogger(__name__)
 
 STOOD_STILL_S: Final = 0.25
 """A loop that asks nothing for this long has stood still, as after a trip [s]."""
+CHECK_S: Final = 0.01
+"""A script is checked at this spacing [s]; a joint moves 1° at most between."""
+MARGIN_RAD: Final = 0.03
+"""Kept off the joint limits [rad]."""
+SMALLER: Final = 0.8
+"""A swing that doesn't fit is made smaller by this factor, until it does."""
+LEAST_RAD: Final = 0.05
+"""A swing smaller than this shows nothing beyond gear play [rad]."""
+AT_STOP_RAD: Final = 0.1
+"""A joint that starts beyond its limit by less than this counts as being on it [rad]."""
+NEAR_M: Final = 0.003
+"""A point of the grid counts as reached from this distance [m]."""
+PAUSE_S: Final = 0.3
+"""Rest between two parts of a script [s]."""
 
 
 class MotionLeader:
@@ -99,3 +120,364 @@ class MotionLeader:
     def done(self) -> bool:
         """Say whether the script has ended or was interrupted."""
         return self.interrupted or self._last_s - self._began_s >= self.duration_s > 0.0
+
+
+@dataclass(frozen=True)
+class Script:
+    """A motion that fits.
+
+    Attributes:
+        notes: what was made smaller or left out, and why.
+    """
+
+    trajectory: Trajectory
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Stage:
+    """The arm, its bounds, and what was left out so far."""
+
+    arm: ArmModel
+    limits_rad: FloatArray
+    box: Box | None
+    options: MotionOptions
+    start_rad: FloatArray
+    notes: list[str] = field(default_factory=list)
+
+    def reason_against(self, pieces: list[MotionSegment]) -> str:
+        """Say why the arm can't do this, or ""."""
+        low, high = self.limits_rad.T
+        for q in Trajectory(pieces).sampled(CHECK_S):
+            if (q < low - 1e-9).any() or (q > high + 1e-9).any():
+                joint = int(np.argmax(np.maximum(low - q, q - high)))
+                return f"{self.arm.joint_names[joint]} would pass its limit"
+            points_m = self.arm.points_m(q)
+            for axis, bounds_m in enumerate(self.box or ()):
+                for bound_m, sign in zip(bounds_m, (-1.0, 1.0), strict=True):
+                    over_m = sign * (points_m[:, axis] - bound_m)
+                    if over_m.max() > 1e-6:
+                        name = self.arm.point_names[int(over_m.argmax())]
+                        at = f"{'xyz'[axis]} = {bound_m:g} m"
+                        return f"the {name} would leave the workspace ({at})"
+        return ""
+
+    def smooth(self, start_rad: FloatArray, end_rad: FloatArray) -> Smooth:
+        """Return the way between two poses."""
+        return Smooth.within(
+            start_rad, end_rad, self.options.velocity_rad_s, self.options.acceleration_rad_s2
+        )
+
+    def middle(self, joint: int, amplitude_rad: float) -> tuple[FloatArray, float]:
+        """Return a pose near the start about which `joint` has room to swing, and how far."""
+        low, high = self.limits_rad[joint] + (MARGIN_RAD, -MARGIN_RAD)
+        amplitude_rad = min(amplitude_rad, 0.5 * (high - low))
+        centre = self.start_rad.copy()
+        room = (low + amplitude_rad, high - amplitude_rad)
+        centre[joint] = min(max(centre[joint], room[0]), room[1])
+        return centre, amplitude_rad
+
+
+def build_script(
+    arm: ArmModel,
+    limits_rad: FloatArray,
+    box: Box | None,
+    start_rad: FloatArray,
+    options: MotionOptions,
+) -> Script:
+    """Return the motion that `options` ask for, from `start_rad` and back to it.
+
+    Args:
+        arm: kinematics.
+        limits_rad: joint limits [rad], shape (n_joints, 2).
+        box: workspace of every guarded point, or None.
+        start_rad: where the arm is [rad], shape (n_joints,).
+        options: speed and acceleration in them are what the arm may do.
+
+    Raises:
+        UnusableInputError: the arm stands outside its bounds, or nothing of the script fits.
+    """
+    # Joints at rest on their stops read a little beyond them.
+    within = np.clip(start_rad, *np.asarray(limits_rad).T)
+    near = np.where(np.abs(within - start_rad) <= AT_STOP_RAD, within, start_rad)
+    stage = _Stage(arm, limits_rad, box, options, near)
+    if said := stage.reason_against([Dwell(stage.start_rad, CHECK_S)]):
+        raise UnusableInputError(
+            f"The arm stands outside its bounds: {said}. Move it to the middle of its workspace "
+            "by hand (torque off) and start again."
+        )
+    rng = np.random.default_rng(options.seed)
+    if options.script == "grid":
+        pieces = _grid(stage, rng)
+    else:
+        swing = _chirp if options.script == "chirp" else _reverse
+        names, pieces = arm.joint_names, []
+        for name in options.joints:
+            if name not in names:
+                raise unknown_choice("joint", name, names, "--teleop.joints")
+        for name in options.joints or names:
+            pieces += _fitted(stage, names.index(name), swing, rng)
+    if not pieces:
+        raise UnusableInputError(
+            f"Nothing of --teleop.script={options.script} fits the arm from here: "
+            f"{'; '.join(stage.notes)}. Move the arm to the middle of its workspace, or give a "
+            "smaller --teleop.amplitude_rad or --teleop.size_m."
+        )
+    return Script(Trajectory(pieces), tuple(stage.notes))
+
+
+type _Swing = Callable[
+    [_Stage, int, FloatArray, float, np.random.Generator], Iterator[MotionSegment]
+]
+
+
+def _fitted(
+    stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator
+) -> list[MotionSegment]:
+    """Return one joint's part of a script, made smaller until it fits; empty if it never does."""
+    name, options = stage.arm.joint_names[joint], stage.options
+    order = rng.spawn(1)[0]
+    state = order.bit_generator.state
+    centre, amplitude_rad = stage.middle(joint, options.amplitude_rad)
+    why = "its range is small" if amplitude_rad < options.amplitude_rad else ""
+    while amplitude_rad >= LEAST_RAD:
+        order.bit_generator.state = state  # made smaller, it is otherwise the same
+        pieces: list[MotionSegment] = [stage.smooth(stage.start_rad, centre)]
+        pieces += swing(stage, joint, centre, amplitude_rad, order)
+        pieces += [stage.smooth(centre, stage.start_rad), Dwell(stage.start_rad, PAUSE_S)]
+        reason = stage.reason_against(pieces)
+        if not reason:
+            if why:
+                stage.notes.append(f"{name}: swings {amplitude_rad:.2f} rad, because {why}")
+            return pieces
+        why = reason
+        centre, amplitude_rad = stage.middle(joint, SMALLER * amplitude_rad)
+    stage.notes.append(f"{name} is left out, because {why}")
+    return []
+
+
+def _chirp(
+    stage: _Stage,
+    joint: int,
+    centre: FloatArray,
+    amplitude_rad: float,
+    order: np.random.Generator,
+) -> Iterator[MotionSegment]:
+    del order
+    o = stage.options
+    # Fading and growing frequency add a little to a sine's own speed.
+    speed, change = 0.8 * o.velocity_rad_s, 0.7 * o.acceleration_rad_s2
+    yield Chirp(centre, joint, amplitude_rad, o.low_hz, o.high_hz, o.seconds, speed, change)
+
+
+def _reverse(
+    stage: _Stage,
+    joint: int,
+    centre: FloatArray,
+    amplitude_rad: float,
+    order: np.random.Generator,
+) -> Iterator[MotionSegment]:
+    o = stage.options
+    low, high = centre.copy(), centre.copy()
+    low[joint] -= amplitude_rad
+    high[joint] += amplitude_rad
+    for speed in order.permutation(np.array(o.speeds_rad_s)):
+        fast = min(float(speed), o.velocity_rad_s)
+        yield stage.smooth(centre, low)
+        for _ in range(o.cycles):
+            yield Stroke(low, joint, 2 * amplitude_rad, fast, o.acceleration_rad_s2)
+            yield Stroke(high, joint, -2 * amplitude_rad, fast, o.acceleration_rad_s2)
+        yield stage.smooth(low, centre)
+        yield Dwell(centre, PAUSE_S)
+
+
+def _grid(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+    half_m = 0.5 * stage.options.size_m
+    axes = [np.linspace(-half_m, half_m, n) if n > 1 else np.zeros(1) for n in stage.options.points]
+    offsets = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    rng.shuffle(offsets)
+    poses = _solved(stage, offsets)
+    here, pieces, visited = stage.start_rad, list[MotionSegment](), 0
+    for offset, pose in zip(offsets, poses, strict=True):
+        place = ", ".join(f"{1000 * value:+.0f}" for value in offset)
+        away = f"point ({place}) mm is left out, because"
+        if pose is None:
+            stage.notes.append(f"{away} the arm can't reach it")
+            continue
+        part: list[MotionSegment] = [stage.smooth(here, pose), Dwell(pose, stage.options.dwell_s)]
+        if said := stage.reason_against([*part, stage.smooth(pose, stage.start_rad)]):
+            stage.notes.append(f"{away} on the way {said}")
+            continue
+        pieces, here, visited = [*pieces, *part], pose, visited + 1
+    return [*pieces, stage.smooth(here, stage.start_rad)] if visited > 1 else []
+
+
+def _solved(stage: _Stage, offsets: FloatArray) -> list[FloatArray | None]:
+    """Return a pose for each point, or None where the tool doesn't get there."""
+    from gaploop.teleop.leaders.tool_servo import ToolServo
+
+    servo = ToolServo(stage.arm, stage.limits_rad, 5.0, stage.box)
+    centre_m = stage.arm.T_base_tcp(stage.start_rad)[:3, 3]
+    poses: list[FloatArray | None] = []
+    for offset in offsets:
+        servo.reset(stage.start_rad)
+        for _ in range(150):
+            away = centre_m + offset - servo.T_base_tcp[:3, 3]
+            if np.linalg.norm(away) < 0.1 * NEAR_M:
+                break
+            servo.step(
+                np.concatenate([away / max(0.02, np.linalg.norm(away) / 0.4), [0, 0, 0]]), 0.02
+            )
+        near = np.linalg.norm(centre_m + offset - servo.T_base_tcp[:3, 3]) < NEAR_M
+        poses.append(servo.q_rad if near else None)
+    return poses
+
+
+class MotionSegment(Protocol):
+    """A stretch of joint motion."""
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes [s]."""
+        ...
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return joint positions [rad], shape (n_joints,), `t_s` [s] after its start."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dwell:
+    """Rest at `q_rad` [rad]."""
+
+    q_rad: FloatArray
+    duration_s: float
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the pose."""
+        del t_s
+        return self.q_rad
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """From one pose to another with the least jerk (Flash and Hogan 1985), rest to rest."""
+
+    start_rad: FloatArray
+    end_rad: FloatArray
+    duration_s: float
+
+    @classmethod
+    def within(
+        cls, start_rad: FloatArray, end_rad: FloatArray, velocity: float, acceleration: float
+    ) -> Smooth:
+        """Return the fastest one within a speed [rad/s] and an acceleration [rad/s²]."""
+        way = float(np.abs(end_rad - start_rad).max())
+        # The profile peaks at 15/8 of its mean speed and at 10/sqrt(3) of way / duration².
+        slow = max(1.875 * way / velocity, math.sqrt(10 / math.sqrt(3) * way / acceleration))
+        return cls(start_rad, end_rad, max(slow, 1e-3))
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the pose at `t_s` [s]."""
+        s = min(max(t_s / self.duration_s, 0.0), 1.0)
+        share = s**3 * (10.0 - 15.0 * s + 6.0 * s * s)
+        return np.asarray(self.start_rad + share * (self.end_rad - self.start_rad))
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """One joint from `start_rad` by `way_rad` [rad] at a steady speed, with sharp ends."""
+
+    start_rad: FloatArray
+    joint: int
+    way_rad: float
+    speed_rad_s: float
+    acceleration_rad_s2: float
+
+    @property
+    def _ramp_s(self) -> float:
+        reached = math.sqrt(abs(self.way_rad) / self.acceleration_rad_s2)
+        return min(self.speed_rad_s / self.acceleration_rad_s2, reached)
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes [s]."""
+        ramp_s = self._ramp_s
+        return ramp_s + abs(self.way_rad) / (self.acceleration_rad_s2 * ramp_s)
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the pose at `t_s` [s]."""
+        ramp_s, a = self._ramp_s, self.acceleration_rad_s2
+        t_s = min(max(t_s, 0.0), self.duration_s)
+        left_s = self.duration_s - t_s
+        if t_s < ramp_s:
+            way = 0.5 * a * t_s**2
+        elif left_s < ramp_s:
+            way = abs(self.way_rad) - 0.5 * a * left_s**2
+        else:
+            way = a * ramp_s * (t_s - 0.5 * ramp_s)
+        q = self.start_rad.copy()
+        q[self.joint] += math.copysign(way, self.way_rad)
+        return q
+
+
+@dataclass(frozen=True)
+class Chirp:
+    """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits.
+
+    Attributes:
+        low_hz: frequency at the start [Hz].
+        high_hz: frequency at the end [Hz].
+        velocity_rad_s: fastest the swing may get [rad/s].
+        acceleration_rad_s2: fastest its speed may change [rad/s²].
+    """
+
+    centre_rad: FloatArray
+    joint: int
+    amplitude_rad: float
+    low_hz: float
+    high_hz: float
+    duration_s: float
+    velocity_rad_s: float
+    acceleration_rad_s2: float
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the pose at `t_s` [s]."""
+        t_s = min(max(t_s, 0.0), self.duration_s)
+        growth = math.log(self.high_hz / self.low_hz)
+        turns_s = self.duration_s / growth if growth > 1e-9 else 0.0
+        rate = 2.0 * math.pi * self.low_hz * math.exp(growth * t_s / self.duration_s)
+        phase = (rate - 2.0 * math.pi * self.low_hz) * turns_s if turns_s else rate * t_s
+        most = (self.amplitude_rad, self.velocity_rad_s / rate, self.acceleration_rad_s2 / rate**2)
+        # Below the least of the three, without the corner where one takes over from another.
+        swing = sum(bound**-4.0 for bound in most) ** -0.25
+        # Fades in and out over a period of the lowest frequency: it starts and ends at rest.
+        fade_s = min(1.0 / self.low_hz, 0.25 * self.duration_s)
+        near = min(t_s, self.duration_s - t_s, fade_s) / fade_s
+        q = self.centre_rad.copy()
+        q[self.joint] += swing * math.sin(0.5 * math.pi * near) ** 2 * math.sin(phase)
+        return q
+
+
+class Trajectory:
+    """Pieces one after the other."""
+
+    def __init__(self, pieces: Sequence[MotionSegment]) -> None:
+        self._pieces = tuple(pieces)
+        self._ends_s = list(itertools.accumulate(piece.duration_s for piece in pieces))
+
+    @property
+    def duration_s(self) -> float:
+        """How long it takes [s]."""
+        return self._ends_s[-1] if self._ends_s else 0.0
+
+    def at(self, t_s: float) -> FloatArray:
+        """Return the pose at `t_s` [s]; before and after it, that of its start and end."""
+        index = min(bisect.bisect_right(self._ends_s, t_s), len(self._pieces) - 1)
+        start_s = self._ends_s[index - 1] if index else 0.0
+        return self._pieces[index].at(t_s - start_s)
+
+    def sampled(self, period_s: float) -> FloatArray:
+        """Return poses [rad] every `period_s` [s], its end included, shape (k, n_joints)."""
+        steps = math.ceil(self.duration_s / period_s)
+        return np.array([self.at(index * period_s) for index in range(steps + 1)])

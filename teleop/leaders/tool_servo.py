@@ -9,14 +9,16 @@ the edge of the workspace nor in a singularity.
 
 from __future__ import annotations
 
-from typing import Final
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Final
 
 import mink
+import mujoco
 import numpy as np
 
 from gaploop.core.kinematics import ArmModel, Box, kinematic_model
 from gaploop.core.types import FloatArray
-from gaploop.teleop.leaders.tool_limits import LEVER_M, SCALE, BoxLimit, StretchLimit
 
 AT_LIMIT_RAD: Final = 0.01
 """A joint nearer its limit than this has come to its end [rad]."""
@@ -34,6 +36,21 @@ LEAD_RAD: Final = 0.1
 DAMPING: Final = 1e-4
 """[m²/rad²], of the squared joint step: motion fades out towards a singularity instead of
 speeding up. 0.2 % of what an arm's length of lever weighs."""
+LEVER_M: Final = 0.1
+"""One radian of the tool counts as this much position [m/rad], about the length of a gripper."""
+SCALE: Final = np.array([1.0, 1.0, 1.0, LEVER_M, LEVER_M, LEVER_M])[:, None]
+"""Makes rows of the Jacobian comparable [m/rad]."""
+STRETCHED_M: Final = 0.012
+"""The arm stays away from poses where some motion of the tool gains less than this per radian of
+joint motion [m/rad]. It keeps the elbow some 15° from straight, which costs 1 % of the reach; past
+straight the elbow would bend the other way, and pulling back would run into its limit."""
+STRETCHED_NEAR_M: Final = 0.025
+"""Below this the arm is watched for it [m/rad]."""
+NEAR_M: Final = 0.03
+"""Faces of the workspace box nearer than this become constraints [m]."""
+BOX_MARGIN_M: Final = 0.001
+"""Kept off the box, so that the safety filter behind has nothing to do [m]."""
+_DIFFERENCE_RAD: Final = 1e-4
 
 
 class ToolServo:
@@ -113,16 +130,11 @@ class ToolServo:
         """
         moves = twist * duration_s
         self._at_m = self._at_m + moves[:3]
-        self._turn_m = _rotation(moves[3:]) @ self._turn_m
+        self._turn_m = mink.SO3.exp(moves[3:]).as_matrix() @ self._turn_m
         target = np.eye(4)
         target[:3, :3], target[:3, 3] = self._turn_m, self._at_m
         self._task.set_target(mink.SE3.from_matrix(target))
-        self._follow(duration_s)
-        self._pull_back(moves, duration_s)
-        return self.q_rad
-
-    def _follow(self, duration_s: float) -> None:
-        try:
+        with contextlib.suppress(mink.NoSolutionFound):  # hold; the target is pulled back to here
             velocity = mink.solve_ik(
                 self._configuration,
                 [self._task, self._posture],
@@ -131,16 +143,15 @@ class ToolServo:
                 damping=DAMPING,
                 limits=self._limits,
             )
-        except mink.NoSolutionFound:
-            return  # hold; the target is pulled back to here
-        step = np.asarray(velocity)[self._dofs] * duration_s
-        if not np.isfinite(step).all():
-            return
-        low, high = self._limits_rad.T
-        q = self._q_rad.copy()
-        q[:-1] += step
-        self._q_rad = np.clip(q, low, high)
-        self._configuration.update(self._arm.qpos(self._q_rad))
+            step = np.asarray(velocity)[self._dofs] * duration_s
+            if np.isfinite(step).all():
+                low, high = self._limits_rad.T
+                q = self._q_rad.copy()
+                q[:-1] += step
+                self._q_rad = np.clip(q, low, high)
+                self._configuration.update(self._arm.qpos(self._q_rad))
+        self._pull_back(moves, duration_s)
+        return self.q_rad
 
     def _tool(self) -> tuple[FloatArray, FloatArray]:
         data = self._configuration.data
@@ -152,19 +163,16 @@ class ToolServo:
         turned, at_m = self._tool()
         error = np.empty(6)
         error[:3] = turned.T @ (self._at_m - at_m)
-        error[3:] = _turn_of(turned.T @ self._turn_m) * LEVER_M
+        error[3:] = mink.SO3.from_matrix(turned.T @ self._turn_m).log() * LEVER_M
         jacobian = self._configuration.get_frame_jacobian(self._site, "site")[:, self._dofs]
         kept = self._reachable(error, jacobian * SCALE)
-        if self._is_at_limit():
+        low, high = self._limits_rad[:-1].T
+        q = self._q_rad[:-1]
+        if np.minimum(q - low, high - q).min() < AT_LIMIT_RAD:
             kept[3:] *= np.exp(-duration_s / YIELD_S)
         self._at_m = at_m + _no_further(turned @ kept[:3], moves[:3], LEAD_M)
         turn = _no_further(kept[3:] / LEVER_M, turned.T @ moves[3:], LEAD_RAD)
-        self._turn_m = turned @ _rotation(turn)
-
-    def _is_at_limit(self) -> bool:
-        low, high = self._limits_rad[:-1].T
-        q = self._q_rad[:-1]
-        return bool(np.minimum(q - low, high - q).min() < AT_LIMIT_RAD)
+        self._turn_m = turned @ mink.SO3.exp(turn).as_matrix()
 
     def _reachable(self, error: FloatArray, jacobian: FloatArray) -> FloatArray:
         """Drop the part of `error` along directions that the Jacobian doesn't reach."""
@@ -184,28 +192,75 @@ def _no_further(error: FloatArray, moves: FloatArray, lead: float) -> FloatArray
     return np.asarray(cut * min(1.0, lead / max(float(np.sqrt(cut @ cut)), 1e-12)))
 
 
-def _rotation(turn_rad: FloatArray) -> FloatArray:
-    """Rotation matrix of a rotation vector [rad], shape (3,) (Rodrigues' formula)."""
-    angle = float(np.sqrt(turn_rad @ turn_rad))
-    x, y, z = turn_rad
-    skew = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    if angle < 1e-9:
-        return np.asarray(np.eye(3) + skew)
-    a, b = np.sin(angle) / angle, (1.0 - np.cos(angle)) / angle**2
-    return np.asarray(np.eye(3) + a * skew + b * (skew @ skew))
+@dataclass(frozen=True)
+class _Face:
+    """One face of the box: `sign` * coordinate `axis` stays below `bound_m`."""
+
+    axis: int
+    sign: float
+    bound_m: float
 
 
-def _turn_of(rotation: FloatArray) -> FloatArray:
-    """Rotation vector [rad], shape (3,), of a rotation matrix by less than half a turn."""
-    axis = np.array(
-        [
-            rotation[2, 1] - rotation[1, 2],
-            rotation[0, 2] - rotation[2, 0],
-            rotation[1, 0] - rotation[0, 1],
-        ]
-    )
-    sine = 0.5 * float(np.sqrt(axis @ axis))
-    cosine = 0.5 * (float(np.trace(rotation)) - 1.0)
-    if sine < 1e-9:
-        return 0.5 * axis
-    return np.asarray(axis * (0.5 * np.arctan2(sine, cosine) / sine))
+class BoxLimit(mink.Limit):  # type: ignore[misc]
+    """Every guarded point stays in the box, as linear constraints on the joint step.
+
+    A point that is outside already may come back, but not go further out.
+    """
+
+    def __init__(self, arm: ArmModel, model: Any, box: Box) -> None:
+        self._model = model
+        site = model.site(arm.site_name)
+        self._points = [(int(site.bodyid[0]), np.array(site.pos))]
+        self._points += [(int(model.body(p.body).id), np.array(p.offset_m)) for p in arm.points]
+        self._faces = [_Face(a, -1.0, -low - BOX_MARGIN_M) for a, (low, _) in enumerate(box)]
+        self._faces += [_Face(a, 1.0, high - BOX_MARGIN_M) for a, (_, high) in enumerate(box)]
+        self._jacobian = np.zeros((3, model.nv))
+        self._arm_dofs = np.zeros(model.nv)
+        self._arm_dofs[arm.dofs[:-1]] = 1.0
+
+    def compute_qp_inequalities(self, configuration: Any, dt: float) -> Any:
+        """Return the rows for points near a face."""
+        del dt
+        data, rows, room_m = configuration.data, [], []
+        for body, offset_m in self._points:
+            at_m = data.xpos[body] + data.xmat[body].reshape(3, 3) @ offset_m
+            near = [f for f in self._faces if f.bound_m - f.sign * at_m[f.axis] < NEAR_M]
+            if near:
+                mujoco.mj_jac(self._model, data, self._jacobian, None, at_m, body)
+                # The gripper's own columns stay out: only the arm may keep its fingers in.
+                rows += [face.sign * self._jacobian[face.axis] * self._arm_dofs for face in near]
+                # Half the way at most in one step: the rows are a linear view of curved motion.
+                room_m += [max(0.5 * (f.bound_m - f.sign * at_m[f.axis]), 0.0) for f in near]
+        return mink.Constraint(np.array(rows), np.array(room_m)) if rows else mink.Constraint()
+
+
+class StretchLimit(mink.Limit):  # type: ignore[misc]
+    """The Jacobian's least gain stays above `STRETCHED_M`; where it isn't, it may only grow."""
+
+    def __init__(self, arm: ArmModel, model: Any) -> None:
+        self._model, self._data = model, mujoco.MjData(model)
+        self._site = model.site(arm.site_name).id
+        self._dofs = arm.dofs[:-1]
+        self._jacobian = np.zeros((6, model.nv))
+
+    def compute_qp_inequalities(self, configuration: Any, dt: float) -> Any:
+        """Return one row where the arm is nearly stretched."""
+        del dt
+        gain_m = self._gain(configuration.q)
+        if gain_m > STRETCHED_NEAR_M:
+            return mink.Constraint()
+        row, q = np.zeros((1, self._model.nv)), configuration.q.copy()
+        for dof in self._dofs:
+            address = self._model.jnt_qposadr[self._model.dof_jntid[dof]]
+            q[address] += _DIFFERENCE_RAD
+            row[0, dof] = (gain_m - self._gain(q)) / _DIFFERENCE_RAD
+            q[address] -= _DIFFERENCE_RAD
+        return mink.Constraint(row, np.array([max(0.5 * (gain_m - STRETCHED_M), 0.0)]))
+
+    def _gain(self, qpos: FloatArray) -> float:
+        model, data, jacobian = self._model, self._data, self._jacobian
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_jacSite(model, data, jacobian[:3], jacobian[3:], self._site)
+        return float(np.linalg.svd(jacobian[:, self._dofs] * SCALE, compute_uv=False)[-1])

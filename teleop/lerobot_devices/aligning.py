@@ -11,8 +11,7 @@ import numpy as np
 
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
-from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
-from gaploop.teleop.lerobot_devices.wrapped import WrappedLeader
+from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader, WrappedLeader
 from gaploop.teleop.servos.registers import RAD_PER_TICK
 from gaploop.teleop.servos.torque import torque_on
 

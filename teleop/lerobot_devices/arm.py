@@ -4,29 +4,55 @@ LeRobot's own class checks the motors, reads the calibration and configures the 
 handler is ours, and its prompts are errors instead: a program that drives an arm must not wait for
 a key. It is opened limp: LeRobot's `configure` ends by turning torque on at whatever goals the
 servos hold, and that is left out.
+
+LeRobot keeps the calibration twice: in a file by the device's id, and in the motors. Where the two
+differ it asks for ENTER and overwrites the motors. But the likeliest cause is another arm: ports
+that are swapped, or the wrong id. So here it is an error that says which arm's they are.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
+from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
-from gaploop.core.errors import DeviceError
-from gaploop.teleop.lerobot_devices.calibration import require_calibration
-from gaploop.teleop.lerobot_devices.checks import check_servos
+from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.lerobot_devices.units import JointUnits, joint_units
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import BusLine, run
 from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.registers import MODELS, Protocol
+from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
+from gaploop.teleop.servos.registers import MODEL_NAMES, MODELS, Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
+from gaploop.teleop.servos.survey import present, survey
 from gaploop.teleop.servos.torque import torque_off
+
+FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
+"""Arms whose LeRobot class calibrates itself without asking anything."""
+_FIELDS: Final = ("homing_offset", "range_min", "range_max")
+_ARMS: Final[Mapping[str, Mapping[int, str]]] = {
+    "koch_follower": {1: "xl430-w250", 2: "xl430-w250", **dict.fromkeys(range(3, 7), "xl330-m288")},
+    "koch_leader": dict.fromkeys(range(1, 7), "xl330-m077"),
+    "omx_follower": {
+        **dict.fromkeys(range(11, 14), "xl430-w250"),
+        **dict.fromkeys(range(14, 17), "xl330-m288"),
+    },
+    "omx_leader": {**dict.fromkeys(range(1, 6), "xl330-m288"), 6: "xl330-m077"},
+}
+"""Servos by which LeRobot's Dynamixel arms can be told apart."""
+LEADER_MIN_V: Final = 9.5
+FOLLOWER_MAX_V: Final = 8.5
+"""A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +133,24 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
         undo.callback(port.close)
         undo.callback(let_go, bus)
         check_servos(bus, device)
-        _connect(device, handler, limp=limp)
+        handler.openPort()
+        try:
+            require_calibration(device)
+            handler.is_open = False  # LeRobot refuses to connect what is connected
+            with _no_torque(lerobot_bus) if limp else contextlib.nullcontext():
+                connect(device)
+        except LEROBOT_FAULTS as error:
+            raise DeviceError(f"{port.path}: {first_line(error)}") from error
         arm = ConnectedArm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
-        _prepare(bus, limp=limp)
+        if limp and (left := run([(bus.line, torque_off(bus))])[0]):
+            raise DeviceError(f"{port.path}: servo {left[0]} doesn't let go of its torque.")
+        # Learn the bus's ways, and what each servo would forget without power.
+        run([(bus.line, bus.probe())])
+        run([(bus.line, bus.remember())])
+        if not limp:
+            bus.revive = True
+            bus.holding = run([(bus.line, bus.which_hold())])[0]
+        bus.forget_faults()
         undo.pop_all()
     return arm
 
@@ -117,17 +158,6 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
 def let_go(bus: ServoBus) -> None:
     """Take torque off what can be reached, whoever confirms it."""
     run([(bus.line, torque_off(bus))])
-
-
-def _connect(device: Any, handler: PollPortHandler, *, limp: bool) -> None:
-    handler.openPort()
-    try:
-        require_calibration(device)
-        handler.is_open = False  # LeRobot refuses to connect what is connected
-        with _no_torque(device.bus) if limp else contextlib.nullcontext():
-            connect(device)
-    except LEROBOT_FAULTS as error:
-        raise DeviceError(f"{device.bus.port}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
@@ -140,13 +170,171 @@ def _no_torque(bus: Any) -> Iterator[None]:
         del bus.enable_torque
 
 
-def _prepare(bus: ServoBus, *, limp: bool) -> None:
-    """Learn the bus's ways, and what each servo would forget without power."""
-    if limp and (left := run([(bus.line, torque_off(bus))])[0]):
-        raise DeviceError(f"{bus.line.port.path}: servo {left[0]} doesn't let go of its torque.")
-    run([(bus.line, bus.probe())])
-    run([(bus.line, bus.remember())])
-    if not limp:
-        bus.revive = True
-        bus.holding = run([(bus.line, bus.which_hold())])[0]
-    bus.forget_faults()
+def require_calibration(device: Any) -> None:
+    """Check that the motors hold the calibration of the device's file.
+
+    Raises:
+        DeviceError: there is no file, the motors hold another calibration, or it is one that can't
+            be driven with.
+    """
+    port, command = device.bus.port, f"lerobot-calibrate {options(device)}"
+    if device.is_calibrated:
+        feetech = isinstance(device.bus, FeetechMotorsBus)
+        protocol = Protocol.FEETECH if feetech else Protocol.DYNAMIXEL
+        motors = {name: MotorRange.of(motor) for name, motor in device.calibration.items()}
+        wrong = list(unusable(protocol, device.name, motors, {}))
+        if wrong:
+            raise DeviceError(
+                f"The {device.name} on {port} can't be driven with its calibration: "
+                f"{'; '.join(wrong)}. {FIX}. Run: {command}"
+            )
+        return
+    if device.name in FACTORY_CALIBRATED and not device.calibration:
+        device.calibrate()
+        return
+    if not device.calibration:
+        known = sorted(path.stem for path in device.calibration_dir.glob("*.json"))
+        ids = f" Calibrated ids: {', '.join(known)}." if known else ""
+        raise DeviceError(
+            f"The {device.name} on {port} isn't calibrated: {device.calibration_fpath} doesn't "
+            f"exist.{ids} Run: {command}"
+        )
+    held = device.bus.read_calibration()
+    owner = _owner(held, device)
+    if owner:
+        own = "robots" if hasattr(device, "send_action") else "teleoperators"
+        kind = "--robot.port and --teleop.port" if owner[0] != own else "the ports"
+        raise DeviceError(
+            f"The motors on {port} hold the calibration of {owner[1]!r}, not of {device.id!r}. If "
+            f"the arms are swapped, swap {kind}; if it is this arm, run: {command}"
+        )
+    ours = _numbers(held)
+    differences = [
+        f"{name}: {field} {here} in the motor, {there} in the file"
+        for name, numbers in _numbers(device.calibration).items()
+        for field, there, here in zip(_FIELDS, numbers, ours.get(name, ()), strict=False)
+        if there != here
+    ]
+    difference = differences[0] if differences else "the motors' names differ"
+    raise DeviceError(
+        f"The motors on {port} hold another calibration than {device.calibration_fpath} "
+        f"({difference}). If it is this arm, run: {command}"
+    )
+
+
+def _numbers(calibration: Any) -> dict[str, tuple[int, ...]]:
+    """Return motor to offset and range, of LeRobot's objects or a file's JSON."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, motor in dict(calibration).items():
+        get = motor.get if isinstance(motor, dict) else lambda f, m=motor: getattr(m, f, None)
+        values = [get(field) for field in _FIELDS]
+        found[str(name)] = tuple(int(v) for v in values if isinstance(v, int))
+    return found
+
+
+def _owner(held: Any, device: Any) -> tuple[str, str] | None:
+    """Return kind and id of the device whose calibration file the motors hold."""
+    wanted = _numbers(held)
+    roots = (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION))
+    folders = {device.calibration_dir}
+    for root in roots:
+        folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
+    for folder in sorted(folder for folder in folders if folder.is_dir()):
+        for path in sorted(folder.glob("*.json")):
+            try:
+                numbers = _numbers(read_json(path))
+            except (UnusableInputError, *DAMAGE):
+                continue  # not a calibration
+            if numbers == wanted and path != device.calibration_fpath:
+                return folder.parent.name, path.stem
+    return None
+
+
+def check_servos(bus: ServoBus, device: Any) -> None:
+    """Check that every servo is there once, is the right model, and has the others' firmware.
+
+    Raises:
+        DeviceError: the first thing that isn't so.
+    """
+    path, names = bus.line.port.path, {m.id: name for name, m in device.bus.motors.items()}
+
+    def listed(ids: Sequence[int]) -> str:
+        words = [f"{i} ({names[i]})" for i in ids]
+        return f"servo{'s' if len(ids) > 1 else ''} {', '.join(words)}"
+
+    def check_swap(other: str | None) -> None:
+        if other and other != device.name:
+            raise DeviceError(
+                f"{path} is a {other}, not a {device.name}. If leader and follower are swapped, "
+                "swap --robot.port and --teleop.port."
+            )
+
+    seen = survey(bus.line, bus.ids)
+    doubled = [i for i, servo in seen.items() if servo.doubled]
+    if doubled:
+        raise DeviceError(
+            f"{path}: the answers of {listed(doubled)} are garbled: two servos have that id. "
+            f"Set the ids, one motor at a time: lerobot-setup-motors {options(device)}"
+        )
+    missing = [i for i, servo in seen.items() if servo.model_number is None]
+    if missing:
+        there = present(bus.line)
+        check_swap(next((name for name, arm in _ARMS.items() if set(arm) == set(there)), None))
+        if not there:
+            raise DeviceError(
+                f"{path}: no servo answers. Is the arm's power on, its cable in, and is {path} its "
+                "port? gaploop doctor looks at every port."
+            )
+        raise DeviceError(
+            f"{path}: no answer from {listed(missing)}; servos {', '.join(map(str, there))} "
+            f"answer. Check the cable to it, or its id: lerobot-setup-motors {options(device)}"
+        )
+    found = {
+        i: MODEL_NAMES.get(servo.model_number or 0, f"model {servo.model_number}")
+        for i, servo in seen.items()
+    }
+    wrong = [(i, model) for i, model in zip(bus.ids, bus.models, strict=True) if found[i] != model]
+    if wrong:
+        check_swap(next((name for name, arm in _ARMS.items() if arm == found), None))
+        first, wanted = wrong[0]
+        raise DeviceError(
+            f"{path}: servo {first} is a {found[first]}, but a {device.name} has a {wanted} there. "
+            "Is the port right? lerobot-find-port says which port is which."
+        )
+    versions = {i: servo.firmware for i, servo in seen.items()}
+    # Dynamixel's models have versions of their own.
+    if bus.protocol is Protocol.FEETECH and len(set(versions.values())) > 1:
+        usual = statistics.mode(versions.values())
+        odd = [i for i, version in versions.items() if version != usual]
+        raise DeviceError(
+            f"{path}: {listed(odd)} has firmware {versions[odd[0]]}, the rest {usual}. Update it "
+            "with Feetech's FD software (feetechrc.com/software)."
+        )
+
+
+def check_supply(follower_v: float, leader_v: float, ports: tuple[str, str]) -> None:
+    """Notice by their supplies that a Feetech leader and follower are swapped.
+
+    Args:
+        follower_v: median supply of the arm used as follower [V], NaN where unknown.
+        leader_v: the same of the leader [V].
+        ports: of the follower and of the leader.
+
+    Raises:
+        DeviceError: the leader runs on 12 V and the follower doesn't.
+    """
+    if math.isnan(follower_v) or math.isnan(leader_v):
+        return
+    if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
+        raise DeviceError(
+            f"Leader and follower look swapped: the leader on {ports[1]} has {leader_v:.1f} V, the "
+            f"follower on {ports[0]} {follower_v:.1f} V. Swap --robot.port and --teleop.port."
+        )
+
+
+def options(device: Any) -> str:
+    """Return the options by which LeRobot's commands know this device."""
+    kind = "robot" if hasattr(device, "send_action") else "teleop"
+    name = str(device.config.type).replace("so100", "so101")  # one class under two names
+    text = f"--{kind}.type={name} --{kind}.port={device.bus.port}"
+    return f"{text} --{kind}.id={device.id}" if device.id else text

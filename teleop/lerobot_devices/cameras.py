@@ -93,8 +93,14 @@ class LerobotCamera:
                 self.fault = ""
             except _faults() as error:
                 self._note(error)
-                if not isinstance(error, TimeoutError) and not self._stop.wait(AGAIN_S):
-                    self._connect_again()
+                if isinstance(error, TimeoutError) or self._stop.wait(AGAIN_S):
+                    continue
+                with contextlib.suppress(*_faults()):
+                    self._camera.disconnect()
+                try:
+                    self._camera.connect(warmup=False)
+                except _faults() as again:
+                    self._note(again)
 
     def _take(self) -> CameraFrame:
         image = self._camera.async_read(timeout_ms=WAIT_MS)
@@ -108,14 +114,6 @@ class LerobotCamera:
         if not self.fault:
             log.warning("camera %s: %s", self.name, first_line(error))
         self.fault = first_line(error)
-
-    def _connect_again(self) -> None:
-        with contextlib.suppress(*_faults()):
-            self._camera.disconnect()
-        try:
-            self._camera.connect(warmup=False)
-        except _faults() as error:
-            self._note(error)
 
 
 def _faults() -> tuple[type[BaseException], ...]:

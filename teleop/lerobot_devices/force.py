@@ -20,8 +20,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.feedback import STALE_S, ForceLaw
 from gaploop.teleop.leaders.options import ForceOptions
-from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
-from gaploop.teleop.lerobot_devices.wrapped import WrappedLeader
+from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader, WrappedLeader
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script

@@ -16,9 +16,8 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, check_supply, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
-from gaploop.teleop.lerobot_devices.checks import check_supply
 from gaploop.teleop.lerobot_devices.faults import (
     LEROBOT_FAULTS,
     connect,
@@ -26,8 +25,7 @@ from gaploop.teleop.lerobot_devices.faults import (
     is_uncalibrated,
 )
 from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
-from gaploop.teleop.lerobot_devices.group import BusGroup
-from gaploop.teleop.lerobot_devices.servo_arm import ServoArms, ServoFollower, ServoLeader
+from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.registers import Protocol
 
 SAME_UNITS: Final = 5.0

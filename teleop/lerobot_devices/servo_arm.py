@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -12,17 +13,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
-from gaploop.teleop.lerobot_devices.group import BusGroup
 from gaploop.teleop.lerobot_devices.units import joined
+from gaploop.teleop.servos.bus import ServoBus
+from gaploop.teleop.servos.exchange import Script, run
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
 
+FRESH_S: Final = 0.1
+"""A reading that waited for longer than this is read again [s]."""
+LOCK_S: Final = 0.1
+"""An exchange has its own deadline, far below this; torque-off doesn't wait longer [s]."""
 HALF_TURN_TICKS: Final = TICKS_PER_TURN / 2
 
 
@@ -194,9 +201,13 @@ class ServoFollower(ServoArms):
                 continue
             for servo_id in ids:
                 name = f"{arm.prefix}{arm.units.names[arm.bus.ids.index(servo_id)]}"
-                words.append(
-                    f"{name} (servo {servo_id} on {arm.port.path}) " + _cause(arm, bits[servo_id])
-                )
+                cause = "doesn't take torque"
+                if bits[servo_id] & NO_REPLY:
+                    cause = "doesn't answer: check its cable and the arm's power"
+                elif bits[servo_id] & 0xFF:
+                    error = describe_error(arm.bus.protocol, bits[servo_id] & 0xFF)
+                    cause = f"reports {error}: fix that, then switch the arm's power off and on"
+                words.append(f"{name} (servo {servo_id} on {arm.port.path}) {cause}")
         return words
 
     def torque_off(self) -> None:
@@ -322,16 +333,6 @@ def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _cause(arm: ConnectedArm, bits: int) -> str:
-    """Say why a servo with these status bits doesn't hold."""
-    if bits & NO_REPLY:
-        return "doesn't answer: check its cable and the arm's power"
-    if bits & 0xFF:
-        error = describe_error(arm.bus.protocol, bits & 0xFF)
-        return f"reports {error}: fix that, then switch the arm's power off and on"
-    return "doesn't take torque"
-
-
 def _within_model(
     limits_rad: FloatArray, joint_names: Sequence[str], robot_type: str
 ) -> FloatArray:
@@ -349,3 +350,106 @@ def _within_model(
             if low < high:
                 out[k] = low, high
     return out
+
+
+class WrappedLeader:
+    """A leader around a servo arm; sub-classes say what it does beside leading.
+
+    Args:
+        leader: the arm, connected.
+    """
+
+    def __init__(self, leader: ServoLeader) -> None:
+        self._leader = leader
+
+    @property
+    def servo_joints(self) -> tuple[str, ...]:
+        """The joints whose servos report in `LeaderSample.state`, in its order."""
+        return self._leader.servo_joints
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Paths of the serial ports."""
+        return self._leader.ports
+
+    def done(self) -> bool:
+        """A person never has nothing more to ask for."""
+        return self._leader.done()
+
+    def faults(self) -> dict[str, dict[str, int]]:
+        """Return what went wrong so far on its buses, as `ServoLeader.faults`."""
+        return self._leader.faults()
+
+    def fault_counts(self) -> dict[str, int]:
+        """Return what went wrong so far on its buses, kind to count."""
+        return self._leader.fault_counts()
+
+
+class BusGroup:
+    """Reads all its buses in one exchange; each reading is handed out once.
+
+    The follower's turn reads everybody, so that the leader, asked a moment later, finds its
+    reading made. A leader that is asked alone reads its own buses.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.buses: list[ServoBus] = []
+        self.held = _Patience()
+        """Keeps other threads off the buses for a `with` block."""
+        self._made: dict[ServoBus, tuple[float, BusState]] = {}
+
+    def add(self, buses: Sequence[ServoBus]) -> None:
+        """Read these buses too."""
+        with self.held:
+            self.buses += buses
+
+    def remove(self, buses: Sequence[ServoBus]) -> None:
+        """Stop reading these."""
+        with self.held:
+            self.buses = [bus for bus in self.buses if bus not in buses]
+
+    def read(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
+        """Read every bus of the group; return when, and what `buses` say."""
+        with self.held:
+            return self._read(self.buses, buses)
+
+    def take(self, buses: Sequence[ServoBus]) -> tuple[float, list[BusState]]:
+        """Return what the group's last exchange read of `buses`, once; else read them now."""
+        with self.held:
+            made = [self._made.pop(bus, None) for bus in buses]
+            found = [one for one in made if one is not None]
+            if len(found) == len(buses):
+                oldest_s = min(t_s for t_s, _ in found)
+                if self.clock.now_s() - oldest_s <= FRESH_S:
+                    return oldest_s, [state for _, state in found]
+            return self._read(buses, buses)
+
+    def _read(
+        self, asked: Sequence[ServoBus], wanted: Sequence[ServoBus]
+    ) -> tuple[float, list[BusState]]:
+        now_s = self.clock.now_s()
+        states = run([(bus.line, bus.read(now_s)) for bus in asked])
+        self._made = {bus: (now_s, state) for bus, state in zip(asked, states, strict=True)}
+        return now_s, [self._made.pop(bus)[1] for bus in wanted]
+
+    def each(
+        self, buses: Sequence[ServoBus], script: Callable[[ServoBus], Script[Any]]
+    ) -> list[Any]:
+        """Run a script on several buses at once and return their results."""
+        with self.held:
+            return run([(bus.line, script(bus)) for bus in buses])
+
+
+class _Patience:
+    """A lock that isn't waited for without end: torque must go off though a thread died with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire(timeout=LOCK_S)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it was another's all the time
+            self._lock.release()

@@ -133,15 +133,11 @@ def joint_units(bus: Any, robot_type: str) -> JointUnits:
     )
     model = model_of(robot_type)
     if model is not None and GRIPPER in names and percent[names.index(GRIPPER)]:
-        _follow_gripper(units, names.index(GRIPPER), ARM_MODELS[model].gripper_percent_rad)
+        k, (closed_rad, open_rad) = names.index(GRIPPER), ARM_MODELS[model].gripper_percent_rad
+        slope = (open_rad - closed_rad) / (high[k] - low[k])
+        units.rad_per_tick[k] = -slope if flip[k] else slope
+        units.middle_rad[k] = (closed_rad + open_rad) / 2.0
     return units
-
-
-def _follow_gripper(units: JointUnits, k: int, closed_open_rad: tuple[float, float]) -> None:
-    closed_rad, open_rad = closed_open_rad
-    slope = (open_rad - closed_rad) / (units.high_ticks[k] - units.low_ticks[k])
-    units.rad_per_tick[k] = -slope if units.flip[k] else slope
-    units.middle_rad[k] = (closed_rad + open_rad) / 2.0
 
 
 def joined(parts: Sequence[JointUnits], prefixes: Sequence[str]) -> JointUnits:

@@ -11,7 +11,7 @@ settings. It is asked for its torque before it is trusted again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,9 +20,15 @@ import numpy as np
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos import registers as reg
-from gaploop.teleop.servos.exchange import Answers, BusLine, Request, Script
-from gaploop.teleop.servos.faults import BusErrorCounts, ServoFaults
-from gaploop.teleop.servos.frames import Expected, Reply
+from gaploop.teleop.servos.exchange import (
+    Answers,
+    BusErrorCounts,
+    BusLine,
+    Request,
+    Script,
+    ServoFaults,
+)
+from gaploop.teleop.servos.frames import Reply
 from gaploop.teleop.servos.state import BusState, Decoder, encode_goals
 
 PATIENT_TURNS: Final = 20
@@ -56,6 +62,23 @@ _NO_LESS: Final = ("Torque_Limit", "Goal_PWM")
 """What a servo that holds keeps as it was, and what it may cut, but not by half."""
 ALERT_TURNS: Final = 20
 """A known hardware error is read again every so many turns."""
+
+_FORGOTTEN: Final = {
+    reg.Protocol.DYNAMIXEL: (
+        "Velocity_I_Gain",
+        "Velocity_P_Gain",
+        "Position_D_Gain",
+        "Position_I_Gain",
+        "Position_P_Gain",
+        "Goal_PWM",
+        "Goal_Current",
+        "Profile_Acceleration",
+        "Profile_Velocity",
+        "Goal_Position",
+    ),
+    reg.Protocol.FEETECH: ("Acceleration", "Goal_Position", "Goal_Velocity", "Torque_Limit"),
+}
+"""RAM registers that LeRobot's `configure` or a user's set-up may have changed."""
 
 
 class ServoBus:
@@ -168,7 +191,12 @@ class ServoBus:
                 whole = self.line.whole
                 if self.holding and now_s - self._watched_s >= WATCH_S:
                     yield from self._watch(now_s)
-                return self._all_well(whole, now_s)
+                state = self.decoder.decode(whole)
+                self.heard_s = [now_s] * len(self.ids)
+                self._last = state.values
+                for servo_id in self.rebooted:
+                    state.status[self.ids.index(servo_id)] |= REBOOTED
+                return state
             again = [i for i in order if i not in answers and i not in self._silent]
             if not answers and self.line.is_slow:
                 again = []  # they were waited for long enough; more questions make it worse
@@ -176,7 +204,12 @@ class ServoBus:
                 # The first one missing may be the one that silences the others: ask it last.
                 answers |= yield self.ask(self._span, again[1:] + again[:1])
         self._note_silence(order, answers)
-        yield from self._look_after(answers)
+        if self.protocol is reg.Protocol.DYNAMIXEL:
+            alert = [i for i, reply in answers.items() if reply.error & dynamixel.ALERT]
+            if alert or self._errors:
+                yield from self._read_errors(alert)
+        if self._unchecked:
+            yield from self._check_returned()
         if self.holding and now_s - self._watched_s >= WATCH_S:
             yield from self._watch(now_s)
         return self._state(answers, now_s)
@@ -191,23 +224,15 @@ class ServoBus:
         if kind != self._last_kind:
             request = self.ask(self._span, order)
             if at_ease:
-                request = replace(request, expected=self._expected(order))
+                size, is_feetech = self._span.size, self.protocol is reg.Protocol.FEETECH
+                expected = (
+                    feetech.expected(size, order)
+                    if is_feetech
+                    else dynamixel.expected(size, order, self.fast)
+                )
+                request = replace(request, expected=expected)
             self._last_kind, self._last_request = kind, request
         return self._last_request
-
-    def _expected(self, order: tuple[int, ...]) -> Expected:
-        size = self._span.size
-        if self.protocol is reg.Protocol.FEETECH:
-            return feetech.expected(size, order)
-        return dynamixel.expected(size, order, self.fast)
-
-    def _all_well(self, data: bytes, now_s: float) -> BusState:
-        state = self.decoder.decode(data)
-        self.heard_s = [now_s] * len(self.ids)
-        self._last = state.values
-        for servo_id in self.rebooted:
-            state.status[self.ids.index(servo_id)] |= REBOOTED
-        return state
 
     def _order(self) -> tuple[int, ...]:
         if not self._silent:
@@ -229,16 +254,8 @@ class ServoBus:
             elif servo_id in asked or servo_id in self._silent:
                 self._silent[servo_id] = self._silent.get(servo_id, 0) + 1
 
-    def _look_after(self, answers: Answers) -> Script[None]:
-        """Ask servos that raise an alert for its cause, and returned ones whether they hold."""
-        if self.protocol is reg.Protocol.DYNAMIXEL:
-            alert = [i for i, reply in answers.items() if reply.error & dynamixel.ALERT]
-            if alert or self._errors:
-                yield from self._read_errors(alert)
-        if self._unchecked:
-            yield from self._check_returned()
-
     def _read_errors(self, alert: Sequence[int]) -> Script[None]:
+        """Ask servos that raise an alert for its cause."""
         known = {i: self._errors[i] for i in alert if i in self._errors}
         known |= {i: bits for i, bits in self._errors.items() if i in self._silent}
         if len(known) < len(alert) or (alert and self._turn % ALERT_TURNS == 0):
@@ -249,6 +266,7 @@ class ServoBus:
             self._errors[servo_id] = self._errors.get(servo_id, 0) or dynamixel.ALERT
 
     def _check_returned(self) -> Script[None]:
+        """Ask servos that were silent whether they still hold."""
         asked = sorted(self._unchecked)
         answers = yield self.ask(self.register("Torque_Enable"), asked)
         for servo_id, reply in answers.items():
@@ -276,7 +294,13 @@ class ServoBus:
         span = spans[self._watches % len(spans)]
         self._watches += 1
         for servo_id, found in (yield from self._settings_in(span)).items():
-            if servo_id in self.holding and not self._still_holds(servo_id, found):
+            was = {} if self.revive else self._as_held.get(servo_id, {})
+            still_holds = found.get("Torque_Enable", 1) == 1 and all(
+                found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
+                for name in (*_AS_WAS, *_NO_LESS)
+                if name in found and name in was
+            )
+            if servo_id in self.holding and not still_holds:
                 yield from self._lost_hold(servo_id)
 
     def _settings_in(self, span: reg.ServoRegister) -> Script[dict[int, dict[str, int]]]:
@@ -288,25 +312,10 @@ class ServoBus:
             if span.address <= one.address and one.end <= span.end
         ]
         return {
-            servo_id: {
-                name: int.from_bytes(
-                    reply.data[one.address - span.address : one.end - span.address], "little"
-                )
-                for name, one in names
-            }
+            servo_id: {name: one.value_in(reply.data, span.address) for name, one in names}
             for servo_id, reply in answers.items()
             if reply.data
         }
-
-    def _still_holds(self, servo_id: int, found: Mapping[str, int]) -> bool:
-        if found.get("Torque_Enable", 1) != 1:
-            return False
-        was = {} if self.revive else self._as_held.get(servo_id, {})
-        return all(
-            found[name] == was[name] if name in _AS_WAS else 2 * found[name] >= was[name]
-            for name in (*_AS_WAS, *_NO_LESS)
-            if name in found and name in was
-        )
 
     def held_now(self, ids: Iterable[int]) -> Script[None]:
         """Take note that these servos hold from now on, and with which settings."""
@@ -386,8 +395,7 @@ class ServoBus:
 
     def remember(self) -> Script[None]:
         """Read what a servo forgets when it loses power, so that it can be written again."""
-        names = _FORGOTTEN[self.protocol]
-        for name in names:
+        for name in _FORGOTTEN[self.protocol]:
             register = self.register(name)
             wanted = [
                 i
@@ -397,21 +405,3 @@ class ServoBus:
             found = yield from self.collect(register, wanted)
             for servo_id, data in found.items():
                 self.settings.setdefault(servo_id, []).append((register, data))
-
-
-_FORGOTTEN: Final = {
-    reg.Protocol.DYNAMIXEL: (
-        "Velocity_I_Gain",
-        "Velocity_P_Gain",
-        "Position_D_Gain",
-        "Position_I_Gain",
-        "Position_P_Gain",
-        "Goal_PWM",
-        "Goal_Current",
-        "Profile_Acceleration",
-        "Profile_Velocity",
-        "Goal_Position",
-    ),
-    reg.Protocol.FEETECH: ("Acceleration", "Goal_Position", "Goal_Velocity", "Torque_Limit"),
-}
-"""RAM registers that LeRobot's `configure` or a user's set-up may have changed."""

@@ -122,17 +122,6 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, _span(address, size) + id_data)
 
 
-def bulk_read(spans: Iterable[tuple[int, int, int]]) -> bytes:
-    """Ask several servos for different registers: (id, address, size) of each."""
-    params = b"".join(bytes((i,)) + _span(address, size) for i, address, size in spans)
-    return frame(BROADCAST_ID, Instruction.BULK_READ, params)
-
-
-def reboot(servo_id: int) -> bytes:
-    """Restart a servo, which also clears its hardware error."""
-    return frame(servo_id, Instruction.REBOOT)
-
-
 def reply_bytes(size: int) -> int:
     """Length on the wire of one reply with `size` data bytes, without stuffing."""
     return _OVERHEAD + 1 + size

@@ -10,6 +10,8 @@ is and how long, but not what it answers. So it is remembered who still owes an 
 length; an answer like that counts for nothing, and whoever wants the same again meanwhile asks for
 a few bytes more (`BusLine.more_bytes`), whose answer can't be mistaken for it. A late answer that
 is taken for a new one makes a stale position a fresh one, and a torque that was off one that is.
+
+What goes wrong is counted: data, not log lines.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.faults import BusErrorCounts
 from gaploop.teleop.servos.frames import Expected, Frame, Reply
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
@@ -72,6 +73,80 @@ class Request:
     expected: Expected | None = None
     skip: int = 0
     fresh: bool = False
+
+
+@dataclass(slots=True)
+class ServoFaults:
+    """Counts for one servo since its bus was opened.
+
+    Attributes:
+        silent: it was asked and didn't answer in time; counted once until it answers again.
+        corrupt: a packet with its id had a wrong checksum.
+        wrong_size: it answered with another number of bytes than asked for.
+        refused: it answered that it won't.
+        repeated: it answered twice.
+        late: its answer came after its time and counted for nothing.
+        reboots: it was found without the torque or the settings that it had.
+    """
+
+    silent: int = 0
+    corrupt: int = 0
+    wrong_size: int = 0
+    refused: int = 0
+    repeated: int = 0
+    late: int = 0
+    reboots: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them together."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(slots=True)
+class BusErrorCounts:
+    """Counts for one bus since it was opened.
+
+    Attributes:
+        servos: by id.
+        garbage_bytes: bytes that belong to no whole packet.
+        corrupt: packets with a wrong checksum whose id belongs to no servo of the bus.
+        unasked: whole packets that answer nothing that was asked.
+        stale_bytes: bytes that came after their time and were thrown away.
+        timeouts: requests that ended without all their answers, the same ones missing once.
+        io_errors: the port failed: unplugged, or it took nothing; once until something answers.
+    """
+
+    servos: dict[int, ServoFaults] = field(default_factory=dict)
+    garbage_bytes: int = 0
+    corrupt: int = 0
+    unasked: int = 0
+    stale_bytes: int = 0
+    timeouts: int = 0
+    io_errors: int = 0
+
+    def of(self, servo_id: int) -> ServoFaults:
+        """Return the counts of one servo."""
+        return self.servos.setdefault(servo_id, ServoFaults())
+
+    def count_corrupt(self, ids: Iterable[int]) -> None:
+        """Count packets with a wrong checksum under the ids they claim."""
+        for servo_id in ids:
+            if servo_id in self.servos:
+                self.servos[servo_id].corrupt += 1
+            else:
+                self.corrupt += 1
+
+    @property
+    def total(self) -> int:
+        """All of them together; bytes count one each."""
+        own = self.garbage_bytes + self.corrupt + self.unasked + self.stale_bytes
+        return (
+            own
+            + self.timeouts
+            + self.io_errors
+            + sum(servo.total for servo in self.servos.values())
+        )
 
 
 class BusLine:
@@ -135,8 +210,15 @@ class BusLine:
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
         expected = self._expect(request)
-        if self.owed:
-            self._recall(request)
+        if self.owed:  # which late answers would be taken for this request's?
+            now_s = time.monotonic()
+            self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
+            self._foreign = {
+                key
+                for key, (sent_s, packet) in self.owed.items()
+                if (request.fresh or packet != request.packet)
+                and self._heard_s.get(key[0], -math.inf) < sent_s
+            }
         if not request.packet:
             self.deadline_s = 0.0
             return
@@ -178,17 +260,6 @@ class BusLine:
                     best, best_s = more, newest_s
         return best if owed else 0
 
-    def _recall(self, request: Request) -> None:
-        """Find out which late answers would be taken for this request's."""
-        now_s = time.monotonic()
-        self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
-        self._foreign = {
-            key
-            for key, (sent_s, packet) in self.owed.items()
-            if (request.fresh or packet != request.packet)
-            and self._heard_s.get(key[0], -math.inf) < sent_s
-        }
-
     def _expect(self, request: Request) -> int:
         """Prepare the parser; return how many bytes the answers take."""
         asked, parser = len(request.ids), self.parser
@@ -225,8 +296,9 @@ class BusLine:
             self._take(self.parser.feed(data))
         else:
             self.parser.accept(len(data))
-        if self.complete:
-            self._learn()
+        if self.complete:  # follow how long answers usually take, so that waiting fits the adapter
+            took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
+            self.reply_s += 0.05 * (took_s - self.reply_s)
 
     def _fail(self) -> None:
         """The port failed: that ends the request, and counts once until an answer comes."""
@@ -305,11 +377,6 @@ class BusLine:
     def _wait_longer(self) -> None:
         """Something came too late: an adapter that always is would else never be heard."""
         self.reply_s = min(1.5 * self.reply_s, MAX_WAIT_S / _PATIENCE)
-
-    def _learn(self) -> None:
-        """Follow how long answers usually take, so that waiting fits the adapter."""
-        took_s = max(time.monotonic() - self._sent_s - self._wire_s, 0.0)
-        self.reply_s += 0.05 * (took_s - self.reply_s)
 
 
 def run(scripts: Sequence[tuple[BusLine, Script[Any]]]) -> list[Any]:

@@ -7,20 +7,26 @@ its driver for low latency, because an FTDI adapter otherwise keeps replies for 
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import os
 import select
+import stat
 import time
+from pathlib import Path
+from typing import Final
 
 import serial
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.servos.port_errors import busy_error, open_error, other_holder
 
-BITS_PER_BYTE = 10
+BITS_PER_BYTE: Final = 10
 """8 data bits, one start and one stop bit."""
-WRITE_TIMEOUT_S = 0.05
+WRITE_TIMEOUT_S: Final = 0.05
 """A driver that takes no bytes for this long is broken: a whole request takes 1 ms [s]."""
+_PATTERNS: Final = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/tty.usb*", "/dev/cu.usb*")
+_BUSY: Final = (errno.EBUSY, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class SerialPort:
@@ -70,15 +76,13 @@ class SerialPort:
         except platform_calls.TERMINAL_ERRORS as error:  # SerialException is an OSError
             raise open_error(self.path, error) from error
         self._serial, self._fd = device, device.fileno()
-        if not os.path.realpath(self.path).startswith("/dev/pts/"):
-            self._claim(device)
-
-    def _claim(self, device: serial.Serial) -> None:
-        """Keep others out who don't ask for the lock, and notice those that are in already."""
-        holder = other_holder(self.path)
-        if holder:
+        if os.path.realpath(self.path).startswith("/dev/pts/"):
+            return
+        # Keep others out who don't ask for the lock, and notice those that are in already.
+        held = port_holder(self.path)
+        if held is not None:
             self.close()
-            raise busy_error(self.path, holder)
+            raise _busy_error(self.path, f"process {held[0]} ({held[1]})")
         platform_calls.claim_terminal(self._fd)
         with contextlib.suppress(OSError, ValueError, NotImplementedError, AttributeError):
             device.set_low_latency_mode(True)
@@ -153,3 +157,117 @@ class SerialPort:
             self._readable = select.poll()
             self._readable.register(self.fileno(), select.POLLIN)
         return bool(self._readable.poll(max(timeout_s, 0.0) * 1000.0))
+
+
+# --- why one can't be opened --------------------------------------------------------------------
+
+
+def open_error(path: str, error: BaseException) -> DeviceError:
+    """Return the one-line error, with the fix, for a port that `error` kept from opening."""
+    code = getattr(error, "errno", None)
+    if not code:  # pyserial keeps it nowhere but in its message
+        _, _, rest = str(error).partition("[Errno ")
+        digits = rest.partition("]")[0]
+        code = int(digits) if digits.isdigit() else None
+    if code == errno.ENOENT or not os.path.exists(path):
+        there = sorted(found for pattern in _PATTERNS for found in glob.glob(pattern))
+        ports = f"Ports there are: {', '.join(there)}." if there else "No serial port is there."
+        return DeviceError(
+            f"No serial port {path!r}. {ports} Is the arm's USB cable in? lerobot-find-port says "
+            "which port is which."
+        )
+    if code in (errno.EACCES, errno.EPERM):
+        group = platform_calls.group_name(os.stat(path).st_gid)
+        group = "dialout" if group in ("", "root") else group
+        return DeviceError(
+            f"No permission to open {path}. Run: sudo usermod -aG {group} $USER, then log out and "
+            "in again."
+        )
+    if code in _BUSY or "exclusively lock" in str(error):
+        held = port_holder(path, or_self=True)
+        if held is None:
+            return _busy_error(path, "")
+        if held[0] == os.getpid():
+            return _busy_error(path, "this very command: was the same port given twice?")
+        return _busy_error(path, f"process {held[0]} ({held[1]})")
+    reason = os.strerror(code) if code else str(error)
+    return DeviceError(f"{path} can't be used as a serial port: {reason}.")
+
+
+def _busy_error(path: str, holder: str) -> DeviceError:
+    by = f" by {holder}" if holder else ""
+    return DeviceError(f"{path} is in use{by}. Stop that first: a servo bus takes one program.")
+
+
+def permission_fix(path: str, gid: int) -> str:
+    """Return the command by which the user may open a device that belongs to group `gid`."""
+    group = platform_calls.group_name(gid)
+    if group in ("", "root"):
+        return f"sudo chmod a+rw {path} (or add a udev rule that gives it to group dialout)"
+    return f"sudo usermod -aG {group} $USER, then log in again"
+
+
+def port_holder(
+    path: str, root: Path = Path("/"), *, or_self: bool = False
+) -> tuple[int, str] | None:
+    """Return process id and name of another program that has a device open, if one can be seen.
+
+    A program that holds both ends of a pseudo-terminal is the emulated device itself, and doesn't
+    count. Sees what /proc shows this user; nothing where there is no /proc.
+
+    Args:
+        path: the device.
+        root: where `/proc` is looked for.
+        or_self: this very process counts too, where no other has it open.
+    """
+    try:
+        wanted = os.stat(path)
+        processes = [p for p in (root / "proc").iterdir() if p.name.isdigit()]
+    except OSError:
+        return None
+    own = str(os.getpid())
+    for process in sorted(processes, key=lambda found: found.name == own):  # this one last
+        opened: list[Path] = []
+        if process.name != own or or_self:
+            with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+                opened = list((process / "fd").iterdir())
+        if any(_is_same(link, wanted) for link in opened) and (
+            process.name == own or not _has_other_end(path, opened)
+        ):
+            return int(process.name), _program(process)
+    return None
+
+
+def _is_same(link: Path, wanted: os.stat_result) -> bool:
+    """Say whether an open file is the device, by whichever of its names it was opened."""
+    try:
+        found = os.stat(link)
+    except OSError:
+        return False
+    if stat.S_ISCHR(found.st_mode) and stat.S_ISCHR(wanted.st_mode):
+        return found.st_rdev == wanted.st_rdev
+    return os.path.samestat(found, wanted)
+
+
+def _has_other_end(path: str, opened: list[Path]) -> bool:
+    """Say whether one of a process's open files is the other end of a pseudo-terminal."""
+    wanted = f"tty-index:\t{Path(os.path.realpath(path)).name}"
+    for link in opened:
+        with contextlib.suppress(OSError):
+            if os.readlink(link).endswith("/ptmx"):
+                info = link.parent.parent / "fdinfo" / link.name
+                if wanted in info.read_text().splitlines():
+                    return True
+    return False
+
+
+def _program(process: Path) -> str:
+    """Return what a process runs: its script, where that is Python's."""
+    with contextlib.suppress(OSError):
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        names = [Path(word).name for word in words[:2] if word]
+        if names:
+            return names[1] if names[0].startswith("python") and len(names) > 1 else names[0]
+    with contextlib.suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return "a program that has ended"

@@ -13,22 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gaploop.core.arms import ARMS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, Protocol
 
 WHOLE_TURN_TICKS: Final = 3900
 """A range this wide is a whole turn: no joint of these arms with an end stop comes near it."""
-FULL_TURN: Final[Mapping[str, frozenset[str] | None]] = {
-    "so100": frozenset({"wrist_roll"}),
-    "so101": frozenset({"wrist_roll"}),
-    "so": frozenset({"wrist_roll"}),
-    "lekiwi": frozenset(
-        {"arm_wrist_roll", "base_left_wheel", "base_back_wheel", "base_right_wheel"}
-    ),
-    "koch": frozenset({"shoulder_pan", "wrist_roll"}),
-    "omx": None,
-}
-"""Joints that LeRobot calibrates to a whole turn, by the first word of the arm's type; None:
-all."""
+_LEKIWI_FULL_TURN: Final = frozenset(
+    {"arm_wrist_roll", "base_left_wheel", "base_back_wheel", "base_right_wheel"}
+)
 FEETECH_MOST: Final = 2047
 """Feetech keeps a homing offset in 11 bits and a sign; LeRobot's half-turn homing may want more."""
 DYNAMIXEL_MOST: Final = 1_044_479
@@ -75,10 +67,12 @@ def turns_freely(arm: str, joint: str) -> bool:
         joint: the motor's name.
     """
     kind = arm.partition("_")[0]
-    if kind not in FULL_TURN:
-        return True
-    free = FULL_TURN[kind]
-    return free is None or joint in free
+    if kind == "lekiwi":
+        return joint in _LEKIWI_FULL_TURN
+    for known in ARMS.values():
+        if kind != "bi" and kind in {t.partition("_")[0] for t in known.robot_types}:
+            return known.full_turn is None or joint in known.full_turn
+    return True
 
 
 def unusable(

@@ -41,6 +41,11 @@ class ServoRegister:
         """Address of the byte after it."""
         return self.address + self.size
 
+    def value_in(self, data: bytes, start: int) -> int:
+        """Return its value, unsigned, in bytes that were read from address `start` on."""
+        place = self.address - start
+        return int.from_bytes(data[place : place + self.size], "little")
+
 
 DYNAMIXEL: Final[Mapping[str, ServoRegister]] = {
     "Model_Number": ServoRegister(0, 2),
@@ -115,6 +120,9 @@ STATE_SPAN: Final[Mapping[Protocol, ServoRegister]] = {
     Protocol.FEETECH: ServoRegister(56, 15),
 }
 """The registers that hold all of a servo's state but, on a Dynamixel, its hardware error."""
+
+IDENTITY_SPAN: Final = ServoRegister(0, 7)
+"""The registers of either maker that hold firmware and model number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +205,19 @@ def describe_error(protocol: Protocol, bits: int) -> str:
     words = [name for bit, name in names.items() if bits & bit]
     unknown = bits & ~sum(names)
     return ", ".join(words + ([f"0x{unknown:02x}"] if unknown else [])) or "none"
+
+
+def read_identity(protocol: Protocol, data: bytes) -> tuple[int, str]:
+    """Return model number and firmware version, such as `3.10`, from `IDENTITY_SPAN`'s bytes."""
+    table = TABLES[protocol]
+    names: tuple[str, ...] = ("Firmware_Version",)
+    if protocol is Protocol.FEETECH:
+        names = ("Firmware_Major_Version", "Firmware_Minor_Version")
+    firmware = ".".join(str(table[name].value_in(data, 0)) for name in names)
+    return table["Model_Number"].value_in(data, 0), firmware
+
+
+def read_supply_v(protocol: Protocol, data: bytes) -> float:
+    """Return the supply voltage [V] from `STATE_SPAN`'s bytes."""
+    name = "Present_Voltage" if protocol is Protocol.FEETECH else "Present_Input_Voltage"
+    return VOLTAGE_STEP_V * TABLES[protocol][name].value_in(data, STATE_SPAN[protocol].address)

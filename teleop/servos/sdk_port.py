@@ -61,14 +61,6 @@ class PollPortHandler:
         """Throw away what has come in: it answers no request that is about to be sent."""
         self.port.discard()
 
-    def setPortName(self, port_name: str) -> None:
-        """Name the port that is opened next."""
-        self.port.path = port_name
-
-    def getPortName(self) -> str:
-        """Return the port's path."""
-        return self.port.path
-
     def setBaudRate(self, baudrate: int) -> bool:
         """Change the speed [bit/s]; say whether the driver takes it."""
         try:
@@ -80,10 +72,6 @@ class PollPortHandler:
     def getBaudRate(self) -> int:
         """Return bits per second."""
         return self.port.baud
-
-    def getBytesAvailable(self) -> int:
-        """Say whether there is something to read."""
-        return int(self.port.wait(0.0))
 
     def readPort(self, length: int) -> bytes:
         """Return up to `length` bytes, waiting for the first as long as the packet may take."""
@@ -124,11 +112,3 @@ class PollPortHandler:
     def getTimeSinceStart(self) -> float:
         """Return how long has been waited [ms]."""
         return self.getCurrentTime() - self.packet_start_time
-
-    def setupPort(self, cflag_baud: int) -> bool:
-        """Open the port at a speed [bit/s]."""
-        return self.setBaudRate(cflag_baud) and self.openPort()
-
-    def getCFlagBaud(self, baudrate: int) -> int:
-        """Return the speed as the driver takes it [bit/s]."""
-        return baudrate

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
-from gaploop.teleop.servos.faults import ServoFaults
 from gaploop.teleop.servos.frames import MAX_ID
 from gaploop.teleop.servos.registers import (
+    IDENTITY_SPAN,
     STATE_SPAN,
-    TABLES,
-    VOLTAGE_STEP_V,
     Protocol,
     ServoRegister,
+    read_identity,
+    read_supply_v,
 )
 
 TRIES: Final = 3
@@ -25,8 +26,6 @@ PATIENCE_S: Final = 0.05
 """A servo that is there may answer this late on a busy machine [s]; one that isn't costs it."""
 LATE_S: Final = 0.5
 """Where answers came late: how long the bus is left alone, and then each answer waited for [s]."""
-_HEAD: Final = ServoRegister(0, 7)
-"""Firmware and model number of either maker."""
 _NOBODY: Final = 0xFD
 """Waiting for a servo that isn't there lets a second answer to the same id be heard."""
 
@@ -47,7 +46,7 @@ class ServoReply:
     model_number: int | None
     firmware: str = ""
     doubled: bool = False
-    voltage_v: float = float("nan")
+    voltage_v: float = math.nan
 
 
 def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
@@ -56,13 +55,14 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
     A machine that stalls hears answers after their time, which looks like a servo that is missing
     and like two that talk at once. So who is in doubt is asked again where anything came late.
     """
-    before = _unexpected(line)
+    before = _noise(line, *line.faults.servos) + line.faults.stale_bytes
     seen = {servo_id: _look(line, servo_id, PATIENCE_S) for servo_id in ids}
     doubtful = [i for i, servo in seen.items() if servo.doubled or servo.model_number is None]
     if doubtful:
         time.sleep(LATE_S)
-        _hear(line)
-        if _unexpected(line) > before:
+        with contextlib.suppress(OSError):  # unplugged: nothing comes
+            line.faults.stale_bytes += line.port.discard()
+        if _noise(line, *line.faults.servos) + line.faults.stale_bytes > before:
             seen |= {servo_id: _look(line, servo_id, LATE_S) for servo_id in doubtful}
     return seen
 
@@ -80,8 +80,11 @@ def present(line: BusLine, ids: Iterable[int] = range(1, 21)) -> list[int]:
 
 
 def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
-    before = _noise(line, servo_id)
-    head = _patient(line, servo_id, _HEAD, wait_s)
+    before, head = _noise(line, servo_id), b""
+    for _ in range(TRIES):
+        (head,) = run([(line, _read(line, servo_id, IDENTITY_SPAN, wait_s))])
+        if head:
+            break
     if not head and _noise(line, servo_id) == before:
         return ServoReply(servo_id, None)
     # Noise spoils an answer now and then; two servos that talk at once spoil most of them.
@@ -92,17 +95,9 @@ def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:
         spoiled += _noise(line, servo_id) > before
         state = data or state
     line.faults.servos.pop(_NOBODY, None)
-    doubled = spoiled > TRIES // 2 or not head
-    return ServoReply(servo_id, *_identity(line, head), doubled, _voltage(line, state))
-
-
-def _patient(line: BusLine, servo_id: int, span: ServoRegister, wait_s: float) -> bytes:
-    """Ask until there is an answer, a few times."""
-    for _ in range(TRIES):
-        (data,) = run([(line, _read(line, servo_id, span, wait_s))])
-        if data:
-            return bytes(data)
-    return b""
+    number, firmware = read_identity(line.protocol, head) if head else (None, "")
+    supply_v = read_supply_v(line.protocol, state) if state else math.nan
+    return ServoReply(servo_id, number, firmware, spoiled > TRIES // 2 or not head, supply_v)
 
 
 def _read(
@@ -116,48 +111,8 @@ def _read(
     return answers[servo_id].data if servo_id in answers else b""
 
 
-def _noise(line: BusLine, servo_id: int) -> int:
-    faults, of = line.faults, line.faults.of(servo_id)
-    return _spoiled(of) + faults.corrupt + faults.garbage_bytes + faults.unasked
-
-
-def _hear(line: BusLine) -> None:
-    """Count what has come after its time."""
-    with contextlib.suppress(OSError):  # unplugged: nothing comes
-        line.faults.stale_bytes += line.port.discard()
-
-
-def _unexpected(line: BusLine) -> int:
+def _noise(line: BusLine, *ids: int) -> int:
+    """Return how often these servos' answers were spoiled, and how much came that is nobody's."""
     faults = line.faults
-    spoiled = sum(map(_spoiled, faults.servos.values()))
-    return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked + faults.stale_bytes
-
-
-def _spoiled(of: ServoFaults) -> int:
-    return of.corrupt + of.repeated + of.wrong_size
-
-
-def _identity(line: BusLine, head: bytes) -> tuple[int | None, str]:
-    if not head:
-        return None, ""
-    table = TABLES[line.protocol]
-    names: Sequence[str] = ("Firmware_Version",)
-    if line.protocol is Protocol.FEETECH:
-        names = ("Firmware_Major_Version", "Firmware_Minor_Version")
-    firmware = ".".join(str(_at(table[name], head, 0)) for name in names)
-    return _at(table["Model_Number"], head, 0), firmware
-
-
-def _voltage(line: BusLine, state: bytes) -> float:
-    if not state:
-        return float("nan")
-    feetech_bus = line.protocol is Protocol.FEETECH
-    name = "Present_Voltage" if feetech_bus else "Present_Input_Voltage"
-    return VOLTAGE_STEP_V * _at(
-        TABLES[line.protocol][name], state, STATE_SPAN[line.protocol].address
-    )
-
-
-def _at(register: ServoRegister, data: bytes, start: int) -> int:
-    place = register.address - start
-    return int.from_bytes(data[place : place + register.size], "little")
+    spoiled = sum(of.corrupt + of.repeated + of.wrong_size for of in map(faults.of, ids))
+    return spoiled + faults.corrupt + faults.garbage_bytes + faults.unasked

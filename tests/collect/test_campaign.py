@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.collect import campaign_log
-from gaploop.collect.campaign import BLOCK_TAKES, Quota, campaign, changed, in_blocks, plan_quotas
-from gaploop.collect.campaign_log import campaign_progress
+from gaploop.collect.campaign import (
+    BLOCK_TAKES,
+    Quota,
+    campaign,
+    campaign_progress,
+    changed,
+    in_blocks,
+    plan_quotas,
+    still_missing,
+)
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.setup_words import change_words, sketch_image, sketch_text, words
 from gaploop.core import labels
@@ -68,7 +75,7 @@ def test_what_is_left_after_any_number_of_takes_is_the_rest_of_the_order(
     order = in_blocks(asked, str(seed))
     takes = flat(order)
     done = data.draw(st.integers(0, len(takes)))
-    lacking = campaign_log.missing(in_blocks(asked, str(seed)), Counter(takes[:done]))
+    lacking = still_missing(in_blocks(asked, str(seed)), Counter(takes[:done]))
     rest = [q.key for n, q in zip(lacking, order, strict=True) for _ in range(n)]
     assert rest == takes[done:]
 
@@ -80,7 +87,7 @@ def test_whatever_has_been_recorded_the_rest_is_what_is_missing(
     have = Counter({q.key: extra.get(n, 0) for n, q in enumerate(asked)})
     order = in_blocks(asked, "x")
     left = Counter[str]()
-    for n, quota in zip(campaign_log.missing(order, have), order, strict=True):
+    for n, quota in zip(still_missing(order, have), order, strict=True):
         left[quota.key] += n
     assert all(left[q.key] == max(0, q.takes - have[q.key]) for q in asked)
 

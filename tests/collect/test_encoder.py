@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from gaploop.collect import encoder as encoder_module
 from gaploop.collect import encoder_main
 from gaploop.collect.encoder import Closed, Encoder
-from gaploop.collect.encoder_main import EncodingPace
+from gaploop.collect.encoder_main import LEAST_SLOTS, MOST_BYTES, SLACK_S, EncodingPace, Ring
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.recovery import recover
-from gaploop.collect.ring import LEAST_SLOTS, MOST_BYTES, SLACK_S, Ring
 from gaploop.collect.video_stream import VideoStream
 from gaploop.core.errors import DeviceError
 from gaploop.core.files import uuid7

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.collect.imports.csv_log import read_csv_takes
-from gaploop.collect.imports.csv_mapping import CsvMapping, load_mapping
+from gaploop.collect.imports.csv_log import CsvMapping, load_mapping, read_csv_takes
 from gaploop.collect.imports.takes import import_uid
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal

@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.collect.intervention import EASE_S, SHRINK, Driver, Offset, SharedLeader
+from gaploop.collect.intervention import (
+    EASE_S,
+    SHRINK,
+    Driver,
+    Offset,
+    OnMotion,
+    OnStall,
+    SharedLeader,
+    Wish,
+)
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.take_over import OnMotion, OnStall, Wish
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, Observation

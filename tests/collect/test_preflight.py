@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gaploop.collect.preflight import FILE, Checked, check_speed, missing, write_record
-from gaploop.collect.speed_ramp import SpeedRamp
+from gaploop.collect.rollout import SpeedRamp
 from gaploop.core.vocabulary import Domain
-from gaploop.teleop.preflight.item import Result
+from gaploop.teleop.checks.result import Level
 
 NOW = Checked("sha256:p", "so101_follower white")
 
@@ -22,7 +22,7 @@ def test_what_was_checked_counts_for_that_policy_on_that_arm(tmp_path: Path) -> 
     other = Checked("sha256:q", NOW.robot)
     assert "another policy" in missing(tmp_path / "journal", other)
     write_record(tmp_path / "journal", NOW, False, {"items": []})
-    assert "has to be mended" in missing(tmp_path / "journal", NOW)
+    assert "has to be fixed" in missing(tmp_path / "journal", NOW)
 
 
 def test_an_old_or_damaged_record_doesnt_count(tmp_path: Path) -> None:
@@ -36,11 +36,11 @@ def test_an_old_or_damaged_record_doesnt_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "domain", "result"),
-    [(None, Domain.REAL, Result.OK), (0.3, Domain.REAL, Result.OK),
-     (1.0, Domain.REAL, Result.FAIL), (1.0, Domain.SIM, Result.OK)],
+    ("fixed", "domain", "level"),
+    [(None, Domain.REAL, Level.OK), (0.3, Domain.REAL, Level.OK),
+     (1.0, Domain.REAL, Level.FAIL), (1.0, Domain.SIM, Level.OK)],
 )  # fmt: skip
 def test_full_speed_from_the_first_attempt_is_refused_on_an_arm(
-    tmp_path: Path, fixed: float | None, domain: Domain, result: Result
+    tmp_path: Path, fixed: float | None, domain: Domain, level: Level
 ) -> None:
-    assert check_speed(SpeedRamp(tmp_path, "p", fixed), domain).result is result
+    assert check_speed(SpeedRamp(tmp_path, "p", fixed), domain).level is level

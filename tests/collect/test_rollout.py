@@ -11,9 +11,15 @@ import pytest
 from gaploop.collect.intervention import SharedLeader
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
-from gaploop.collect.rollout import Attempts, RolloutNote, Rollouts, spans
+from gaploop.collect.rollout import (
+    FILE,
+    SUCCESSES,
+    Attempts,
+    RolloutNote,
+    Rollouts,
+    SpeedRamp,
+)
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
-from gaploop.collect.speed_ramp import FILE, SUCCESSES, SpeedRamp
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.types import CameraFrame, FloatArray, Observation
@@ -144,8 +150,3 @@ def test_a_count_that_cannot_be_written_ends_no_session(
     ramp.succeeded({"a"})
     assert ramp.scale == pytest.approx(0.145)
     assert "successes can't be written" in caplog.text
-
-
-def test_spans_are_the_stretches_that_a_person_drove() -> None:
-    assert spans([]) == []
-    assert spans([True, False, True, True]) == [(0, 1), (2, 4)]

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaploop.collect.frame_row import FrameRow
-from gaploop.collect.journal import JournalWriter
+from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.withdrawal import withdraw
 from gaploop.core import consent_store, journal_format, labels
 from gaploop.core.consent import Place, Use, new_id, today

@@ -22,9 +22,9 @@ import pytest
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
-from gaploop.datasets.repair.names import RepairDraft
+from gaploop.datasets.repair.description import RepairDraft
 from gaploop.datasets.repair.videos import Camera, places, read_cameras
-from gaploop.datasets.video_index import VideoIndex
+from gaploop.datasets.video import VideoIndex
 
 ALL = {**damage.DAMAGES, **damage.VIDEO_DAMAGES}
 EPISODES, FRAMES = 4, 12

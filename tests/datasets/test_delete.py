@@ -15,7 +15,7 @@ from gaploop.core.journal_format import TRUTH, append_truth
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.delete import delete_takes
+from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.datasets.telemetry_zarr import telemetry_path

@@ -30,9 +30,15 @@ from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice, plan_split
-from gaploop.datasets.edit.merge import plan_merge
-from gaploop.datasets.edit.pieces import DatasetPiece
+from gaploop.datasets.edit.actions import (
+    EditRules,
+    carry_out,
+    opened,
+    plan_choice,
+    plan_merge,
+    plan_split,
+)
+from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.edit.splits import by_field
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes

@@ -14,8 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.video import VideoRange, VideoWriter
-from gaploop.datasets.video_encode import encode_part
+from gaploop.datasets.video import VideoRange, VideoWriter, encode_part
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]

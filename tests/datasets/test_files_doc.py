@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.collect.imports.csv_mapping import load_mapping
+from gaploop.collect.imports.csv_log import load_mapping
 from gaploop.core.labels import LabelEvent
 from gaploop.core.plan import load_plan
 from gaploop.core.station import load_station

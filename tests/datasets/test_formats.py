@@ -26,10 +26,9 @@ from gaploop.datasets import columns, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.formats import registry
+from gaploop.datasets.formats.dataset import open_dataset, write_dataset
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset, guess
-from gaploop.datasets.formats.sink import write_dataset
-from gaploop.datasets.formats.source import open_dataset
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.lerobot_publish import publish, publish_takes
 from gaploop.datasets.lerobot_read import read_takes

@@ -21,10 +21,10 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.formats.mcap_read import read_mcap
+from gaploop.datasets.formats.dataset import write_dataset
+from gaploop.datasets.formats.mcap import read_mcap
 from gaploop.datasets.formats.model import ForeignRecording, ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, guess
-from gaploop.datasets.formats.sink import write_dataset
 from gaploop.datasets.layout import read_info
 from gaploop.datasets.lerobot_read import read_takes
 from gaploop.scripts.cli import main

@@ -22,10 +22,18 @@ from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.differences import profile, require_trainable_together
-from gaploop.datasets.harmonise.pose import POSE, ToTool
-from gaploop.datasets.harmonise.rate import between, chosen_rows
+from gaploop.datasets.harmonise.lerobot_harmonise import between, chosen_rows
 from gaploop.datasets.harmonise.spec import parse_spec
-from gaploop.datasets.harmonise.steps import JointChange, JointMapping, Order, Step, Units, Vector
+from gaploop.datasets.harmonise.steps import (
+    POSE,
+    JointChange,
+    JointMapping,
+    Order,
+    Step,
+    ToTool,
+    Units,
+    Vector,
+)
 from gaploop.datasets.layout import LABELS, TELEMETRY, read_episodes, read_info
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.scripts import cli

@@ -14,8 +14,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish
-from gaploop.datasets.mixing.report import describe
-from gaploop.datasets.mixing.sources import OpenMixture, open_mixture
+from gaploop.datasets.mixing.sources import OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.scripts import cli
 

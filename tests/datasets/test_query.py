@@ -13,8 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets.columns import EPISODE_COLUMNS, default_row
-from gaploop.datasets.labels.query import matching, where
-from gaploop.datasets.labels.query_fields import FIELDS, Facts
+from gaploop.datasets.labels.query import FIELDS, Facts, matching, where
 from gaploop.datasets.layout import EpisodeRow
 
 

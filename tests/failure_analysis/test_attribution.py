@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from benchmarks.corpus import fit
+from benchmarks.corpus.fit import LabelledFailures, targets
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.labels import LabelEvent
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode, GapDimension
-from gaploop.failure_analysis.attribution import calibrate, features, fit
-from gaploop.failure_analysis.attribution.labelled import LabelledFailures, targets
+from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import (
     CAUSES,
     FIRST,
@@ -30,16 +31,17 @@ from gaploop.failure_analysis.attribution.model import (
     Pairs,
     Thresholds,
     candidates,
-    doubted,
     load_model,
     named,
-    save_model,
     shipped_model,
-    softmax,
     together,
 )
 from gaploop.failure_analysis.attribution.posterior import attribute
-from gaploop.failure_analysis.attribution.station_labels import engineers_say
+from gaploop.failure_analysis.attribution.station_labels import (
+    LEAST_LABELS,
+    engineer_labels,
+    recalibrated,
+)
 from gaploop.failure_analysis.diagnosis import diagnose
 from gaploop.failure_analysis.reference import Reference, UsualValue
 from gaploop.failure_analysis.signals.registry import TakeSignals, registry
@@ -140,7 +142,7 @@ def test_shares_sum_to_one_whatever_is_measured(z: dict[str, float]) -> None:
 def test_without_data_the_model_is_the_rules(signal: str, side: float, cause: GapDimension) -> None:
     found = attribute(measured(**{signal: side}), USUAL, FailureMode.TIMEOUT, plain_model())
     assert found.named == (cause,)
-    assert found.seen[0].signal == signal
+    assert found.evidence[0].signal == signal
 
 
 def test_evidence_for_two_dimensions_names_both() -> None:
@@ -204,99 +206,6 @@ def test_own_evidence_never_speaks_against_its_dimension() -> None:
     assert weights[cause, features.names().index("left.actuator_response")] >= 0.0
 
 
-def test_left_out_predictions_never_saw_their_mechanism_or_task() -> None:
-    groups = tuple(frozenset({g}) for g in "aabbccdd")
-    tasks = ("x", "y") * 4
-    data = labelled(np.arange(8.0)[:, None], np.full((8, 10), 0.1), groups, tasks)
-    seen: list[LabelledFailures] = []
-
-    def spy(train: LabelledFailures):  # type: ignore[no-untyped-def]
-        seen.append(train)
-        return lambda rows: np.full((len(rows), 10), train.rows.sum())
-
-    logits = fit.left_out(data, spy)
-    assert len(seen) == 8
-    for n, (group, task) in enumerate(zip(groups, tasks, strict=True)):
-        allowed = [k for k in range(8) if not groups[k] & group and tasks[k] != task]
-        assert logits[n, 0] == sum(allowed)
-
-
-def test_mixtures_stay_out_of_fits_for_either_of_their_mechanisms() -> None:
-    groups = (frozenset("a"), frozenset("b"), frozenset("ab"), frozenset("c"))
-    data = labelled(np.arange(4.0)[:, None], np.full((4, 10), 0.1), groups, ("x",) * 4)
-    totals = fit.left_out(
-        data, lambda train: lambda rows: np.full((len(rows), 10), train.rows.sum())
-    )
-    assert totals[0, 0] == 1.0 + 3.0
-    assert totals[2, 0] == 3.0
-
-
-def test_conformal_sets_cover_every_cause_as_stated() -> None:
-    """Within each cause, fresh draws are covered as stated; a rare cause is in every set."""
-    rng = np.random.default_rng(0)
-
-    def draw(n: int) -> tuple[FloatArray, LabelledFailures]:
-        p = rng.dirichlet(np.full(10, 0.4), n)
-        truth = [int(rng.choice(10, p=row)) for row in p]
-        return p, labelled(np.empty((n, 0)), np.eye(10)[truth])
-
-    p, data = draw(3000)
-    cuts = calibrate.conformal_cuts(p, data)
-    fresh, other = draw(4000)
-    truth = other.targets.argmax(axis=1)
-    inside = np.array([CAUSES[t] in candidates(s, cuts) for s, t in zip(fresh, truth, strict=True)])
-    assert min(inside[truth == c].mean() for c in range(10)) >= 0.85
-    few, rare = draw(3)
-    assert set(candidates(fresh[0], calibrate.conformal_cuts(few, rare))) == set(CAUSES)
-
-
-def drawn(logits: FloatArray, doubt: float = 0.0, seed: int = 1) -> LabelledFailures:
-    """Causes drawn as often as these logits say."""
-    rng = np.random.default_rng(seed)
-    p = doubted(softmax(logits), (doubt,) * 10)
-    of = np.eye(10)[[int(rng.choice(10, p=row)) for row in p]]
-    return labelled(np.empty((len(logits), 0)), of)
-
-
-def test_calibration_mends_overconfidence() -> None:
-    true = np.random.default_rng(2).normal(0.0, 2.0, (3000, 10))
-    temperature, doubt = calibrate.calibration(3.0 * true, drawn(true))
-    assert temperature == pytest.approx(3.0, rel=0.1)
-    assert max(doubt) < 0.05
-
-
-def test_doubt_is_found_where_sure_evidence_is_wrong_at_times() -> None:
-    sure = np.random.default_rng(2).normal(0.0, 6.0, (4000, 10))
-    _, doubt = calibrate.calibration(sure, drawn(sure, 0.2))
-    assert doubt == pytest.approx((0.2,) * 10, abs=0.06)
-
-
-def test_what_two_causes_are_worth_is_found_again() -> None:
-    rng = np.random.default_rng(3)
-    logits, true = rng.normal(0.0, 2.0, (4000, 10)), Pairs(0.7, 0.6, -1.5)
-    placed = rng.exponential(3.0, 4000) * (rng.random(4000) < 0.3)
-    sets = together(logits, placed, true)
-    which = np.array([int(rng.choice(46, p=row)) for row in sets])
-    of = np.zeros((4000, 10))
-    for row, k in zip(of, which, strict=True):
-        row[[k] if k < 10 else [FIRST[k - 10], SECOND[k - 10]]] = 1.0 if k < 10 else 0.5
-    data = labelled(np.empty((4000, 0)), of)
-    assert (calibrate.true_sets(of) == which).all()
-    found = calibrate.fit_pairs(logits, placed, (0.0,) * 10, data)
-    assert found.second == pytest.approx(true.second, abs=0.1)
-    assert found.placed == pytest.approx(true.placed, abs=0.15)
-    assert found.odds == pytest.approx(true.odds, abs=0.25)
-
-
-def test_naming_less_where_a_wrong_name_costs_more() -> None:
-    """Half of the takes have a second cause that nothing shows: one of two isn't worth naming."""
-    sets = np.zeros((100, 46))
-    sets[:, 0], sets[:, 10] = 0.6, 0.3
-    of = targets([["contact_dynamics"]] * 50 + [["contact_dynamics", "visual_domain"]] * 50)
-    limits = calibrate.thresholds(sets, (0.9,) * 10, labelled(np.empty((100, 0)), of))
-    assert named(sets[0], limits) == ()
-
-
 def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
     """At a station with warm light, every failure looked like `visual_domain`."""
     model = plain_model()
@@ -305,11 +214,11 @@ def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
     of = targets([["actuator_response"]] * 12)
     fresh = row(**warm, lag_s=9.5)
     assert model.judge(fresh).named != (GapDimension.ACTUATOR_RESPONSE,)
-    mended = fit.recalibrated(model, rows, of)
-    assert max(mended.judge(fresh).shares, key=lambda d: mended.judge(fresh).shares[d]) is (
+    corrected = recalibrated(model, rows, of)
+    assert max(corrected.judge(fresh).shares, key=lambda d: corrected.judge(fresh).shares[d]) is (
         GapDimension.ACTUATOR_RESPONSE
     )
-    assert mended.about["labels"] == 12
+    assert corrected.about["labels"] == 12
 
 
 def test_only_engineers_labels_that_stand_are_learned_from(tmp_path: Path) -> None:
@@ -323,13 +232,13 @@ def test_only_engineers_labels_that_stand_are_learned_from(tmp_path: Path) -> No
         LabelEvent("c", "dimensions", {"human_behavior": 1.0}, "gaploop", "auto"),
         labels.retraction(said),
     )
-    assert engineers_say(path) == {"b": {}}
-    assert engineers_say(tmp_path / "nowhere.jsonl") == {}
+    assert engineer_labels(path) == {"b": {}}
+    assert engineer_labels(tmp_path / "nowhere.jsonl") == {}
 
 
 def test_diagnosis_learns_from_labels_and_says_so() -> None:
     takes = [take(uid=f"bad-{n}", seed=30 + n, lag_s=0.1, pictures=repeated(scene_picture()))
-             for n in range(fit.LEAST_LABELS)]  # fmt: skip
+             for n in range(LEAST_LABELS)]  # fmt: skip
     causes = {t.info.uid: {"actuator_response": 1.0} for t in takes}
     found = diagnose([*successes(), *takes], model=plain_model(), causes=causes)
     assert found.summary["labels_learned_from"] == len(takes)
@@ -345,7 +254,7 @@ def test_force_windows_are_judged_by_the_rules() -> None:
 
 def test_a_saved_model_is_the_model_that_loads(tmp_path: Path) -> None:
     model = plain_model()
-    save_model(model, tmp_path / SHIPPED)
+    fit.save_model(model, tmp_path / SHIPPED)
     again = load_model(tmp_path / SHIPPED)
     assert np.allclose(again.weights, model.weights, atol=1e-5)
     assert again.thresholds == model.thresholds
@@ -359,7 +268,7 @@ def test_a_model_of_an_older_registry_loads_and_gives_new_features_no_weight(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / SHIPPED
-    save_model(plain_model(), path)
+    fit.save_model(plain_model(), path)
     value = json.loads(path.read_text())
     del value["weights"]["left.human_behavior"]
     path.write_text(json.dumps(value))

@@ -144,8 +144,33 @@ def test_an_unwritable_output_folder_is_one_line(
     assert "--output_dir" in capsys.readouterr().err
 
 
-def test_labels_that_are_not_there_are_one_line(tmp_path: Path) -> None:
-    from gaploop.scripts.diagnose import _causes
+def test_labels_that_are_not_there_are_one_line(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["diagnose", str(journal), f"--labels={tmp_path / 'nowhere.jsonl'}"]
+    assert main([*command, f"--output_dir={tmp_path / 'd'}"]) == 2
+    assert "--labels" in capsys.readouterr().err
 
-    with pytest.raises(UnusableInputError, match="--labels"):
-        _causes(tmp_path, tmp_path / "nowhere.jsonl")
+
+def test_diagnose_and_plan_are_functions_too(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who imports them gets what the commands write, and nothing is printed."""
+    from gaploop.scripts.diagnose import DiagnoseConfig
+    from gaploop.scripts.diagnose import diagnose as diagnose_folder
+    from gaploop.scripts.options import DatasetEpisodes
+    from gaploop.scripts.plan import BudgetOptions, PlanConfig, plan
+
+    folder = tmp_path / "d"
+    config = DiagnoseConfig(dataset=DatasetEpisodes(root=journal), images=False, output_dir=folder)
+    found = diagnose_folder(config)
+    written = load_diagnosis(folder / "diagnosis.json")
+    assert (written.id, len(written.takes)) == (found.id, len(found.takes))
+    assert found.cohort is not None
+    assert found.cohort.table is not None
+    assert found.cohort.table.trials == 3
+    made = plan(PlanConfig(diagnosis=folder, budget=BudgetOptions(takes=20)))
+    assert made == load_plan(folder / "plan.yaml")
+    assert capsys.readouterr().out == ""
+    with pytest.raises(UnusableInputError, match="--save_reference"):
+        diagnose_folder(DiagnoseConfig(save_reference=tmp_path / "usual.json"))

@@ -125,8 +125,8 @@ def test_evidence_is_words_and_numbers() -> None:
     lag = next(e for e in found.evidence if e.signal == "lag_s")
     assert lag.value == pytest.approx(0.3, abs=0.01)
     assert lag.unit == "s"
-    assert "ms" in lag.says
-    assert "nominal" in lag.says
+    assert "ms" in lag.message
+    assert "nominal" in lag.message
 
 
 def test_a_saved_diagnosis_reads_back(tmp_path: Path) -> None:

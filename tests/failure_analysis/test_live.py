@@ -17,7 +17,6 @@ from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.live.replay import track_of, turns
 from gaploop.failure_analysis.live.score import (
     BIN_S,
     FEATURES,
@@ -27,8 +26,15 @@ from gaploop.failure_analysis.live.score import (
     fit_score,
     learn_weights,
 )
-from gaploop.failure_analysis.live.stream import STREAMED, LiveSignals
-from gaploop.failure_analysis.live.watch import Alarm, FailureWatch, PlanChange, SignalTracker
+from gaploop.failure_analysis.live.signals import STREAMED, LiveSignals
+from gaploop.failure_analysis.live.watch import (
+    Alarm,
+    FailureWatch,
+    PlanChange,
+    SignalTracker,
+    track_of,
+    turns,
+)
 from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.view import TakeView
 

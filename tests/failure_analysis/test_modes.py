@@ -172,7 +172,7 @@ def test_jaws_that_are_not_read_are_said_to_be_unseen() -> None:
     read[:, -1] = np.nan
     found = call(take(t_s, sent, read))
     assert found.mode is None
-    assert any("can't be seen" in s.says and math.isnan(s.value) for s in found.seen)
+    assert any("can't be seen" in s.message and math.isnan(s.value) for s in found.evidence)
 
 
 VALUES = st.one_of(st.just(0.0), st.just(math.nan), st.floats(-4.0, 4.0))

@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.core.costs import Costs
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.station import SIM_STATION, Costs, Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
-from gaploop.failure_analysis.evidence import Evidence
 from gaploop.failure_analysis.planning.allocation import (
     LEAST_GAIN,
     Budget,
@@ -32,6 +30,7 @@ from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, make_plan, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
+from gaploop.failure_analysis.signals.registry import Evidence
 
 D = GapDimension
 DIMENSIONS = [d.value for d in D]

@@ -17,22 +17,20 @@ from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.planning.curves import (
     RECOVERABLE,
     Curve,
+    RolloutCounts,
     Trial,
+    believed,
+    campaign_trial,
+    fixed_share,
     flat_curve,
     learn,
-    mended_share,
+    load_trials,
     prior_curves,
     prior_entries,
+    save_curves,
     updated,
 )
 from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE
-from gaploop.failure_analysis.planning.results import (
-    RolloutCounts,
-    believed,
-    campaign_trial,
-    load_trials,
-    save_curves,
-)
 
 D = GapDimension
 OBJECT, POSE = D.OBJECT_PROPERTY, D.SPATIAL_GEOMETRY
@@ -51,22 +49,22 @@ def mean_and_sd(curve: Curve) -> tuple[float, float]:
 
 def test_the_prior_says_what_was_measured() -> None:
     curves = learn()
-    mended = {d: float(c.mended(AT_20)[0]) for d, c in curves.items()}
+    fixed = {d: float(c.fixed(AT_20)[0]) for d, c in curves.items()}
     for mendable in (POSE, OBJECT, D.CONTACT_DYNAMICS, D.ACTUATOR_RESPONSE):
-        assert mended[mendable] > 0.3
-    assert mended[POSE] == max(mended.values())
-    assert 0.0 < mended[D.HUMAN_BEHAVIOR] < 0.2
+        assert fixed[mendable] > 0.3
+    assert fixed[POSE] == max(fixed.values())
+    assert 0.0 < fixed[D.HUMAN_BEHAVIOR] < 0.2
     for hopeless in (D.SENSOR_NOISE, D.VISUAL_DOMAIN, D.TASK_SPECIFICATION):
         assert curves[hopeless].responds < LEAST_RESPONSE, "else takes are asked for"
-        assert mended[hopeless] < 0.1
+        assert fixed[hopeless] < 0.1
 
 
 @pytest.mark.parametrize("takes", [5, 20, 50])
 def test_more_success_afterwards_means_more_is_mended(takes: int) -> None:
     start = {OBJECT: flat_curve(0.2)}
     seen = [updated(start, trial(k, takes=takes))[OBJECT] for k in range(0, 51, 5)]
-    mended = [float(c.mended(AT_20)[0]) for c in seen]
-    assert mended == sorted(mended)
+    fixed = [float(c.fixed(AT_20)[0]) for c in seen]
+    assert fixed == sorted(fixed)
     responds = [c.responds for c in seen]
     assert responds == sorted(responds)
 
@@ -86,7 +84,7 @@ def test_results_take_back_what_was_hoped() -> None:
     before = learn()[OBJECT]
     after = learn([trial(5, name=str(k), n=100) for k in range(3)])[OBJECT]
     assert after.responds < before.responds
-    assert after.mended(AT_20)[0] < 0.5 * before.mended(AT_20)[0]
+    assert after.fixed(AT_20)[0] < 0.5 * before.fixed(AT_20)[0]
 
 
 @settings(max_examples=6, deadline=None)
@@ -110,7 +108,7 @@ def test_a_campaign_for_one_dimension_says_nothing_about_another() -> None:
 
 
 def test_curves_grow_and_flatten() -> None:
-    line = learn()[POSE].mended(np.arange(200, dtype=float))
+    line = learn()[POSE].fixed(np.arange(200, dtype=float))
     steps = np.diff(line)
     assert line[0] == 0.0
     assert (steps >= 0).all()
@@ -124,7 +122,7 @@ def test_intervals_cover_under_the_model() -> None:
     start = flat_curve(0.2)
     a, tau = start.draw(rng, n)
     for k in range(n):
-        truth = float(mended_share(a[k], tau[k], np.asarray(20.0)))
+        truth = float(fixed_share(a[k], tau[k], np.asarray(20.0)))
         before = rng.binomial(50, 0.2)
         noise = rng.beta(*_around(0.2 + 0.8 * truth))
         seen = Trial("t", {OBJECT: 20}, {OBJECT: 1.0}, (before, 50), (rng.binomial(50, noise), 50))
@@ -190,7 +188,7 @@ def idle(site: str, number: int = 0) -> dict[str, Any]:
 
 def test_one_site_rolled_out_for_ever_says_no_more_than_one_site() -> None:
     untried, often, sites = (
-        float(prior_curves(entries)[OBJECT].mended(AT_20)[0])
+        float(prior_curves(entries)[OBJECT].fixed(AT_20)[0])
         for entries in ([], [idle("a", k) for k in range(30)], [idle(str(k)) for k in range(30)])
     )
     assert often > 0.6 * untried
@@ -220,7 +218,7 @@ def belief_table() -> str:
         "| dimension | chance that takes help | 5 takes fix | 20 takes | 50 takes |",
         "|---|---|---|---|---|",
     ]
-    for d, curve in sorted(learn().items(), key=lambda pair: -pair[1].mended(AT_20)[0]):
+    for d, curve in sorted(learn().items(), key=lambda pair: -pair[1].fixed(AT_20)[0]):
         found = believed(curve)
         cells = ["{:.0%} [{:.0%}, {:.0%}]".format(*found["mended"][n]) for n in ("5", "20", "50")]
         lines.append(f"| `{d.value}` | {found['responds']:.0%} | {' | '.join(cells)} |")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gaploop.core.costs import Costs, parse_costs
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.station import Costs, parse_costs
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.planning.effort import SeenTake, effort_from, setup_changes

@@ -13,17 +13,17 @@ from benchmarks.corpus.scoring import cross_table, mode_table, read_truth
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.vocabulary import GapDimension
-from gaploop.failure_analysis.across.across import Across, across_trials
-from gaploop.failure_analysis.across.trials import Trials
+from gaploop.failure_analysis.cohort.cohort import CohortStatistics, cohort_of_trials
+from gaploop.failure_analysis.cohort.trials import Trials
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, summarise
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import flat_curve, learn
+from gaploop.failure_analysis.planning.document import plan_section
 from gaploop.failure_analysis.planning.plan import Ask, plan_for
 from gaploop.failure_analysis.reference import choose_reference
-from gaploop.failure_analysis.report.across_page import across_page
+from gaploop.failure_analysis.report.cohort_page import cohort_page
 from gaploop.failure_analysis.report.figures import count_grid, share_bars
 from gaploop.failure_analysis.report.page import Section, figure_png, page, save_figure, table
-from gaploop.failure_analysis.report.plan_part import plan_section
 from gaploop.failure_analysis.report.report import CARDS, diagnosis_report, report_pngs
 
 
@@ -106,15 +106,16 @@ def test_pictures_without_any_structure_do_not_crash() -> None:
     assert sum(found[0].dimensions.values()) + found[0].none == pytest.approx(1.0)
 
 
-def across(level: str = "dim") -> Across:
-    return across_trials([
+def cohort(level: str = "dim") -> CohortStatistics:
+    return cohort_of_trials([
         Trials({"lighting": "nominal"}, 45, 50, t0_ns=1),
         Trials({"lighting": level}, 15, 50, t0_ns=2),
     ])  # fmt: skip
 
 
 def test_the_first_section_answers_where_why_how_sure_and_what_to_do(diagnosis: Diagnosis) -> None:
-    html = diagnosis_report(diagnosis, {}, across(), instead_of_takes(diagnosis))
+    found = replace(diagnosis, cohort=cohort())
+    html = diagnosis_report(found, {}, instead_of_takes(diagnosis))
     minute = html.split("<section>")[1]
     for question in ("Success", "Where", "Why", "How sure", "What to do"):
         assert f"<dt>{question}</dt>" in minute
@@ -124,13 +125,13 @@ def test_the_first_section_answers_where_why_how_sure_and_what_to_do(diagnosis: 
 
 
 def test_names_in_conditions_are_escaped() -> None:
-    html, _ = across_page(across("<script>"), "<b>")
+    html, _ = cohort_page(cohort("<script>"), "<b>")
     assert "<script>" not in html
     assert "<b>" not in html.split("<body>")[1].replace("<b>60%</b>", "").replace("<b>100</b>", "")
 
 
 def test_figures_for_slides_are_png(diagnosis: Diagnosis) -> None:
-    found = report_pngs(diagnosis, across())
+    found = report_pngs(replace(diagnosis, cohort=cohort()))
     assert set(found) == {"factors.png", "modes.png", "dimensions.png"}
     assert all(png.startswith(b"\x89PNG") for png in found.values())
 
@@ -138,6 +139,6 @@ def test_figures_for_slides_are_png(diagnosis: Diagnosis) -> None:
 def test_a_report_of_thousands_of_failures_stays_short(diagnosis: Diagnosis) -> None:
     many = [replace(diagnosis.takes[0], uid=f"take-{k}", episode=k) for k in range(3000)]
     large = Diagnosis("id", "many", tuple(many), summarise(many, [], choose_reference([])))
-    html = diagnosis_report(large, {}, across())
+    html = diagnosis_report(replace(large, cohort=cohort()))
     assert html.count('<div class="take">') == CARDS
     assert len(html) < 60_000

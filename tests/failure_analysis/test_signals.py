@@ -9,8 +9,7 @@ import pytest
 from failure_analysis_makers import RATE_HZ, commands, repeated, scene_picture, take, wrench
 
 from gaploop.failure_analysis.signals.registry import SOURCES, measure, registry
-from gaploop.failure_analysis.views.pictures import Background, background_of
-from gaploop.failure_analysis.views.register import register
+from gaploop.failure_analysis.views.pictures import Background, background_of, register
 from gaploop.failure_analysis.views.view import TakeView
 
 
@@ -19,7 +18,7 @@ def test_every_signal_says_what_it_is() -> None:
         assert spec.name == name
         assert spec.source in SOURCES
         assert spec.doc, name
-        assert "{value}" in spec.says, name
+        assert "{value}" in spec.sentence, name
         assert spec.floor > 0, name
 
 

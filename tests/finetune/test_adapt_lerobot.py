@@ -17,12 +17,11 @@ from tiny_policies import CAMERA, SIZE
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.cache.folder import CacheOptions
-from gaploop.finetune.adapt import AdaptOptions, adapt, kind_of
+from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.train_spec import TrainSpec
-from gaploop.finetune.tuning.lerobot_image_policy import held_out_uids, mixture_of
-from gaploop.finetune.tuning.presets import PRESETS, Preset, preset_for
-from gaploop.finetune.tuning.work import Randomise
+from gaploop.finetune.tuning.lerobot_image_policy import mixture_of, note_of, real_of
+from gaploop.finetune.tuning.presets import PRESETS, Preset, TrainSpec, preset_for
+from gaploop.finetune.tuning.work import AdaptOptions, Randomise, asked_aside
 
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
@@ -206,7 +205,8 @@ def test_other_peoples_datasets_are_chosen_from_as_named(
     options = AdaptOptions("base", (here, there), tmp_path / "out", (here,), station="there")
     opened = mixture_of(options)
     assert [t.episode.info.station for t in opened.takes] == ["there"] * 2 + ["here"] * 2
-    aside = held_out_uids(replace(options, held_out=(1,)), opened)
+    notes = [note_of(t) for t in real_of(options, opened)]
+    aside = asked_aside(replace(options, held_out=(1,)), notes)
     assert aside == {opened.takes[1].episode.info.uid}
     with pytest.raises(UnusableInputError, match="of station here, there"):
         mixture_of(replace(options, station="it's"))

@@ -21,8 +21,8 @@ from gaploop.datasets.hub.dataset import PushOptions
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_policy import pack_policy
-from gaploop.finetune.lerobot_facts import facts_of
 from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.policy_fit import facts_of
 
 SIZE = 32
 

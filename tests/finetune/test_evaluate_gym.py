@@ -13,7 +13,7 @@ from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs.configs import EnvConfig, PushtEnv
 
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.finetune.evaluating.log import ROLLOUTS
+from gaploop.finetune.evaluation import ROLLOUTS
 from gaploop.finetune.lerobot_gym import evaluate_gym
 
 JOINTS, SCENE, STEPS, FPS = 6, 7, 12, 10

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.finetune.evaluation import Difference
 from gaploop.finetune.tuning.retention import Retention
-from gaploop.finetune.verdict import Difference
 from gaploop.scripts.cli import main
+from gaploop.scripts.finetune import FinetuneConfig, TunedPolicyOptions, finetune
 
 type Capture = pytest.CaptureFixture[str]
 QUICK = ["--steps=4", "--batch_size=4", "--lora.r=2"]
@@ -39,6 +40,24 @@ def asked(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     assert main(["finetune", *arguments, "--json"]) == code
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     return answer
+
+
+def test_the_library_adapts_without_printing(
+    base: Path, real: Path, sim: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    result = finetune(
+        FinetuneConfig(
+            policy=TunedPolicyOptions(str(base)),
+            real=[real],
+            sim=[sim],
+            steps=2,
+            batch_size=2,
+            output_dir=tmp_path / "out",
+        )
+    )
+    assert result.policy.folder == tmp_path / "out" / "adapter"
+    assert (result.policy.result.steps, result.share_real) == (2, 0.5)
+    assert capsys.readouterr().out == ""
 
 
 def test_sessions_are_held_out_and_the_best_step_kept(

@@ -9,9 +9,9 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
-from gaploop.finetune.lerobot_facts import facts_of
 from gaploop.finetune.lerobot_latency import PlanTiming, time_plans, variant
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
+from gaploop.finetune.policy_fit import facts_of
 
 
 @pytest.fixture(scope="module")

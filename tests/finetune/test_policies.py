@@ -18,13 +18,13 @@ from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_act as act
-from gaploop.finetune.adapt import AdaptOptions, adapt
-from gaploop.finetune.batches import MixedBatches
-from gaploop.finetune.data import load_mixture_sources
+from gaploop.finetune.adapt import adapt
+from gaploop.finetune.batches import MixedBatches, load_mixture_sources
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import PretrainOptions, TrainedPolicy, pretrain
-from gaploop.finetune.train_spec import TrainSpec
+from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.finetune.tuning.work import AdaptOptions
 
 SPEC = TrainSpec(steps=3, batch_size=4, warmup_steps=1, lr=1e-2)
 SEEN = Observation(np.array([0.3, -0.2, 1.0]), np.array([0.5, 1.0, 1.0]), {})

@@ -10,10 +10,15 @@ import pytest
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.lerobot_facts import FeatureSpread, PolicyFacts
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
-from gaploop.finetune.policy_fit import ArmInputs, check_features, check_statistics
-from gaploop.teleop.preflight.item import Result
+from gaploop.finetune.policy_fit import (
+    ArmInputs,
+    FeatureSpread,
+    PolicyFacts,
+    check_features,
+    check_statistics,
+)
+from gaploop.teleop.checks.result import Level
 
 JOINTS = ("pan", "lift", "grip")
 NAMES = tuple(f"{name}.pos" for name in JOINTS)
@@ -26,8 +31,8 @@ SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0,
 
 
 def test_a_policy_that_fits_says_so_once() -> None:
-    assert [item.result for item in check_features(FACTS, SEEN)] == [Result.OK]
-    assert [item.result for item in check_statistics(FACTS, SEEN)] == [Result.OK]
+    assert [item.level for item in check_features(FACTS, SEEN)] == [Level.OK]
+    assert [item.level for item in check_statistics(FACTS, SEEN)] == [Level.OK]
 
 
 @pytest.mark.parametrize(
@@ -45,21 +50,21 @@ def test_a_policy_that_fits_says_so_once() -> None:
 )
 def test_what_differs_is_named(facts: dict[str, Any], seen: dict[str, Any], said: str) -> None:
     items = check_features(replace(FACTS, **facts), replace(SEEN, **seen))
-    assert any(item.result is Result.FAIL and said in item.found for item in items), items
-    assert all(item.mend for item in items)
+    assert any(item.level is Level.FAIL and said in item.found for item in items), items
+    assert all(item.fix for item in items)
 
 
 @pytest.mark.parametrize(
     ("state", "result"),
     [
-        (np.array([0.0, -40.0, 20.0]), Result.OK),
-        (np.array([0.0, 30.0, 20.0]), Result.WARN),
-        (np.radians([0.0, -40.0, 20.0]) + np.array([0.0, 250.0, 0.0]), Result.FAIL),
+        (np.array([0.0, -40.0, 20.0]), Level.OK),
+        (np.array([0.0, 30.0, 20.0]), Level.WARN),
+        (np.radians([0.0, -40.0, 20.0]) + np.array([0.0, 250.0, 0.0]), Level.FAIL),
     ],
 )
-def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Result) -> None:
+def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Level) -> None:
     worst = check_statistics(FACTS, replace(SEEN, state=state))
-    assert [item.result for item in worst] == [result]
+    assert [item.level for item in worst] == [result]
 
 
 def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
@@ -74,7 +79,7 @@ def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took_s", "result"), [(0.005, Result.OK), (0.05, Result.WARN), (0.5, Result.FAIL)]
+    ("took_s", "result"), [(0.005, Level.OK), (0.05, Level.WARN), (0.5, Level.FAIL)]
 )
-def test_a_plan_must_be_there_before_the_last_one_ends(took_s: float, result: Result) -> None:
-    assert check_latency(PlanTiming((took_s,) * 20), 50.0, 10).result is result
+def test_a_plan_must_be_there_before_the_last_one_ends(took_s: float, result: Level) -> None:
+    assert check_latency(PlanTiming((took_s,) * 20), 50.0, 10).level is result

@@ -31,7 +31,7 @@ LOADERS = {
 """LeRobot's, PEFT's and transformers' functions that build what a policy's files name."""
 HARMLESS = {
     "finetune/lerobot_act.py",  # `build` makes processors from a configuration made here
-    "datasets/cache/lerobot_cached_train.py",  # replaces LeRobot's function; scripts/train.py looks
+    "finetune/lerobot_train.py",  # hands LeRobot's function on; `train` looks before
 }
 
 

@@ -14,10 +14,16 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
-from gaploop.finetune.checkpoints import read_checkpoint, write_checkpoint
-from gaploop.finetune.lerobot_learner import ActLearner
-from gaploop.finetune.train_spec import TRACKED_SPECS, TrainSpec
-from gaploop.finetune.training import CHECKPOINT, METRICS, learning_rate, train
+from gaploop.finetune.training import (
+    CHECKPOINT,
+    METRICS,
+    learning_rate,
+    read_checkpoint,
+    train,
+    write_checkpoint,
+)
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.tuning.tracked import ActLearner
 
 SPEC = TrainSpec(steps=6, batch_size=4, warmup_steps=2, log_every=2, checkpoint_every=2)
 

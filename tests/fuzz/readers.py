@@ -136,8 +136,8 @@ def _labels(path: Path) -> object:
 
 def _label_csv(path: Path) -> object:
     from gaploop.core.labels import LabelEvent
-    from gaploop.datasets.labels.label_import import read_labels
-    from gaploop.datasets.labels.labelled import open_labelled
+    from gaploop.datasets.labels.label_csv import read_labels
+    from gaploop.datasets.labels.store import open_labelled
 
     template = LabelEvent("", "outcome", "success", "ana", "operator")
     return read_labels(open_labelled(CORPUS / "set"), path, template)
@@ -161,8 +161,7 @@ def _imported(layout: str, **known: Any) -> Callable[[Path], object]:
 
 
 def _csv_log(path: Path) -> object:
-    from gaploop.collect.imports.csv_log import read_csv_takes
-    from gaploop.collect.imports.csv_mapping import load_mapping
+    from gaploop.collect.imports.csv_log import load_mapping, read_csv_takes
 
     beside = CORPUS / "files"
     mapping = load_mapping(path if path.suffix == ".yaml" else beside / "mapping.yaml")
@@ -205,15 +204,15 @@ def _calibration(path: Path) -> object:
 
 
 def _motors(path: Path) -> object:
-    from gaploop.teleop.doctor.calibrations import _one
+    from gaploop.teleop.checks.calibrations import check_arm_file
 
-    return _one(path, 0.0)
+    return check_arm_file(path, 0.0)
 
 
 def _faults(path: Path) -> object:
-    from gaploop.scripts.emulate import _faults as read
+    from gaploop.scripts.emulate import read_faults
 
-    return read(str(path))
+    return read_faults(str(path))
 
 
 def _loaded(module: str, name: str) -> Callable[[Path], object]:
@@ -263,7 +262,7 @@ FILES = (
     Reader(
         "trials",
         "files/trials.csv",
-        _loaded("gaploop.failure_analysis.across.trials", "read_trials"),
+        _loaded("gaploop.failure_analysis.cohort.trials", "read_trials"),
     ),
     Reader("truth", "files/truth.jsonl", _loaded("benchmarks.corpus.scoring", "read_truth")),
     Reader(
@@ -274,7 +273,7 @@ FILES = (
     Reader(
         "curves",
         "files/curves.json",
-        _loaded("gaploop.failure_analysis.planning.results", "load_trials"),
+        _loaded("gaploop.failure_analysis.planning.curves", "load_trials"),
     ),
     Reader(
         "diagnosis",
@@ -299,9 +298,9 @@ FILES = (
     Reader(
         "evaluation",
         "files/evaluation.json",
-        _loaded("gaploop.scripts._plan_results", "_evaluated"),
+        _loaded("gaploop.scripts.plan", "_evaluated"),
     ),
-    Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.speed_ramp", "_read")),
+    Reader("speeds", "files/ramp.json", _loaded("gaploop.collect.rollout", "_read")),
     Reader("poses-csv", "files/poses.csv", _poses),
     Reader("poses-jsonl", "files/poses.jsonl", _poses),
     Reader("calibration", "files/calibration.json", _calibration),

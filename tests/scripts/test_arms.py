@@ -11,7 +11,7 @@ import pytest
 from gaploop.scripts._arms import calibration_of
 from gaploop.sim.cell import Cell
 from gaploop.sim.follower import CellFollower
-from gaploop.teleop.calibration.observation import CalibrationSighting
+from gaploop.teleop.calibration.drift import CalibrationSighting
 from gaploop.teleop.calibration.store import calibration_path, save_part
 
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from gaploop.core.suite import load_suite
+from gaploop.finetune.gate.judge import Answer
+from gaploop.scripts import gate as scripts_gate
 from gaploop.scripts.cli import main
+from gaploop.scripts.gate import GateConfig
 
 RATES = {"promote": (0.4, 0.9), "reject": (0.8, 0.3)}
 CODES = {"promote": 0, "reject": 1, "inconclusive": 3}
@@ -45,6 +48,18 @@ def test_recorded_outcomes_are_judged(
         assert gate(f"--verify={out / 'promotion.json'}") == 0
         (out / "gate.json").write_text("{}")
         assert gate(f"--verify={out / 'promotion.json'}") == 1
+
+
+def test_the_library_decides_without_printing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, told = outcomes(tmp_path / "o.csv", *RATES["promote"]), list[str]()
+    config = GateConfig(outcomes=path, output_dir=tmp_path / "gate")
+    result = scripts_gate.gate(config, told.append)
+    assert result.verdict is Answer.PROMOTE
+    assert result.folder == tmp_path / "gate"
+    assert "false promotion at most 5%" in told[0]
+    assert capsys.readouterr().out == ""
 
 
 def test_too_few_outcomes_are_inconclusive(

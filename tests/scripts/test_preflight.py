@@ -16,7 +16,7 @@ import pytest
 from gaploop.collect.preflight import Checked, missing
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.scripts import cli
-from gaploop.scripts._preflight_person import Terminal
+from gaploop.scripts._preflight import Terminal
 
 LOOKED_AT = {
     "memory", "disk", "speed", "arm", "cameras", "features", "statistics", "latency", "limits",
@@ -40,7 +40,7 @@ def test_what_only_looks_passes_in_the_cell_and_what_wasnt_tried_stays_open(
     assert (results["joint_order"], results["estop"]) == ("unanswered", "unanswered")
     assert (code, answer["ok"]) == (1, False)
     checked = Checked(policy_id("base"), "so101_sim")
-    assert "has to be mended" in missing(tmp_path / "j", checked)
+    assert "has to be fixed" in missing(tmp_path / "j", checked)
 
 
 @pytest.mark.slow
@@ -76,10 +76,12 @@ def in_a_terminal(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> int:
 def test_a_terminal_is_asked_until_it_gives_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         host, person = in_a_terminal(monkeypatch, stack), Terminal()
-        stack.enter_context(person.listening(lambda: None))
+        stack.enter_context(person.listening(lambda: None, lambda: False))
         os.write(host, b"perhaps\r1\x7fY\r")
         assert person.asked("Is it so?", {"y": "yes", "n": "no"}, safety=True) == "y"
-        assert Terminal(gone=lambda: True).asked("Still?", {"y": "yes"}, safety=True) is None
+        other = Terminal()
+        with other.listening(lambda: None, gone=lambda: True):
+            assert other.asked("Still?", {"y": "yes"}, safety=True) is None
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # a pipe is nobody
     assert Terminal().asked("Is it so?", {"y": "yes"}, safety=False) is None
     assert not Terminal().told("Pull the plug.")
@@ -92,8 +94,16 @@ def test_a_space_stops_the_arm_while_a_question_is_open(monkeypatch: pytest.Monk
     stops: list[str] = []
     with ExitStack() as stack:
         host, person = in_a_terminal(monkeypatch, stack), Terminal()
-        stack.enter_context(person.listening(lambda: stops.append("stop")))
+        stack.enter_context(person.listening(lambda: stops.append("stop"), lambda: False))
         os.write(host, b"y ")
         assert person.asked("Which joint has moved?", {"y": "yes"}, safety=True) is None
     assert stops == ["stop"]
     assert person.stopped
+
+
+@pytest.mark.parametrize("yes", [False, True])
+def test_yes_never_answers_where_safety_hangs_on_it(yes: bool) -> None:
+    choices = {"y": "yes", "n": "no"}
+    assert Terminal(yes).asked("Safe?", choices, safety=True) is None
+    assert Terminal(yes).asked("Sure?", choices, safety=False) == ("y" if yes else None)
+    assert not Terminal(yes).told("Pull the plug.")

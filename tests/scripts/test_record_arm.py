@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gaploop.scripts._keys import KeyDecoder
-from gaploop.scripts._operator_screen import chosen_display
+from gaploop.collect.operator.display import chosen_display
+from gaploop.collect.operator.keys import KeyDecoder
 from gaploop.scripts.cli import main
 
 

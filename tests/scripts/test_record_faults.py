@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,28 +16,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.collect.arm_rig import ArmRig
+from gaploop.collect.devices import ArmDevices, Arms
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
 from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.state import SessionStage, StageTiming
+from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader, read_end, read_journal, take_folders
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.types import CameraFrame
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.layout import episode_rows
 from gaploop.scripts import _arms
-from gaploop.scripts._arm_connection import ArmOptions, arm_cast
 from gaploop.scripts._record_publish import Publisher
-from gaploop.scripts._session_devices import SessionDevices
 from gaploop.scripts.cli import main
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
@@ -183,15 +180,15 @@ def test_an_arm_that_answers_and_does_not_drive_is_lost_anew(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each arm that refused torque began another wait of --reconnect_s, without end."""
-    with arm_cast(replace(options(pair), is_watched=False, patience_s=WITHIN_S)) as cast:
-        cast.start()
+    with closing(devices_of(pair, is_watched=False, patience_s=WITHIN_S)) as devices:
+        devices.start()
 
         def refuse(*_: object) -> None:
             raise DeviceError("Servo 3 refuses torque.")
 
-        monkeypatch.setattr(ArmRig, "start", refuse)
+        monkeypatch.setattr(ArmDevices, "start", refuse)
         with pytest.raises(LostError, match="refuses torque"):
-            cast.find_again("Lost contact.", lambda: False)
+            devices.reconnect("Lost contact.", lambda: False)
 
 
 def _sealed(journal: Path) -> Path:
@@ -278,32 +275,32 @@ class Moment:
 class Desk:
     """A watched session on arms: a thread records, the test is the operator."""
 
-    def __init__(self, cast: SessionDevices, journal: Path, takes: int) -> None:
+    def __init__(self, devices: ArmDevices, journal: Path, takes: int) -> None:
         self.book = LabelBook(journal, "ana")
         self.console = OperatorConsole(StageTiming(WITHIN_S, 0.0), KeyMap(), self.book, task="t")
-        self.console.safety = cast.safety
+        self.console.safety = devices.safety
         self.lost: list[str] = []
-        self._cast, self._journal, self._takes = cast, journal, takes
+        self._devices, self._journal, self._takes = devices, journal, takes
         self.error: DeviceError | None = None
         self.thread = threading.Thread(target=self._record)
 
     def _record(self) -> None:
-        operator = Operator(self.console, self._cast.eyes)
+        operator = Operator(self.console, lambda: self._devices.monitor)
         spec = SessionSpec(self._journal, "t", max_s=WITHIN_S, resume=True)
-        cast, left = self._cast, lambda: self.console.left
+        devices, left = self._devices, lambda: self.console.left
         while True:
             try:
                 record_takes(
                     spec,
                     [Quota(self._takes)],
-                    cast.make_rig,
-                    cast.make_leader,
+                    devices.rig,
+                    devices.leader,
                     stop=left,
                     attendant=operator,
                 )
             except LostError as error:
                 self.lost.append(str(error))
-                if cast.find_again(str(error), left):
+                if devices.reconnect(str(error), left):
                     continue
             return
 
@@ -337,9 +334,10 @@ class Desk:
         return self.console.seen().state.stage in stages
 
 
-def options(pair: Pair) -> ArmOptions:
+def devices_of(pair: Pair, connect: Callable[[], Arms] | None = None, **options: Any) -> ArmDevices:
     robot, teleop = pair.configs()
-    return ArmOptions(robot, teleop, STATION, None, 25.0, _arms.Hands(), True, 0.0)
+    connect = connect or (lambda: _arms.connect(robot, teleop, STATION))
+    return ArmDevices(connect, STATION, Rates.near(25.0), **options)
 
 
 def test_the_operator_sees_what_is_lost_and_says_when_the_arm_may_move(
@@ -347,9 +345,9 @@ def test_the_operator_sees_what_is_lost_and_says_when_the_arm_may_move(
 ) -> None:
     """A leader's cable came out: the window died with the session, and the next one began anew."""
     journal = tmp_path / "journal"
-    with arm_cast(options(pair)) as cast:
-        cast.start()
-        with Desk(cast, journal, 2) as desk:
+    with closing(devices_of(pair)) as devices:
+        devices.start()
+        with Desk(devices, journal, 2) as desk:
             desk.take(lose=lambda: pair.pull("leader", 0.5))
             until(lambda: desk.sees("DEVICE LOST"))
             until(lambda: desk.sees("Everything answers again"))
@@ -372,17 +370,17 @@ def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
 ) -> None:
     """A camera's last picture was recorded for twenty takes, and nobody saw it."""
     robot, teleop = pair.configs()
-    arms = _arms.connect(robot, teleop, STATION)
-    camera, rates = Moment(arms.clock.now_s), Rates.near(25.0)
-    rig = ArmRig(arms.follower, arms.leader, (camera,), arms.clock, rates, STATION)
+    cameras: list[Moment] = []
 
-    def rig_of(conditions: Mapping[str, object]) -> Any:
-        return rig.with_conditions(conditions)
+    def connect() -> Arms:
+        arms = _arms.connect(robot, teleop, STATION)
+        cameras.append(Moment(arms.clock.now_s))
+        return replace(arms, cameras=tuple(cameras))
 
-    with rig.control:
-        rig.start()
-        cast = SessionDevices(rig_of, lambda _rig, _seed: arms.leader, lambda: None, _unharmed())
-        with Desk(cast, tmp_path / "journal", 1) as desk:
+    with closing(devices_of(pair, connect)) as devices:
+        devices.start()
+        (camera,) = cameras
+        with Desk(devices, tmp_path / "journal", 1) as desk:
             desk.take(lose=lambda: setattr(camera, "plugged", False))
             until(lambda: desk.sees("WAITING Camera top is stale"))
             desk.console.command(Command.NEXT)
@@ -396,9 +394,3 @@ def test_a_camera_that_stands_costs_its_take_and_the_next_waits_for_it(
     assert whole is not None
     assert whole.frames > 0
     assert desk.lost == []
-
-
-def _unharmed() -> Any:
-    from gaploop.collect.operator.console import Safety
-
-    return Safety()

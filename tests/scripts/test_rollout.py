@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from gaploop.collect.rollout import spans
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
-from gaploop.finetune.data import load_source
+from gaploop.finetune.batches import load_source
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.scripts.cli import main
 
@@ -29,6 +29,12 @@ STALLS = [
 ]
 """A cube too large for the base policy's grip; scene 1 stalls without a trip."""
 BASE = ["rollout", "--policy.path=base"]
+
+
+def spans(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the stretches of frames in which the person drove, as [first, last + 1)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(int), [0]))))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_o
     assert (take.info.kind, take.info.domain) == (TakeKind.ROLLOUT, Domain.SIM_TARGET)
     assert take.info.policy == policy_id("base")
     assert take.outcome is Outcome.SUCCESS
-    ((first, last),) = spans(list(take.frames.intervention))
+    ((first, last),) = spans(take.frames.intervention)
     assert first >= 1.5 * take.info.fps, "the policy's own attempt is in the take"
     assert last == len(take.frames.intervention), "the person drove to the end"
     assert check(root) == []

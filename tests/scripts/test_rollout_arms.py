@@ -6,38 +6,36 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from gaploop.collect.intervention import Driver
+from gaploop.collect.devices import ArmDevices
+from gaploop.collect.intervention import Driver, OnRequest
 from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole
-from gaploop.collect.operator.screen_content import Driven
-from gaploop.collect.operator.state import SessionStage, StageTiming
+from gaploop.collect.operator.console import Driving, OperatorConsole
+from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rollout import Attempts, spans
-from gaploop.collect.session import Quota, SessionSpec, record_takes
-from gaploop.collect.speed_ramp import SpeedRamp
-from gaploop.collect.take_over import OnRequest
+from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
+from gaploop.collect.session import LossCounter, Quota, SessionSpec, record_takes
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
-from gaploop.core.limits import SafetyLimits
-from gaploop.core.station import Station
+from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.scripts import _arms
-from gaploop.scripts._arm_connection import ArmOptions, arm_cast
-from gaploop.scripts._reconnect import LossCounter
-from gaploop.scripts._rolling import Rolling
-from gaploop.scripts._session_devices import SessionDevices
+from gaploop.scripts._attended import ArmConnector
+from gaploop.scripts._sessions import SessionJob
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.loop import Rates
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
@@ -80,7 +78,7 @@ class Bench:
         self.robot, self.teleop = made
         self.attempts = Attempts(SpeedRamp(self.journal, "p", 1.0))
         self.policy = Still()
-        self.rolling = Rolling(
+        self.driver = RolloutDriver(
             self.policy,
             PolicyLeader,
             self.attempts,
@@ -89,16 +87,38 @@ class Bench:
             drives_between=True,
         )
 
-    def options(self, *, is_watched: bool = True) -> ArmOptions:
-        return ArmOptions(
-            *(self.robot, self.teleop, STATION, None, Still.fps, _arms.Hands(), is_watched, 0.0),
-            rolling=self.rolling,
+    @contextmanager
+    def devices(
+        self, *, is_watched: bool = True, station: Station = STATION
+    ) -> Iterator[ArmDevices]:
+        """Yield the connected arms, torque off."""
+        config: Any = SimpleNamespace(
+            robot=self.robot, teleop=self.teleop, sensors={}, station=None
         )
+        spec, driver = SessionSpec(self.journal, "t"), self.driver
+        job = SessionJob(config, station, self.journal, self.journal, (), spec, driver=driver)
+        with ArmConnector(job) as connector:
+            devices = ArmDevices(
+                connector.connect,
+                station,
+                Rates.near(Still.fps),
+                shared=driver.leader,
+                is_watched=is_watched,
+                patience_s=0.0,
+            )
+            with closing(devices):
+                yield devices
 
     def limp(self, role: str) -> bool:
         bus = self.buses[role]
         with bus.lock:
             return not any(servo.torque for servo in bus.servos.values())
+
+
+def spans(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the stretches of frames in which the person drove, as [first, last + 1)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.astype(int), [0]))))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
 @pytest.fixture
@@ -117,12 +137,14 @@ def until(is_so: Callable[[], bool]) -> None:
 class Desk:
     """A session in a thread; the test is its operator."""
 
-    def __init__(self, bench: Bench, cast: SessionDevices, takes: int) -> None:
+    def __init__(self, bench: Bench, devices: ArmDevices, takes: int) -> None:
         self.book = LabelBook(bench.journal, "ana")
         self.console = OperatorConsole(
             StageTiming(WITHIN_S, WITHIN_S), KeyMap(ROLLOUT), self.book, task="t"
         )
-        self.console.safety, self.console.driving = cast.safety, bench.rolling.driving()
+        driver = bench.driver
+        self.console.safety = devices.safety
+        self.console.driving = Driving(driver.switch, driver.driven)
         self.error: DeviceError | None = None
         spec = SessionSpec(bench.journal, "t", TakeKind.ROLLOUT, max_s=WITHIN_S, policy="p")
 
@@ -131,10 +153,10 @@ class Desk:
                 record_takes(
                     spec,
                     [Quota(takes)],
-                    cast.make_rig,
-                    cast.make_leader,
+                    devices.rig,
+                    devices.leader,
                     stop=lambda: self.console.left,
-                    attendant=Supervisor(bench.attempts, self.console, cast.eyes),
+                    attendant=Supervisor(bench.attempts, self.console, lambda: devices.monitor),
                 )
             except DeviceError as error:
                 self.error = error
@@ -166,10 +188,10 @@ class Desk:
 
 
 def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Bench) -> None:
-    with arm_cast(bench.options()) as cast:
-        cast.start()
+    with bench.devices() as devices:
+        devices.start()
         assert not bench.limp("follower")
-        with Desk(bench, cast, 1) as desk:
+        with Desk(bench, devices, 1) as desk:
             desk.begin()
             assert look(desk.console.seen()).word == "POLICY"
             desk.console.key("t")
@@ -190,16 +212,16 @@ def test_the_leader_comes_the_person_drives_and_all_is_limp_afterwards(bench: Be
     assert bench.limp("leader")
     (take,) = read_journal(bench.journal)
     assert (take.outcome, take.info.domain) == (Outcome.SUCCESS, Domain.SIM_TARGET)
-    ((first, last),) = spans(list(take.frames.intervention))
+    ((first, last),) = spans(take.frames.intervention)
     assert 0 < first < last < len(take.frames)
     (note,) = bench.attempts.notes.values()
     assert (note.uid, note.interventions) == (take.info.uid, 1)
 
 
 def test_things_are_put_back_with_the_leader_and_that_is_no_intervention(bench: Bench) -> None:
-    with arm_cast(bench.options()) as cast:
-        cast.start()
-        with Desk(bench, cast, 1) as desk:
+    with bench.devices() as devices:
+        devices.start()
+        with Desk(bench, devices, 1) as desk:
             until(lambda: desk.at(SessionStage.READY))
             desk.console.key("t")
             until(lambda: desk.driven.driver is Driver.PERSON)
@@ -218,9 +240,9 @@ def test_things_are_put_back_with_the_leader_and_that_is_no_intervention(bench: 
 
 def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -> None:
     """With a stale camera, torque on and a terminal, neither space nor q did anything."""
-    with arm_cast(bench.options()) as cast:
-        cast.start()
-        with Desk(bench, cast, 1) as desk:
+    with bench.devices() as devices:
+        devices.start()
+        with Desk(bench, devices, 1) as desk:
             desk.begin()
             desk.console.key("space")
             until(
@@ -243,25 +265,24 @@ def test_nothing_drives_after_a_trip_before_the_operator_says_so(bench: Bench) -
 
 def test_where_nobody_is_a_trip_waits_for_no_operator(bench: Bench) -> None:
     """An arm that refused torque once hung an unattended run for good."""
-    with arm_cast(bench.options(is_watched=False)) as cast:
-        cast.start()
-        cast.safety.estop()
+    with bench.devices(is_watched=False) as devices:
+        devices.start()
+        devices.estop()
         until(lambda: bench.limp("follower"))
-        hurdle = cast.make_rig({}).hurdle
+        hurdle = devices.rig({}).hurdle
         assert "limp after a safety trip" in hurdle()
         until(lambda: not hurdle())
 
 
 def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(bench: Bench) -> None:
     """It ended with exit code 2 and without its summary."""
-    options = bench.options(is_watched=False)
-    real = replace(options.station, domain=Domain.REAL)
-    with arm_cast(replace(options, station=real)) as cast:
-        cast.start()
-        cast.safety.estop()
+    real = replace(STATION, domain=Domain.REAL)
+    with bench.devices(is_watched=False, station=real) as devices:
+        devices.start()
+        devices.estop()
         until(lambda: bench.limp("follower"))
         with pytest.raises(TrippedError, match="emergency stop") as caught:
-            cast.make_rig({}).hurdle()
+            devices.rig({}).hurdle()
     assert caught.value.exit_code == 1
 
 
@@ -275,9 +296,9 @@ def test_what_is_finished_between_losses_counts_as_headway() -> None:
 
 def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(bench: Bench) -> None:
     follower = bench.buses["follower"]
-    with arm_cast(bench.options()) as cast:
-        cast.start()
-        with Desk(bench, cast, 2) as desk:
+    with bench.devices() as devices:
+        devices.start()
+        with Desk(bench, devices, 2) as desk:
             desk.begin()
             follower.faults.add(Fault("unplug", at_s=follower.age_s()))
             until(lambda: desk.error is not None)

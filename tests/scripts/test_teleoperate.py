@@ -213,7 +213,7 @@ def test_a_port_without_permission(pair: Make, capsys: pytest.CaptureFixture[str
 
 
 def test_what_is_said_without_permission() -> None:
-    from gaploop.teleop.servos.port_errors import open_error
+    from gaploop.teleop.servos.port import open_error
 
     line = str(open_error("/dev/tty", PermissionError(13, "Permission denied")))
     assert "permission" in line.lower()

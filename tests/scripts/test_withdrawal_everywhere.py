@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from gaploop.collect.copies import REVIEWS, clear_reviews, review_folder
-from gaploop.collect.frame_row import FrameRow
-from gaploop.collect.journal import JournalWriter
+from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.collect.withdrawal import noted_policies, withdraw
 from gaploop.core import consent_store
 from gaploop.core.consent import Place, Use, new_id, today

@@ -12,21 +12,22 @@ import numpy as np
 import pytest
 
 from benchmarks.trial import run_take
+from gaploop.core.arm import CellArm
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
-from gaploop.sim import vx300s
-from gaploop.sim.arms import ARMS, SO101, VX300S, CellArm, arm_named, arm_of, arm_with_joints
+from gaploop.sim import look
+from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints, from_degrees, to_degrees
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.follower import CellFollower
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
 from gaploop.sim.kinematics import ArmIk, from_polar, polar
 from gaploop.sim.lerobot_tracker_step import TrackerStep
-from gaploop.sim.motion import nominal_arm
 from gaploop.sim.tracker import Tracker
-from gaploop.sim.units import from_degrees, to_degrees
 
+VX300S = CELL_ARMS["vx300s"]
 needs_meshes = pytest.mark.skipif(
-    not vx300s.is_installed(), reason="pip install --no-deps gym-aloha==0.1.5"
+    not VX300S.model.is_installed, reason="pip install --no-deps gym-aloha==0.1.5"
 )
 BOTH = pytest.mark.parametrize("arm", [SO101, pytest.param(VX300S, marks=needs_meshes)])
 
@@ -78,8 +79,12 @@ class Without:
 def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), vx300s.PACKAGE)])
-    for refused in (vx300s.load, lambda: Cell(robot="vx300s"), lambda: arm_named("vx300s")):
+    monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), VX300S.model.package)])
+    for refused in (
+        lambda: VX300S.spec(look.PAINT),
+        lambda: Cell(robot="vx300s"),
+        lambda: arm_named("vx300s"),
+    ):
         with pytest.raises(UnusableInputError, match="pip install --no-deps gym-aloha") as said:
             refused()
         assert "\n" not in str(said.value)
@@ -107,7 +112,7 @@ def test_scenes_of_the_so101_are_those_that_its_base_was_made_of(nominal: Cell) 
     assert nominal.data.qpos[:6].tolist() == OLD_HOME_RAD
 
 
-@pytest.mark.parametrize("arm", ARMS.values())
+@pytest.mark.parametrize("arm", CELL_ARMS.values())
 def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
     n = len(arm.joint_names)
     for values in (arm.home_q_rad, arm.servos.stall_nm, arm.servos.nm_per_a, (*arm.zero_keys, "")):

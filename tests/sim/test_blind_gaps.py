@@ -63,7 +63,7 @@ def test_a_gap_shows_where_it_acts_and_nowhere_else(
     key: str, telemetry: bool, pictures: bool, nominal: Cell, sweep: Any
 ) -> None:
     joints, seen = sweep(nominal, 4)
-    with Cell(gaps={key: 1.0}, gap_seed=1) as cell:
+    with Cell(gaps={key: 1.0}, gap_seed=0) as cell:  # posts stand on the other side
         other_joints, other_seen = sweep(cell, 4)
     assert (np.abs(other_joints - joints).max() > 0.08) == telemetry
     differs = max(np.abs(a.astype(float) - b).mean() for a, b in zip(seen, other_seen, strict=True))

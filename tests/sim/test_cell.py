@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import GaploopError
-from gaploop.sim.cell import Cell
+from gaploop.sim.arms import from_degrees, to_degrees
+from gaploop.sim.cell import ENCODER_STEP_RAD, Cell
 from gaploop.sim.conditions import NAMES, PLACEMENTS
 from gaploop.sim.placement import (
     SPAWN_CENTRE_M,
@@ -18,7 +19,6 @@ from gaploop.sim.placement import (
 )
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import TASKS
-from gaploop.sim.units import ENCODER_STEP_RAD, from_degrees, to_degrees
 
 
 def test_equal_seeds_give_equal_takes(nominal: Cell, sweep: Any, same: Any) -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError
 from gaploop.sim.cell import Cell
-from gaploop.sim.expert import ScriptedLeader
+from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
-from gaploop.sim.motion import nominal_arm
 from gaploop.sim.tracker import NAMES, Tracker
 
 

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.core.vocabulary import GapDimension
+from gaploop.sim import gaps as gaps_module
 from gaploop.sim.cell import Cell
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, draw_gaps, mechanisms_of
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
 
 ALL = (*MECHANISMS, *BLIND_MECHANISMS)
-KEYS = [f"{m.dimension.value}.{m.name}" for m in ALL]
+KEYS = [m.key for m in ALL]
 
 
 def test_severity_zero_is_the_nominal_cell_to_the_bit(nominal: Cell, sweep: Any, same: Any) -> None:
@@ -114,6 +117,96 @@ def test_a_gap_is_drawn_the_same_beside_others() -> None:
     alone = draw_gaps({"object_property": 0.5}, 4)[0]
     both = draw_gaps({"contact_dynamics": 0.5, "object_property": 0.5}, 4)[1]
     assert alone == both
+
+
+class Humid(Mechanism):
+    """A mechanism that somebody adds."""
+
+    dimension, name, says = GapDimension.ACTUATOR_RESPONSE, "humid", "wet plugs"
+    parameters = (Parameter("humidity", "1", 0.0, 1.0),)
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        return {"humidity": severity * rng.random()}
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        on.commands.latency_s = 0.1 * p["humidity"]
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_further_mechanism_moves_no_other_draw(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = {d.value: 0.5 for d in GapDimension} | dict.fromkeys(KEYS, 0.8)
+    before = [draw_gaps(everything, seed) for seed in range(60)]
+    more = (Humid(), *MECHANISMS) if place == "first" else (*MECHANISMS, Humid())
+    monkeypatch.setattr(gaps_module, "MECHANISMS", more)
+    after = [draw_gaps(everything, seed) for seed in range(60)]
+    changed = [
+        (old, new)
+        for one, other in zip(before, after, strict=True)
+        for old, new in zip(one, other, strict=True)
+        if old != new
+    ]
+    assert changed
+    assert all(new.mechanism == "humid" for _, new in changed)  # it won this seed; no other moved
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda m: m.name)
+def test_draws_lie_in_range_and_name_known_parameters(mechanism: Mechanism) -> None:
+    for seed in range(20):
+        for severity in (0.01, 0.5, 1.0):
+            drawn = draw_gaps({mechanism.key: severity}, seed)[0].parameters
+            assert mechanism.complete(drawn).keys() == {p.name for p in mechanism.parameters}
+            assert drawn.keys() <= mechanism.complete(drawn).keys()
+
+
+def test_the_order_of_mechanisms_does_not_matter(sweep: Any, same: Any) -> None:
+    keys = ["environmental_complexity.similar", "environmental_complexity.clutter",
+            "visual_domain.exposure", "visual_domain.blur", "actuator_response.latency",
+            "sensor_noise.encoder_drift", "sensor_noise.stale_reads"]  # fmt: skip
+    found = []
+    for order in (keys, keys[::-1]):
+        with Cell(gaps=dict.fromkeys(order, 0.4), gap_seed=3) as cell:
+            found.append(sweep(cell, 4))
+    assert same(*found)
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda m: m.name)
+def test_given_parameters_act_as_the_drawn_ones_do(
+    mechanism: Mechanism, sweep: Any, same: Any
+) -> None:
+    """What a twin gives goes through the same code as what a severity draws."""
+    drawn = draw_gaps({mechanism.key: 0.8}, 3)[0].parameters
+    with Cell(gaps={mechanism.key: 0.8}, gap_seed=3, image_size=64) as cell:
+        expected, judged = sweep(cell, 4, ticks=20), cell.truth()["tolerance_m"]
+    with Cell(parameters={mechanism.key: drawn}, gap_seed=3, image_size=64) as cell:
+        assert same(expected, sweep(cell, 4, ticks=20))
+        assert cell.truth()["tolerance_m"] == judged
+        assert cell.truth()["injected"] == []
+
+
+def test_nominal_parameters_are_the_nominal_cell_to_the_bit(
+    nominal: Cell, sweep: Any, same: Any
+) -> None:
+    parameters = {m.key: {p.name: p.nominal for p in m.parameters} for m in ALL}
+    with Cell(parameters=parameters) as cell:
+        assert same(sweep(nominal, 4), sweep(cell, 4))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"actuator_response.latency": {"latency_s": -0.1}}, "latency_s is -0.1: give 0 to 2"),
+        ({"actuator_response.latency": {"latency_s": float("nan")}}, "is nan: give 0 to 2"),
+        ({"actuator_response.latency": {"delay_s": 0.1}}, "delay_s"),
+        ({"actuator_response.dust": {}}, "dust"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(
+    parameters: dict[str, dict[str, float]], said: str
+) -> None:
+    with pytest.raises((UnknownChoiceError, UnusableInputError), match=said):
+        Cell(parameters=parameters)
 
 
 def test_held_out_mechanisms_can_be_excluded() -> None:

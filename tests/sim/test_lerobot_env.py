@@ -12,10 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from gaploop.sim.arms import to_degrees
 from gaploop.sim.expert import ScriptedLeader
-from gaploop.sim.lerobot_env import CellEnv, CellEnvConfig
-from gaploop.sim.lerobot_env.config import GYM_ID
-from gaploop.sim.units import to_degrees
+from gaploop.sim.lerobot_env import GYM_ID, CellEnv, CellEnvConfig
 
 
 @pytest.fixture(scope="module")

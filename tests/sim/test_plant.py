@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.sim.camera_server import encode_jpeg
-from gaploop.sim.plant import make_plant, serve_cameras
+from gaploop.sim.plant import CameraServer, encode_jpeg, make_plant
 
 
 @pytest.mark.parametrize("name", ["so101", "koch", "openmanipulator"])
@@ -52,7 +51,7 @@ def test_lerobots_camera_sees_the_scene_move() -> None:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     plant = make_plant("koch")
-    with serve_cameras(plant, ["top", "side"], port=port, size_px=(160, 120), fps=20.0):
+    with CameraServer(plant, ["top", "side"], port=port, size_px=(160, 120), fps=20.0):
         camera = ZMQCamera(
             ZMQCameraConfig(server_address="127.0.0.1", port=port, camera_name="side", warmup_s=1)
         )
@@ -86,4 +85,4 @@ def test_the_camera_port_must_be_free() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UnusableInputError, match="can't be used"):
-            serve_cameras(make_plant("koch"), ["top"], port=port)
+            CameraServer(make_plant("koch"), ["top"], port=port)

@@ -26,9 +26,8 @@ from gaploop.core.types import (
     SafetyReason,
     Tick,
 )
-from gaploop.teleop.control import ControlThread, LoopMode
+from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
 from gaploop.teleop.loop import EndReason, Rates
-from gaploop.teleop.mailbox import Mailbox
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
 from gaploop.teleop.stopping import run_steps
@@ -250,7 +249,7 @@ def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> 
     with thread(arm, max_s=1.0) as control:
         boxes = [control.attach(sink) for sink in (bad, good)]
         full = Mailbox(stuck, capacity=10)
-        control._loop.sinks = (*control._loop.sinks, full)
+        control._sinks = (*control._sinks, full)
         control.start()
         assert control.wait(SOON_S)
         hung.set()
@@ -269,7 +268,7 @@ def test_a_subscriber_that_never_returns_is_given_up_at_the_end() -> None:
     box = Mailbox(Seen(waits_for(hung)))
     control = thread(Arm(), max_s=0.1)
     seen = control.attach(Seen())
-    control._loop.sinks = (*control._loop.sinks, box)
+    control._sinks = (*control._sinks, box)
     with control:
         control.start()
         control.wait(SOON_S)
@@ -412,7 +411,7 @@ def test_a_take_may_begin_before_the_loop_has_made_its_first_turn(
         began.wait(SOON_S)
         return Realtime(False)
 
-    monkeypatch.setattr("gaploop.teleop.loop_thread.raise_priority", slowly)
+    monkeypatch.setattr("gaploop.teleop.control.raise_priority", slowly)
     with thread(Arm(), until_done=False) as control:
         control.start()
         later = threading.Timer(0.05, began.set)
@@ -520,7 +519,7 @@ def test_who_tries_to_end_the_program_is_a_broken_device(
             arm.after = 3
         if who is not None:
             setattr(who, name, end)
-        control._loop._gate.read = arm.read  # as it was made before
+        control._gate.read = arm.read  # as it was made before
         control.start()
         assert control.wait(SOON_S)
         with pytest.raises(DeviceError, match=exits.__name__):

@@ -11,15 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gaploop.collect.operator import machine
 from gaploop.collect.operator.commands import Command
-from gaploop.collect.operator.inquiry import CHOICES, Inquiry, Question, Suggestion
-from gaploop.collect.operator.machine import SETTLE_S
-from gaploop.collect.operator.state import (
+from gaploop.collect.operator.machine import (
+    CHOICES,
     RUNS_ON,
+    SETTLE_S,
     Act,
     Deed,
+    Inquiry,
+    Question,
     SessionStage,
     SessionState,
     StageTiming,
+    Suggestion,
 )
 from gaploop.core.labels import LabelEvent
 from gaploop.core.vocabulary import Outcome

@@ -15,21 +15,28 @@ from rich.console import Console as Rich
 
 from gaploop.collect.intervention import Driver
 from gaploop.collect.operator.commands import ROLLOUT, KeyMap
-from gaploop.collect.operator.inquiry import Inquiry, Question, Suggestion
-from gaploop.collect.operator.presses import name_of
-from gaploop.collect.operator.screen_content import (
-    Driven,
+from gaploop.collect.operator.display import line, render
+from gaploop.collect.operator.machine import (
+    Inquiry,
+    Question,
+    SessionStage,
+    SessionState,
+    StageTiming,
+    Suggestion,
+)
+from gaploop.collect.operator.sounds import Sound, SoundPlayer, samples
+from gaploop.collect.operator.view import (
     Loop,
     QuotaBar,
     ScreenContent,
     SetUp,
+    Shown,
     TakeSeen,
+    Tone,
+    look,
 )
-from gaploop.collect.operator.sounds import Sound, SoundPlayer, samples
-from gaploop.collect.operator.state import SessionStage, SessionState, StageTiming
-from gaploop.collect.operator.terminal import line, render
-from gaploop.collect.operator.view import Shown, Tone, look
-from gaploop.collect.operator.window import SIZE_PX, OperatorWindow
+from gaploop.collect.operator.window import SIZE_PX, OperatorWindow, name_of
+from gaploop.collect.rollout import Driven
 from gaploop.core.vocabulary import FailureMode, Outcome
 from gaploop.teleop.leaders.sdl import pygame
 

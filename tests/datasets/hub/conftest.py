@@ -21,11 +21,11 @@ from loopback_hub import LoopbackHub, loopback_hub
 from gaploop.core.consent_store import ENVIRONMENT as CONSENTS
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.hub import dataset as hub_dataset
-from gaploop.datasets.hub import push as transport
+from gaploop.datasets.hub import upload as transport
 from gaploop.datasets.hub.dataset import PushOptions, push_dataset
-from gaploop.datasets.hub.errors import Patience
 from gaploop.datasets.hub.queue import ENVIRONMENT as QUEUE
-from gaploop.datasets.hub.target import Contents, HubFile, HubTarget, Pushed
+from gaploop.datasets.hub.target import HubTarget
+from gaploop.datasets.hub.upload import Contents, HubFile, Patience, Pushed
 from gaploop.datasets.lerobot_publish import publish
 
 NAME = "me/cube"

@@ -19,14 +19,14 @@ from peft import PeftModel
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.datasets.hub.dataset import PushOptions
-from gaploop.datasets.hub.errors import Patience
 from gaploop.datasets.hub.target import HubTarget
+from gaploop.datasets.hub.upload import Patience
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import pack_policy, push_policy
+from gaploop.sim.arms import to_degrees
 from gaploop.sim.cell import Cell
-from gaploop.sim.units import to_degrees
 
 ADAPTER, MERGED, STEPS = "me/adapter", "me/merged", 12
 PLAIN = """
@@ -172,7 +172,7 @@ def alone(run: Path, tmp_path: Path) -> Path:
 def test_a_base_that_isnt_copied_has_a_name_on_the_hub(
     alone: Path, base: str, is_named: bool
 ) -> None:
-    from gaploop.finetune.hub_policy_files import portable
+    from gaploop.finetune.hub_policy import portable
 
     config = alone / "adapter_config.json"
     write_json(config, {**read_json(config), "base_model_name_or_path": base})

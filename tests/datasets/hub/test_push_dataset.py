@@ -23,10 +23,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.check.dataset import check
-from gaploop.datasets.edit.delete import delete_takes
+from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.hub import dataset as hub_dataset
-from gaploop.datasets.hub.errors import HubUnreachableError
-from gaploop.datasets.hub.target import Pushed
+from gaploop.datasets.hub.scan import require_clean
+from gaploop.datasets.hub.upload import HubUnreachableError, Pushed
 from gaploop.datasets.lerobot_publish import publish
 
 type Push = Callable[..., Pushed]
@@ -329,7 +329,7 @@ def test_secrets_and_paths_are_found_wherever_there_is_text(
 ) -> None:
     plant(dataset, text)
     with pytest.raises(UnusableInputError, match=what) as caught:
-        hub_dataset.require_clean(dataset, hub_dataset.files_of(dataset)[0], allow_paths=False)
+        require_clean(dataset, hub_dataset.files_of(dataset)[0], allow_paths=False)
     assert text not in str(caught.value) or what == "an absolute path"
 
 
@@ -361,10 +361,10 @@ def test_a_secret_is_found_before_anything_is_sent(
 def test_paths_may_be_allowed_and_secrets_never(dataset: Path) -> None:
     to_info(dataset, "/home/ana/takes")
     files = hub_dataset.files_of(dataset)[0]
-    hub_dataset.require_clean(dataset, files, allow_paths=True)
+    require_clean(dataset, files, allow_paths=True)
     to_labels(dataset, TOKEN)
     with pytest.raises(UnusableInputError, match="token"):
-        hub_dataset.require_clean(dataset, files, allow_paths=True)
+        require_clean(dataset, files, allow_paths=True)
 
 
 def test_what_doesnt_belong_to_a_dataset_stays_here(dataset: Path) -> None:

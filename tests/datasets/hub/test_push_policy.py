@@ -18,8 +18,8 @@ from gaploop.core.consent import Use, today
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.datasets.hub.dataset import PushOptions
-from gaploop.datasets.hub.errors import Patience
-from gaploop.datasets.hub.target import HubTarget, Pushed
+from gaploop.datasets.hub.target import HubTarget
+from gaploop.datasets.hub.upload import Patience, Pushed
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import push_policy

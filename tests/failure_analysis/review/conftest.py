@@ -11,7 +11,7 @@ import pytest
 from benchmarks.review_dataset import write_dataset
 from gaploop.core import labels
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.labels.labelled import FolderLabels, open_labelled, write_down
+from gaploop.datasets.labels.store import LabelStore, open_labelled
 
 TAKES = 6
 
@@ -34,7 +34,7 @@ def journal(originals: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["dataset", "journal"])
-def folder(request: pytest.FixtureRequest) -> FolderLabels:
+def store(request: pytest.FixtureRequest) -> LabelStore:
     return open_labelled(request.getfixturevalue(request.param))
 
 
@@ -48,6 +48,6 @@ def say() -> Callable[..., None]:
         known = open_labelled(root)
         uid, at = known.episodes[index].info.uid, labels.now()
         events = [LabelEvent(uid, n, v, author, source, at) for n, v in values.items()]
-        write_down(known, events)
+        known.write(events)
 
     return said

@@ -12,7 +12,7 @@ from benchmarks.review import SAVED, SHOWN, serving
 from benchmarks.review_dataset import BITS, BLOCK_PX, FRAMES
 from gaploop.core import labels
 from gaploop.core.vocabulary import GapDimension
-from gaploop.datasets.labels.labelled import open_labelled
+from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
 
 PROGRAM = browser()

@@ -10,10 +10,10 @@ from pathlib import Path
 from nicegui.testing.user_simulation import user_simulation
 
 from gaploop.core import labels
-from gaploop.datasets.labels.labelled import FolderLabels, open_labelled
+from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.page import ReviewPage
-from gaploop.failure_analysis.review.site import ReviewSite
+from gaploop.failure_analysis.review.server import ReviewSite
 
 
 @contextmanager
@@ -38,10 +38,8 @@ def visit(site: ReviewSite, work: Callable[[ReviewPage], None]) -> None:
     asyncio.run(run())
 
 
-def test_keys_end_up_as_labels_and_the_next_take_opens(
-    folder: FolderLabels, tmp_path: Path
-) -> None:
-    with site_of(folder.root, tmp_path) as site:
+def test_keys_end_up_as_labels_and_the_next_take_opens(store: LabelStore, tmp_path: Path) -> None:
+    with site_of(store.root, tmp_path) as site:
 
         def work(page: ReviewPage) -> None:
             first = next(iter(site.ahead()))
@@ -54,8 +52,8 @@ def test_keys_end_up_as_labels_and_the_next_take_opens(
             page.press("q")  # no key of ours
 
         visit(site, work)
-        uid = folder.episodes[0].info.uid
-    said = labels.current(labels.read(folder.file))[uid]
+        uid = store.episodes[0].info.uid
+    said = labels.current(labels.read(store.file))[uid]
     assert said == {
         "outcome": "failure",
         "failure_mode": "missed_grasp",
@@ -73,7 +71,7 @@ def test_a_word_written_meanwhile_keeps_what_one_is_about_to_say(
         def work(page: ReviewPage) -> None:
             page.press("m")
             say(dataset, 0, "bo", failure_mode="drift")
-            site.tell(site.desk.refresh())
+            site.tell(site.session.refresh())
             page.press("Enter")
 
         visit(site, work)
@@ -96,7 +94,7 @@ def test_an_empty_search_result_and_a_bad_query_leave_the_page_usable(
             assert "lighting" in page._search.error
             page._search.set_value("")
             assert page._search.error is None
-            assert len(list(site.ahead())) == len(site.desk.folder.episodes)
+            assert len(list(site.ahead())) == len(site.session.store.episodes)
 
         visit(site, work)
-    assert open_labelled(dataset).events == ()
+    assert open_labelled(dataset).events == []

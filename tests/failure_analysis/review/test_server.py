@@ -21,8 +21,7 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.failure_analysis.review.gate import TokenGate
-from gaploop.failure_analysis.review.server import HOST, PORTS, free_socket
+from gaploop.failure_analysis.review.server import HOST, PORTS, TokenGate, free_socket
 
 HERE = "http://127.0.0.1:8321"
 COOKIE = "gaploop_review_8321"

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.gate_tests import stops
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules
 from gaploop.core.types import FloatArray
-from gaploop.finetune.gate.design import comparison, make_design, retrain_margin, stops
+from gaploop.finetune.gate.design import make_design, retrain_margin
 from gaploop.finetune.gate.evidence import (
     Wealth,
     difference_interval,
@@ -21,6 +22,7 @@ from gaploop.finetune.gate.evidence import (
     rate_evidence,
     rate_wealth,
 )
+from gaploop.finetune.gate.judge import comparison
 
 VALUES = st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60)
 

@@ -12,12 +12,10 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.suite import Rules, Suite, SuiteTask
-from gaploop.finetune.gate import order
 from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import AttemptResult, Contest, GateFolder
-from gaploop.finetune.gate.policies import SamePolicies
+from gaploop.finetune.gate.folder import SIDES, AttemptResult, Contest, GateAttempt, GateFolder
 from gaploop.finetune.gate.promotion import SCHEMA, SUITE, verify, withdraw, write_promotion
-from gaploop.finetune.gate.run import Gate, run_gate
+from gaploop.finetune.gate.run import Gate, SamePolicies, run_gate
 from gaploop.finetune.lerobot_policy import policy_id
 
 
@@ -25,7 +23,7 @@ from gaploop.finetune.lerobot_policy import policy_id
 def promoted(tmp_path: Path) -> Path:
     """Return the record of a candidate that came from a training run."""
     policies = {}
-    for side in order.SIDES:
+    for side in SIDES:
         policies[side] = tmp_path / f"run_{side}" / "adapter"
         policies[side].mkdir(parents=True)
         (policies[side] / "model.safetensors").write_text(side)
@@ -34,7 +32,7 @@ def promoted(tmp_path: Path) -> Path:
     suite_file = tmp_path / "suite.yaml"
     suite_file.write_text("name: s")
 
-    def attempt(stage: str, turn: order.GateAttempt) -> AttemptResult:
+    def attempt(stage: str, turn: GateAttempt) -> AttemptResult:
         lot = np.random.default_rng(turn.number).random()
         return AttemptResult(
             stage, turn.number, bool(lot < (0.9 if turn.side == "candidate" else 0.3))
@@ -45,7 +43,7 @@ def promoted(tmp_path: Path) -> Path:
     (tmp_path / "gate").mkdir()
     folder = GateFolder(tmp_path / "gate", Contest("a", "b", "s"), 1)
     write_json(folder.path / SUITE, {"name": "s"})
-    assert run_gate(Gate(suite, policies, station=attempt), folder, design).exit_code == 0
+    assert run_gate(Gate(suite, policies, station=attempt), folder, design).verdict.exit_code == 0
     return write_promotion(folder.path, policies, suite_file, None)
 
 
@@ -60,7 +58,7 @@ def test_the_run_of_another_policy_is_not_named(promoted: Path) -> None:
     """A run.json that merely lies in the folder above says nothing of the policy."""
     run = promoted.parent.parent / "run_candidate" / "run.json"
     write_json(run, json.loads(run.read_text()) | {"result": {"policy": "sha256:other"}})
-    policies = {side: promoted.parent.parent / f"run_{side}" / "adapter" for side in order.SIDES}
+    policies = {side: promoted.parent.parent / f"run_{side}" / "adapter" for side in SIDES}
     shipped = {"policy": policy_id(policies["candidate"]), "datasets": [{"sha256": "d1"}]}
     write_promotion(promoted.parent, policies, None, None)
     assert json.loads(promoted.read_text())["policies"]["candidate"]["run"] is None

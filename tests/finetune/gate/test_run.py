@@ -12,16 +12,32 @@ import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.suite import Rules, Suite, SuiteTask
-from gaploop.finetune.gate import order
 from gaploop.finetune.gate.design import make_design
-from gaploop.finetune.gate.folder import OUTCOMES, AttemptResult, Contest, GateFolder, only_gate
-from gaploop.finetune.gate.judge import HARDWARE, judge_hardware, judge_sim
+from gaploop.finetune.gate.folder import (
+    BLOCK,
+    OPENED,
+    OUTCOMES,
+    SEALED,
+    SIDES,
+    AttemptResult,
+    Contest,
+    GateAttempt,
+    GateFolder,
+    attempts,
+    only_gate,
+    seal,
+)
+from gaploop.finetune.gate.judge import (
+    HARDWARE,
+    Answer,
+    Outcomes,
+    judge_hardware,
+    judge_sim,
+    promotions,
+)
 from gaploop.finetune.gate.judge import StageAnswer as Stage
-from gaploop.finetune.gate.power import promotions
 from gaploop.finetune.gate.run import Gate, plan, run_gate
-from gaploop.finetune.gate.statements import Outcomes
 from gaploop.finetune.gate.station_attempts import StationAttempts
-from gaploop.finetune.verdict import Answer
 
 CONTEST = Contest("sha256:a", "sha256:b", "s")
 TWO = (
@@ -30,14 +46,14 @@ TWO = (
 )
 SUITE = Suite("s", TWO, Rules(max_pairs=400, gain=0.2))
 
-type Made = Callable[[str, order.GateAttempt], AttemptResult]
+type Made = Callable[[str, GateAttempt], AttemptResult]
 
 
 def made(baseline: Sequence[float], candidate: Sequence[float], until: int = 10**9) -> Made:
     """Return attempts that succeed at given rates, task by task; Ctrl-C comes at `until`."""
     rates = {"baseline": baseline, "candidate": candidate}
 
-    def attempt(stage: str, turn: order.GateAttempt) -> AttemptResult:
+    def attempt(stage: str, turn: GateAttempt) -> AttemptResult:
         if turn.number == until:
             raise KeyboardInterrupt
         lot = np.random.default_rng([turn.scene, turn.number]).random()
@@ -55,9 +71,9 @@ def decide(path: Path, attempts: Made, suite: Suite = SUITE, **changes: object):
 
 def test_a_better_candidate_is_promoted_and_a_worse_one_is_not(tmp_path: Path) -> None:
     good = decide(tmp_path / "good", made((0.5, 0.5), (0.95, 0.95)))
-    assert (good.verdict, good.exit_code) == (Answer.PROMOTE, 0)
+    assert (good.verdict, good.verdict.exit_code) == (Answer.PROMOTE, 0)
     bad = decide(tmp_path / "bad", made((0.8, 0.8), (0.4, 0.4)))
-    assert (bad.verdict, bad.exit_code) == (Answer.REJECT, 1)
+    assert (bad.verdict, bad.verdict.exit_code) == (Answer.REJECT, 1)
     assert good.not_run == {
         "sim": "the suite names no sim_tasks",
         "canary": "no --reports of a fleet",
@@ -69,8 +85,8 @@ def test_a_better_candidate_is_promoted_and_a_worse_one_is_not(tmp_path: Path) -
 def test_running_out_of_pairs_is_no_answer(tmp_path: Path) -> None:
     short = replace(SUITE, rules=replace(SUITE.rules, max_pairs=6))
     result = decide(tmp_path / "short", made((0.5, 0.5), (0.5, 0.5)), short)
-    assert (result.verdict, result.exit_code) == (Answer.INCONCLUSIVE, 3)
-    assert not (tmp_path / "short" / order.OPENED).exists()
+    assert (result.verdict, result.verdict.exit_code) == (Answer.INCONCLUSIVE, 3)
+    assert not (tmp_path / "short" / OPENED).exists()
 
 
 @pytest.mark.parametrize("until", [1, 7, 30])
@@ -91,7 +107,7 @@ def test_slips_that_were_taken_back_change_nothing_but_their_count(tmp_path: Pat
     """Also when read from the disk: what the attempt before was is kept with the next one."""
     honest, meant = made((0.5, 0.5), (0.9, 0.9)), [""]
 
-    def slips(stage: str, turn: order.GateAttempt) -> AttemptResult:
+    def slips(stage: str, turn: GateAttempt) -> AttemptResult:
         said = honest(stage, turn)
         if turn.number % 7 == 0:
             meant.append("y" if said.success else "n")
@@ -134,10 +150,10 @@ def test_two_gates_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_an_exchanged_key_is_noticed(tmp_path: Path) -> None:
     """Another order would turn the outcomes of one policy into the other's."""
     GateFolder(tmp_path, CONTEST, seed=4)
-    order.seal(tmp_path, 5)
+    seal(tmp_path, 5)
     with pytest.raises(UnusableInputError, match="isn't the key that this gate began with"):
         GateFolder(tmp_path, CONTEST)
-    (tmp_path / order.SEALED).unlink()
+    (tmp_path / SEALED).unlink()
     with pytest.raises(UnusableInputError, match=r"Restore it"):
         GateFolder(tmp_path, CONTEST)
 
@@ -152,28 +168,28 @@ def test_a_lost_outcome_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_order_is_balanced_and_pairs_share_their_scene() -> None:
-    turns = order.attempts(7, HARDWARE, 2)
+    turns = attempts(7, HARDWARE, 2)
     pairs = [(next(turns), next(turns)) for _ in range(2 * 40)]
     for first, second in pairs:
         assert (first.task, first.scene, first.round) == (second.task, second.scene, second.round)
-        assert {first.side, second.side} == set(order.SIDES)
+        assert {first.side, second.side} == set(SIDES)
     assert len({first.scene for first, _ in pairs}) == len(pairs)
     for task in (0, 1):
         leads = [first.side for first, _ in pairs if first.task == task]
         assert len(leads) == 40
-        for n in range(0, 40, order.BLOCK):
-            assert leads[n : n + order.BLOCK].count("baseline") == order.BLOCK // 2
-    again = [turn for _, turn in zip(range(20), order.attempts(7, HARDWARE, 2), strict=False)]
+        for n in range(0, 40, BLOCK):
+            assert leads[n : n + BLOCK].count("baseline") == BLOCK // 2
+    again = [turn for _, turn in zip(range(20), attempts(7, HARDWARE, 2), strict=False)]
     assert again == [turn for pair in pairs for turn in pair][:20]
     assert [t.side for t in again] != [
-        t.side for _, t in zip(range(20), order.attempts(8, HARDWARE, 2), strict=False)
+        t.side for _, t in zip(range(20), attempts(8, HARDWARE, 2), strict=False)
     ]
 
 
 def test_the_operator_is_never_told_which_policy_drives(tmp_path: Path) -> None:
     """Whoever knows judges otherwise; neither question, link nor file says it."""
     policies = {}
-    for side in order.SIDES:
+    for side in SIDES:
         policies[side] = tmp_path / f"policy_of_{side}"
         policies[side].mkdir()
     asked: list[str] = []
@@ -186,7 +202,7 @@ def test_the_operator_is_never_told_which_policy_drives(tmp_path: Path) -> None:
     tasks = [replace(TWO[0], reset="Put the cube back.")]
     station = StationAttempts(tmp_path / "gate", policies, tasks, "", ask)
     (tmp_path / "gate").mkdir()
-    turns = order.attempts(1, HARDWARE, 1)
+    turns = attempts(1, HARDWARE, 1)
     first, second = station(HARDWARE, next(turns)), station(HARDWARE, next(turns))
     assert (first.success, first.safety) == (True, False)
     assert (second.success, second.safety) == (False, True)
@@ -196,18 +212,18 @@ def test_the_operator_is_never_told_which_policy_drives(tmp_path: Path) -> None:
     assert "Put the cube back." in asked[0]
     assert "Please answer one of these" in asked[2]
     held = [p.name for p in (tmp_path / "gate").rglob("*")]
-    assert not any(side in name for name in held for side in order.SIDES)
+    assert not any(side in name for name in held for side in SIDES)
 
 
 def test_a_command_is_given_the_policy_under_a_neutral_name(tmp_path: Path) -> None:
-    policies = {side: tmp_path / side for side in order.SIDES}
+    policies = {side: tmp_path / side for side in SIDES}
     for folder in policies.values():
         folder.mkdir()
         (folder / "who.txt").write_text(folder.name)
     (tmp_path / "gate").mkdir()
     check = replace(TWO[0], success_check="script", check="os.path:isdir", reset="builtins:abs")
     station = StationAttempts(tmp_path / "gate", policies, [TWO[0]], "cat {policy}/who.txt", _yes)
-    turn = next(order.attempts(1, HARDWARE, 1))
+    turn = next(attempts(1, HARDWARE, 1))
     station(HARDWARE, turn)
     log = tmp_path / "gate" / "attempts" / "hardware_00000" / "log.txt"
     assert log.read_text() == turn.side

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.tuning import held_out, jobs, ratio, statistics
+from gaploop.finetune.tuning import held_out, jobs, lerobot_bundle, recipes
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.plan_weights import LEAST, MOST, weights_of
 from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
-from gaploop.scripts._finetune_job import arguments_of
-from gaploop.scripts.finetune import FinetuneConfig
+from gaploop.finetune.tuning.work import LEAST, MOST, weights_of
+from gaploop.scripts.finetune import FinetuneConfig, arguments_of
 
 TAKES = st.lists(
     st.tuples(
@@ -89,7 +88,7 @@ def test_what_real_takes_can_not_tell_apart_is_decided_for_simulation() -> None:
         s: {f"t{i}": e + 0.3 * noise[i] + 0.1 * rng.normal() for i in range(12)}
         for s, e in level.items()
     }
-    choice = ratio.chosen(errors)
+    choice = recipes.by_one_standard_error(errors)
     assert choice.share == 0.5
     assert {t.share: t.worse_by for t in choice.tried}[0.25] > 0.5
 
@@ -99,7 +98,7 @@ def test_the_choice_is_never_worse_than_the_best_by_more_than_its_error(
     level: dict[float, float],
 ) -> None:
     errors = {s: {f"t{i}": e * (1 + i) for i in range(4)} for s, e in level.items()}
-    choice = ratio.chosen(errors)
+    choice = recipes.by_one_standard_error(errors)
     taken = next(t for t in choice.tried if t.share == choice.share)
     assert taken.worse_by <= taken.se
 
@@ -114,15 +113,15 @@ def test_a_stopped_choice_goes_on_where_it_was(tmp_path: Path) -> None:
         return {f"{fold}{i}": share for i in range(2)}
 
     with pytest.raises(KeyboardInterrupt):
-        ratio.choose(measure, tmp_path, (0.5, 1.0))
-    assert ratio.choose(measure, tmp_path, (0.5, 1.0)).share == 0.5
+        recipes.choose_share(measure, tmp_path, (0.5, 1.0))
+    assert recipes.choose_share(measure, tmp_path, (0.5, 1.0)).share == 0.5
     assert asked == [(0.5, 0), (0.5, 1), (1.0, 0), (1.0, 0), (1.0, 1)]
 
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-1", "some", "nan"])
 def test_shares_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(UnusableInputError, match="or auto"):
-        ratio.parse_share(text)
+        recipes.parse_share(text)
 
 
 @given(
@@ -135,7 +134,7 @@ def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: li
         names = ("mean", "std", "min", "max")
         return {"action": {n: np.array([getattr(np, n)(v)]) for n in names}}
 
-    both = statistics.merged(stats(a), stats(b))["action"]
+    both = lerobot_bundle.merged_stats(stats(a), stats(b))["action"]
     pooled = np.array(a * len(b) + b * len(a))
     for name in ("mean", "std", "min", "max"):
         assert both[name] == pytest.approx([getattr(np, name)(pooled)], abs=1e-9)

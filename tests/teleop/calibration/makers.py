@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, Image
 from gaploop.teleop.calibration.board import Board, charuco
-from gaploop.teleop.calibration.camera_model import Intrinsics
+from gaploop.teleop.calibration.intrinsics import Intrinsics
 
 SUPERSAMPLES = 3
 SQUARE_PX = 80  # 21/28 of it are a whole number of pixels, and each module of a marker too

@@ -13,9 +13,14 @@ from calibration_makers import CHARUCO, CHESSBOARD, Picture, camera, render, spr
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Image
-from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.board_hint import why_not_found
-from gaploop.teleop.calibration.board_sheet import DPI, write_sheet
+from gaploop.teleop.calibration.board import (
+    DPI,
+    Board,
+    BoardView,
+    find_board,
+    why_not_found,
+    write_sheet,
+)
 from gaploop.teleop.calibration.sightings import read_image
 
 LENS = camera()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -31,11 +32,17 @@ from calibration_makers import (
 
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.core import journal_format
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
+from gaploop.scripts import _calibrate
 from gaploop.scripts._calibrate_live import collect_poses
+from gaploop.scripts.calibrate import CalibrateFields
 from gaploop.scripts.cli import main
 from gaploop.teleop.calibration.sightings import joints_row, read_image, write_image
 from gaploop.teleop.calibration.store import load_calibration
+
+QUANTITIES = ("sent_rad", "position_rad")
 
 SMALL = ["--board.columns=7", "--board.rows=5", "--board.square_mm=16"]
 WHERE = scene("eye_in_hand", SMALL_CHARUCO)
@@ -219,6 +226,25 @@ def test_latency_of_a_recorded_journal(tmp_path: Path, capsys: pytest.CaptureFix
     empty.mkdir()
     assert "no telemetry" in run(empty, file)
     assert "overhead" in run(journal, file, "--camera_name=side")
+
+
+def test_an_empty_take_is_left_out_with_its_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept its pictures: those of every take after it were held against another's motion."""
+
+    def take(turns: int) -> SimpleNamespace:
+        t_s = np.arange(turns) * 0.01
+        columns = {f"follower.pan.{name}": np.full(turns, 0.1 * turns) for name in QUANTITIES}
+        return SimpleNamespace(telemetry=Telemetry(t_s, columns))
+
+    taken = {"0": take(20), "1": take(0), "2": take(30)}
+    monkeypatch.setattr(journal_format, "take_folders", lambda _: [Path(name) for name in taken])
+    monkeypatch.setattr(journal_format, "read_take", lambda folder: taken[folder.name])
+    motions, arm, takes = _calibrate._recorded(CalibrateFields("latency", tmp_path))
+    assert arm == "follower"
+    assert takes == [taken["0"], taken["2"]]
+    assert [len(m.t_s) for m in motions] == [20, 30]
 
 
 def test_drift_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,17 +20,18 @@ from calibration_makers import (
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
-from gaploop.teleop.calibration import hand_eye_solvers as solvers
+from gaploop.teleop.calibration import hand_eye as solvers
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
 from gaploop.teleop.calibration.geometry import angle_rad, checked_pose, inverse, pose
-from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye, make_equations
-from gaploop.teleop.calibration.hand_eye_explain import explained
-from gaploop.teleop.calibration.hand_eye_model import (
+from gaploop.teleop.calibration.hand_eye import (
     MAX_RESIDUAL_MM,
     SETUPS,
     HandEye,
     HandEyeResult,
     Sighting,
+    calibrate_hand_eye,
+    explained,
+    make_equations,
 )
 
 

@@ -13,10 +13,10 @@ from calibration_makers import CHARUCO, CHESSBOARD, Picture, camera, render, spr
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView, find_board
-from gaploop.teleop.calibration.camera_model import Intrinsics
 from gaploop.teleop.calibration.intrinsics import (
     MAX_RMS_PX,
     MIN_VIEWS,
+    Intrinsics,
     IntrinsicsResult,
     calibrate_intrinsics,
 )

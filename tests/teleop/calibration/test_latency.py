@@ -17,8 +17,13 @@ from gaploop.sim.cell import Cell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.scene import TIMESTEP_S
-from gaploop.teleop.calibration.camera_latency import camera_latency, picture_motion
-from gaploop.teleop.calibration.latency import JointMotion, LatencyResult, measure_latency
+from gaploop.teleop.calibration.latency import (
+    JointMotion,
+    LatencyResult,
+    camera_latency,
+    measure_latency,
+    picture_motion,
+)
 from gaploop.teleop.loop import Rates, run_loop
 from gaploop.teleop.safety import make_safety
 

@@ -98,7 +98,7 @@ def test_stopping_gives_back_every_file_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         bus = EmulatedBus.start()
-        bus.faults.unplug()
+        bus.faults.add(Fault("unplug"))
         bus.stop()
         bus.stop()
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -109,7 +109,7 @@ def test_a_servo_that_vanishes_is_silent_and_returns_without_torque() -> None:
         ask(bus, feetech.write(3, 40, b"\1"), 6)
         until(lambda: bus.servos[3].torque, "torque on")
         ask(bus, feetech.write(3, 41, b"\x32"), 6)
-        bus.faults.vanish(3)
+        bus.faults.add(Fault("vanish", id=3))
         assert unanswered(bus, feetech.ping(3))
         assert ask(bus, feetech.ping(2), 6)
         bus.faults.clear("vanish")
@@ -140,7 +140,7 @@ def test_faults_of_the_wire_strike_at_their_rate_and_repeat(kind: str) -> None:
 
 def test_every_packet_is_lost_where_the_rate_is_1() -> None:
     with EmulatedBus.start() as bus:
-        bus.faults.drop(1.0)
+        bus.faults.add(Fault("drop", rate=1.0))
         assert unanswered(bus, feetech.ping(1))
         assert bus.counts.spoiled > 0
         bus.faults.clear()
@@ -153,7 +153,7 @@ def test_a_slow_bus_answers_late() -> None:
         EmulatedBus.start(clock=clock) as bus,
         serial.Serial(bus.port, 1_000_000, timeout=PATIENCE_S) as port,
     ):
-        bus.faults.slow(latency_s=0.15)
+        bus.faults.add(Fault("slow", latency_s=0.15))
         port.write(feetech.ping(1))
         until(lambda: bus.counts.answers, "heard")
         clock.sleep_until(0.14)
@@ -167,8 +167,8 @@ def test_a_slow_bus_answers_late() -> None:
 def test_heat_and_low_voltage_are_told(tmp_path: Path) -> None:
     del tmp_path
     with EmulatedBus.start(model="koch") as bus:
-        bus.faults.overheat(4)
-        bus.faults.voltage(5.0)
+        bus.faults.add(Fault("overheat", id=4))
+        bus.faults.add(Fault("voltage", value=5.0))
         until(lambda: bus.servos[4].alarm_bits == 0x05, "both alarms")
         assert ask(bus, dynamixel.ping(4), 14)[8] == dynamixel.ALERT
         assert bus.servos[1].alarm_bits == 0x01
@@ -178,7 +178,7 @@ def test_unplugging_hangs_up_on_the_host_and_plugging_in_makes_a_new_port(tmp_pa
     link = tmp_path / "arm"
     with EmulatedBus.start(link=link) as bus:
         with serial.Serial(str(link), 1_000_000, timeout=0.2) as port:
-            bus.faults.unplug()
+            bus.faults.add(Fault("unplug"))
             assert not os.path.lexists(link)
             with pytest.raises((serial.SerialException, OSError)):
                 port.read(1)
@@ -190,7 +190,7 @@ def test_pulling_the_cable_again_and_again_never_ends_the_bus() -> None:
     """Closing the port while the bus's thread waited on it once ended that thread."""
     with EmulatedBus.start() as bus:
         for _ in range(30):
-            bus.faults.unplug()
+            bus.faults.add(Fault("unplug"))
             bus.faults.clear()
             assert ask(bus, feetech.ping(1), 6)
 
@@ -217,7 +217,7 @@ def test_a_fault_needs_a_servo_that_is_there() -> None:
     with pytest.raises(UnusableInputError, match="No servo has id 9"):
         EmulatedBus.start(faults=[Fault("vanish", id=9)])
     with EmulatedBus.start() as bus, pytest.raises(UnusableInputError, match="No servo has id 9"):
-        bus.faults.vanish(9)
+        bus.faults.add(Fault("vanish", id=9))
 
 
 def test_wrong_arms_are_refused_with_the_valid_ones() -> None:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaploop.teleop.emulator.arms import ArmPlan, koch
-from gaploop.teleop.emulator.dynamixel_chain import DynamixelChain
-from gaploop.teleop.emulator.dynamixel_servo import HEAT, DynamixelServo
-from gaploop.teleop.emulator.mechanics import JointMechanics
+from gaploop.teleop.emulator.dynamixel import HEAT, DynamixelChain, DynamixelServo
+from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ErrorCode, Instruction
 from gaploop.teleop.servos.frames import Frame, Reply
@@ -146,7 +145,7 @@ def test_a_reboot_keeps_eeprom_and_forgets_ram(bench: Bench) -> None:
     bench.write(3, 20, -500, 4)
     bench.write(3, 112, 77, 4)
     bench.write(3, 64, 1, 1)
-    assert bench.one(dynamixel.reboot(3)).error == 0
+    assert bench.one(dynamixel.frame(3, Instruction.REBOOT)).error == 0
     assert bench.read(3, 20, 4, signed=True) == -500
     assert bench.read(3, 112, 4) == 0
     assert bench.read(3, 64, 1) == 0
@@ -214,7 +213,8 @@ def test_all_ways_to_read_agree(bench: Bench) -> None:
         servo.joint.gravity_nm = 0.0  # what moves differs from one reading to the next
     ids = list(bench.servos)
     plain = bench.ask(dynamixel.sync_read(126, 21, ids))
-    bulk = bench.ask(dynamixel.bulk_read([(i, 126, 21) for i in ids]))
+    spans = b"".join(bytes((i, 126, 0, 21, 0)) for i in ids)
+    bulk = bench.ask(dynamixel.frame(0xFE, Instruction.BULK_READ, spans))
     parser = dynamixel.Parser()
     parser.fast_size = 21
     frames = parser.feed(bench.raw(dynamixel.sync_read(126, 21, ids, fast=True)))
@@ -326,7 +326,7 @@ def test_heat_shuts_torque_off_until_a_reboot(bench: Bench) -> None:
     servo.forced_temperature_c = None
     bench.run(0.1)
     assert bench.read(3, 70, 1) == HEAT
-    bench.one(dynamixel.reboot(3))
+    bench.one(dynamixel.frame(3, Instruction.REBOOT))
     assert bench.write(3, 64, 1, 1) == 0
 
 
@@ -370,7 +370,7 @@ def test_ten_thousand_random_pieces_never_crash_or_block_the_chain() -> None:
         bench.raw(piece)
     bench.chain.silence()
     for servo in bench.servos.values():
-        servo.factory_reset(0xFF)
+        servo.forget([])
         servo.memory["Baud_Rate"] = 3
     assert bench.raw(dynamixel.ping(1))
 

@@ -7,9 +7,14 @@ import random
 import pytest
 
 from gaploop.teleop.emulator.arms import ArmPlan, so101
-from gaploop.teleop.emulator.feetech_chain import FeetechChain
-from gaploop.teleop.emulator.feetech_servo import HEAT, OVERLOAD, FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.mechanics import JointMechanics
+from gaploop.teleop.emulator.feetech import (
+    HEAT,
+    OVERLOAD,
+    FeetechChain,
+    FeetechServo,
+    sign_magnitude,
+)
+from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Reply

@@ -19,7 +19,7 @@ from gaploop.core.types import (
     Tick,
 )
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.intent import Heard, Intent
+from gaploop.teleop.leaders.controls import Heard, Intent
 from gaploop.teleop.leaders.options import CartesianOptions
 
 ARM = ArmModel.load("so101")

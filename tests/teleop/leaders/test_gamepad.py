@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import Controls
+from gaploop.teleop.leaders.controls import Controls, Heard
 from gaploop.teleop.leaders.gamepad import Gamepad
-from gaploop.teleop.leaders.intent import Heard
 from gaploop.teleop.leaders.options import CartesianOptions
 from gaploop.teleop.leaders.sdl import pygame
 

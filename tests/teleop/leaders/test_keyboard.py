@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from gaploop.core.errors import DeviceError
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.leaders.cartesian import CartesianLeader
-from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.intent import Intent
+from gaploop.teleop.leaders.controls import ControlAction, Controls, Intent
 from gaploop.teleop.leaders.keyboard import HELP, KEYS, Keyboard
 from gaploop.teleop.leaders.options import CartesianOptions
+from gaploop.teleop.leaders.panel import sign_of
 from gaploop.teleop.leaders.sdl import pygame
-from gaploop.teleop.leaders.window import sign_of
 
 START = np.array([0.0, -0.3, 0.6, 0.6, 0.0, 0.2])
 

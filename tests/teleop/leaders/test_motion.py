@@ -12,10 +12,8 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.station import Station
 from gaploop.core.types import FollowerState, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.leaders.make import make_motion_leader
-from gaploop.teleop.leaders.motion import MotionLeader
+from gaploop.teleop.leaders.motion import Chirp, MotionLeader, Script, Smooth, Stroke, build_script
 from gaploop.teleop.leaders.options import SCRIPTS, MotionOptions
-from gaploop.teleop.leaders.scripts import Script, build_script
-from gaploop.teleop.leaders.trajectory import Chirp, Smooth, Stroke
 
 ARMS = {name: ArmModel.load(name) for name in ARM_MODELS}
 START = {

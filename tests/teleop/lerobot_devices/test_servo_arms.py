@@ -143,7 +143,7 @@ def test_a_koch_leaders_gripper_keeps_its_spring(tmp_path: Path) -> None:
     ):
         leader = make_leader(led.config, follower)
         assert torques(led.bus) == {1: False, 2: False, 3: False, 4: False, 5: False, 6: True}
-        led.bus.faults.vanish(6, for_s=0.2)
+        led.bus.faults.add(Fault("vanish", id=6, for_s=0.2))
 
         def back() -> bool:
             leader.read(0.0)
@@ -169,7 +169,7 @@ def test_torque_off_reaches_every_servo_that_lives(model: str, tmp_path: Path) -
         follower.torque_on()
         dead = (2, 5)
         for servo_id in dead:
-            arm.bus.faults.vanish(servo_id)
+            arm.bus.faults.add(Fault("vanish", id=servo_id))
         with pytest.raises(DeviceError, match=r"shoulder_lift .*wrist_roll .*power off"):
             follower.torque_off()
         assert not any(on for i, on in torques(arm.bus).items() if i not in dead)
@@ -192,8 +192,8 @@ def test_torque_off_is_quick_with_two_dead_servos(
     monkeypatch.setattr(BusLine, "end", counted)
     with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
-        arm.bus.faults.vanish(2)
-        arm.bus.faults.vanish(5)
+        arm.bus.faults.add(Fault("vanish", id=2))
+        arm.bus.faults.add(Fault("vanish", id=5))
         follower.arms[0].bus.line.reply_s = 0.0  # a busy machine taught the driver to wait longer
         waited_s.clear()
         with pytest.raises(DeviceError):
@@ -208,7 +208,7 @@ def test_a_servo_that_vanishes_is_told_and_one_that_comes_back_limp_too(
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
         last = good_read(follower).position_rad[2]
-        arm.bus.faults.vanish(3, for_s=0.3)
+        arm.bus.faults.add(Fault("vanish", id=3, for_s=0.3))
         until(lambda: follower.read().status[2] & NO_REPLY)
         state = follower.read()
         assert state.position_rad[2] == pytest.approx(last, abs=0.05)
@@ -226,7 +226,7 @@ def test_a_servo_that_vanishes_is_told_and_one_that_comes_back_limp_too(
 @pytest.mark.parametrize("model", ["so101", "koch"])
 def test_a_servos_hardware_error_shows_in_its_status(model: str, tmp_path: Path) -> None:
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
-        arm.bus.faults.overheat(4)
+        arm.bus.faults.add(Fault("overheat", id=4))
         until(lambda: follower.read().status[3] & 0x04)  # both makers: bit 2 is overheating
         assert not follower.read().status[:3].any()
         if model == "koch":  # an X servo stays shut down until it is restarted
@@ -238,7 +238,7 @@ def test_a_servos_hardware_error_shows_in_its_status(model: str, tmp_path: Path)
 def test_a_bus_that_is_pulled_out_trips_nothing_but_silence(tmp_path: Path) -> None:
     with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
-        arm.bus.faults.unplug()
+        arm.bus.faults.add(Fault("unplug"))
         until(lambda: (follower.read().status & NO_REPLY).all())
         hold(follower, np.zeros(6))
         with pytest.raises(DeviceError, match="power off"):
@@ -250,7 +250,7 @@ def test_a_bus_that_is_pulled_out_trips_nothing_but_silence(tmp_path: Path) -> N
 def test_a_noisy_bus_is_counted_and_teleoperates(fault: str, tmp_path: Path) -> None:
     with emulated("koch", "follower", tmp_path) as arm, follower_of(arm) as follower:
         follower.torque_on()
-        getattr(arm.bus.faults, fault)(0.1)
+        arm.bus.faults.add(Fault(fault, rate=0.1))
         heard = 0
         for _ in range(100):
             state = follower.read()
@@ -294,7 +294,7 @@ def test_a_bimanual_pair_moves_both_arms_in_one_exchange(tmp_path: Path) -> None
             return bool(np.abs(there - goal[[0, 6]]).max() < 0.1)
 
         until(arrived)
-        right.faults.vanish(1)
+        right.faults.add(Fault("vanish", id=1))
         with pytest.raises(DeviceError, match="right_shoulder_pan"):
             follower.close()
         assert not any(torques(left).values())
@@ -331,7 +331,7 @@ def test_answers_that_come_late_are_no_answers(model: str, tmp_path: Path) -> No
     """Answers 30 ms late counted for the next request: 42 of 44 reads were taken for fresh."""
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
         good_read(follower)
-        arm.bus.faults.slow(0.05)
+        arm.bus.faults.add(Fault("slow", latency_s=0.05))
         follower.read()  # its answer may be under way already
         for _ in range(20):
             assert (follower.read().status & NO_REPLY).all()
@@ -370,8 +370,16 @@ def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
 def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
     model: str, tmp_path: Path
 ) -> None:
-    """An FTDI adapter keeps them for 16 ms unless it is told not to."""
+    """An FTDI adapter keeps them for 16 ms unless it is told not to.
+
+    On a busy machine an answer may already be there when the reader comes to look: one that was
+    heard isn't one that was waited for.
+    """
     with emulated(model, "follower", tmp_path) as arm, follower_of(arm) as follower:
-        arm.bus.faults.slow(0.012)
-        until(lambda: not follower.read().status.any())
-        assert min(bus.line.wait_s for bus in follower.buses) > 0.012
+        arm.bus.faults.add(Fault("slow", latency_s=0.012))
+        until(
+            lambda: (
+                not follower.read().status.any()
+                and min(bus.line.wait_s for bus in follower.buses) > 0.012
+            )
+        )

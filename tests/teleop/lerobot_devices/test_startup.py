@@ -14,7 +14,7 @@ from emulated_arms import PLANS as PLANS_OF
 from emulated_arms import calibration_folder, config_of, emulated
 
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
-from gaploop.teleop.emulator import EmulatedBus, koch, so101
+from gaploop.teleop.emulator import EmulatedBus, Fault, koch, so101
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 
 
@@ -156,8 +156,8 @@ def test_swapped_feetech_arms_by_their_supply(tmp_path: Path) -> None:
         emulated("so101", "follower", tmp_path) as arm,
         emulated("so101", "leader", tmp_path) as led,
     ):
-        arm.bus.faults.voltage(7.4)
-        led.bus.faults.voltage(12.0)
+        arm.bus.faults.add(Fault("voltage", value=7.4))
+        led.bus.faults.add(Fault("voltage", value=12.0))
         follower = make_follower(arm.config)
         text = said(lambda: make_leader(led.config, follower))
         assert "look swapped" in text
@@ -191,7 +191,7 @@ def test_a_leader_with_other_joints(tmp_path: Path) -> None:
 
 def test_a_second_start_works_after_an_error(tmp_path: Path) -> None:
     with emulated("so101", "follower", tmp_path) as arm:
-        arm.bus.faults.vanish(3)
+        arm.bus.faults.add(Fault("vanish", id=3))
         with pytest.raises(DeviceError):
             make_follower(arm.config)
         arm.bus.faults.clear()

@@ -22,7 +22,8 @@ def test_packets_are_the_manuals_own() -> None:
     assert dynamixel.sync_write(116, 4, goals) == bytes.fromhex(
         "fffffd00fe110083740004000196000000 02aa0000008287"
     )
-    assert dynamixel.bulk_read([(1, 144, 2), (2, 146, 1)]) == bytes.fromhex(
+    bulk = bytes([1, 144, 0, 2, 0, 2, 146, 0, 1, 0])
+    assert dynamixel.frame(0xFE, dynamixel.Instruction.BULK_READ, bulk) == bytes.fromhex(
         "fffffd00fe0d0092019000020002920001001a05"
     )
     assert dynamixel.status(2, 0, b"\x1f\x08\x00\x00") == bytes.fromhex(

@@ -16,8 +16,7 @@ import scservo_sdk
 from fake_servos import FakeServos
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.servos.port import SerialPort
-from gaploop.teleop.servos.port_errors import open_error, other_holder
+from gaploop.teleop.servos.port import SerialPort, open_error, port_holder
 from gaploop.teleop.servos.registers import Protocol
 from gaploop.teleop.servos.sdk_port import PollPortHandler
 
@@ -60,9 +59,11 @@ def test_the_process_that_holds_a_port_is_named() -> None:
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert f"process {holder.pid}" in other_holder(path)
+        held = port_holder(path)
+        assert held is not None
+        assert held[0] == holder.pid
         holder.communicate(b"\n")
-    assert other_holder(path) == ""
+    assert port_holder(path) is None
     os.close(master)
 
 

@@ -1,0 +1,329 @@
+"""A teleoperation session: drive, trip, clear, lose a cable, find it again; nothing is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gaploop.collect.devices import ArmDevices, Arms, say_trip
+from gaploop.collect.operator.commands import Twice
+from gaploop.collect.operator.keys import SPACE, Keys, WindowKeys
+from gaploop.collect.operator.teleop_view import LINE_S, ProgramMode, Show, TeleopScreen
+from gaploop.collect.operator.view import Loop
+from gaploop.collect.session import drive_on
+from gaploop.core.errors import DeviceError, LostError
+from gaploop.core.types import FollowerState, SafetyReason
+from gaploop.teleop.control import LoopMode, Snapshot
+from gaploop.teleop.realtime import Realtime
+from gaploop.teleop.statistics import Figures
+from gaploop.teleop.stopping import CleanupStep, one_line
+
+FRAME_S: Final = 0.1
+"""The view is drawn this often [s]."""
+AGAIN: Final = "Press it again: the arm holds where it is and comes slowly to the leader's pose."
+STUCK: Final = (
+    "The workspace box is in the way to the leader's pose. Lead another way round; or press q, "
+    "lift the arm into the box by hand, and start again."
+)
+UNWELL: Final = SafetyReason.HARDWARE_ERROR
+"""After this, too, but the operator says when: the view shows how the servo is until then."""
+
+
+@dataclass(frozen=True)
+class TeleopEnd:
+    """How a session ended.
+
+    Attributes:
+        why: `quit`, `time`, `signal`, `trip`, or `lost` where a device failed without a trip.
+        signal: the signal's number, 0 where none came.
+        figures: what the loop did.
+        realtime: whether real-time rights were granted; None where the loop never ran.
+        bus_faults: fault to count.
+        reconnected: times that lost devices were found again.
+        faults: what else went wrong, a line each.
+        trip: the trip that the session ended in, in words, or empty.
+        failed: what failed where that ended it, or in stopping, in a line; empty where all is off.
+    """
+
+    why: str
+    signal: int
+    figures: Figures
+    realtime: Realtime | None
+    bus_faults: Mapping[str, int] = field(default_factory=dict)
+    reconnected: int = 0
+    faults: tuple[str, ...] = ()
+    trip: str = ""
+    failed: str = ""
+
+
+class TeleopSession:
+    """Drives until somebody ends it. Without keys a trip or a lost device ends it, too.
+
+    Args:
+        devices: connected, torque off.
+        keys: what the operator presses.
+        show: draws one frame of the view.
+        stopped: numbers of signals that came, such as SIGTERM.
+    """
+
+    def __init__(self, devices: ArmDevices, keys: Keys, show: Show, stopped: list[int]) -> None:
+        self._devices, self._show, self._stopped = devices, show, stopped
+        self._terminal = self._keys = keys
+        self._every_s = 0.0 if keys.works else LINE_S
+        assert devices.monitor is not None
+        self._statistics = devices.monitor.statistics
+        self._realtime: Realtime | None = None
+        self._bus_faults: dict[str, int] = {}
+        self._faults: list[str] = []
+        self._why = self._trip = self._failed = self._lost = ""
+        self._help = False
+        self._twice = Twice()
+        self._cleared_at = -1
+        """How many faults there were when a trip was told to clear; -1 where it wasn't."""
+
+    def run(self) -> TeleopEnd:
+        """Drive until it is over; torque is off and everything disconnected afterwards.
+
+        Raises:
+            DeviceError: an arm doesn't take torque, and there is nobody to press a key.
+        """
+        devices = self._devices
+        with contextlib.closing(devices):
+            self._terminal.listen(devices.estop)
+            lost = ""
+            try:
+                devices.start()
+            except DeviceError as error:
+                if not self._terminal.works:
+                    raise
+                lost = self._lost = "\n".join((str(error), *_once(devices.control.close())))
+            reconnected, _ = drive_on(
+                devices, self._drive, self._is_over, lost=lost, pause=self._look_for
+            )
+            self._terminal.deaf()
+        number = self._stopped[0] if self._stopped else 0
+        return TeleopEnd(
+            "signal" if number else self._why or "trip",
+            number,
+            self._statistics.figures(),
+            self._realtime,
+            self._bus_faults,
+            reconnected,
+            tuple(self._faults),
+            self._trip,
+            self._failed,
+        )
+
+    def _is_over(self) -> bool:
+        return bool(self._why or self._stopped or not self._terminal.works)
+
+    # -- one connection ---------------------------------------------------------------------
+
+    def _drive(self) -> bool:
+        """Drive and show until it is over; there is never more to do then.
+
+        Raises:
+            LostError: something is lost, and waited for.
+        """
+        devices, control = self._devices, self._devices.control
+        before, self._lost, self._trip, lost = dict(self._bus_faults), "", "", ""
+        self._keys = WindowKeys.of(self._terminal, devices.arms.leader, devices.estop)
+        with control.signals() as came:
+            try:
+                drawn_s = -math.inf
+                while control.alive and not (lost or self._why or self._stopped):
+                    if time.monotonic() - drawn_s >= self._every_s:
+                        drawn_s = time.monotonic()
+                        self._bus_faults = _added(before, count_faults(devices.arms))
+                        self._show(self._picture())
+                    lost = self._heed()
+            finally:
+                left = _once(control.close())
+                snapshot = control.snapshot()
+                self._bus_faults = _added(before, count_faults(devices.arms))
+                self._realtime = snapshot.realtime or self._realtime
+                self._faults += [f for f in snapshot.faults if f not in self._faults]
+                self._trip = self._trip_words() if snapshot.tripped else ""
+                self._keys = self._terminal  # a leader's window goes with what was lost
+            self._stopped += came
+        error = ""
+        try:
+            end = control.finish()
+            self._why = self._why or ("" if lost else str(end.reason.value))
+        except (DeviceError, OSError) as failed:
+            error = one_line(failed)
+        lost = lost or error
+        if self._why or self._stopped or not lost or not self._terminal.works:
+            # It is over: what doesn't answer is told of, and why it tripped is, too.
+            self._failed = " ".join(dict.fromkeys([*([error] if error else []), *left]))
+            self._why = self._why or ("trip" if self._trip else "lost")
+            return False
+        self._twice.forget()
+        self._lost = "\n".join((lost, *left))
+        raise LostError(self._lost)
+
+    def _heed(self) -> str:
+        """Wait for a key or the next frame; return what must be connected anew, if anything."""
+        control = self._devices.control
+        pressed = self._keys.presses(FRAME_S) if self._keys.works else []
+        if not self._keys.works:
+            control.wait(FRAME_S)
+        snapshot = control.snapshot()
+        is_limp = snapshot.mode is LoopMode.TRIPPED
+        self._trip = self._trip_words() if snapshot.tripped else ""
+        self._keys.say(self._trip_words(self._keys.clear_words) if snapshot.tripped else "")
+        self._take(pressed, is_limp)
+        if SPACE in pressed:
+            control.estop()
+        if not snapshot.tripped:
+            self._cleared_at = -1
+        if not is_limp:
+            return ""
+        if not self._keys.works:
+            self._why = "trip"
+        elif snapshot.tripped & self._devices.gone:
+            return self._trip
+        elif self._twice.confirmed():
+            if snapshot.tripped & UNWELL:
+                return self._trip
+            self._cleared_at = len(snapshot.faults)
+            control.clear()
+        return ""
+
+    def _look_for(self, _long_s: float) -> None:
+        """Show what is lost and heed keys, while it is looked for."""
+        now = self._devices.loop()
+        self._show(self._lost_picture(now))
+        self._take(self._keys.presses(FRAME_S), now.found)
+        if now.found and self._twice.confirmed():
+            self._trip = ""
+            self._devices.clear()
+
+    def _take(self, pressed: Sequence[str], can_clear: bool) -> None:
+        """Take keys, whatever is going on; the emergency stop comes first and is in control's."""
+        if "q" in pressed:
+            self._why = "quit"
+        if pressed.count("h") % 2:
+            self._help = not self._help
+        if SPACE in pressed or not can_clear:
+            self._twice.forget()  # pressed before there was anything to see that could be cleared
+            return
+        for _ in range(pressed.count("c")):
+            self._twice.press()
+
+    def _note(self, snapshot: Snapshot) -> str:
+        """Return what the operator is told of the keys' effect, or of the arm's way back."""
+        devices, safety = self._devices, self._devices.filter
+        if snapshot.mode is LoopMode.TRIPPED:
+            if 0 <= self._cleared_at < len(snapshot.faults):
+                return f"It isn't cleared: {snapshot.faults[-1].partition(': ')[2]}"
+            return AGAIN if self._twice.asks else ""
+        if snapshot.tripped:
+            now_s = devices.arms.clock.now_s()
+            left_s = safety.tripped_at_s + safety.limits.torque_off_s - now_s
+            if not left_s > FRAME_S:
+                return ""
+            then = self._clear_words()
+            return f"The arm holds; in {left_s:.1f} s it goes limp{then and f', then {then}'}."
+        if not safety.catching_up:
+            return ""
+        latest = self._statistics.latest
+        if latest is not None and latest.command.reasons & SafetyReason.WORKSPACE:
+            return STUCK
+        return "Coming slowly to the leader's pose."
+
+    def _trip_words(self, clear: str = "") -> str:
+        trips = self._statistics.figures().trips
+        return say_trip(trips[-1].reason, trips[-1].joints, clear) if trips else ""
+
+    def _clear_words(self) -> str:
+        """Return how a trip is cleared, where the view is read."""
+        return (self._terminal if self._terminal.works else self._keys).clear_words
+
+    # -- what is shown ----------------------------------------------------------------------
+
+    def _picture(self) -> TeleopScreen:
+        snapshot = self._devices.control.snapshot()
+        is_limp = snapshot.mode is LoopMode.TRIPPED
+        rights = snapshot.realtime
+        return self._frame(
+            ProgramMode.TRIPPED if snapshot.tripped else ProgramMode.RUNNING,
+            torque=not is_limp,
+            unconfirmed=snapshot.unconfirmed,
+            real_time="" if rights is None else "granted" if rights.granted else rights.hint,
+            note=self._note(snapshot),
+            state=snapshot.state if is_limp else None,
+            clear=self._clear_words(),
+        )
+
+    def _lost_picture(self, now: Loop) -> TeleopScreen:
+        if now.found:
+            return self._frame(
+                ProgramMode.READY,
+                torque=False,
+                lost=now.lost,
+                note=AGAIN if self._twice.asks else "",
+                state=_state_of(self._devices.arms),
+            )
+        return self._frame(
+            ProgramMode.LOST,
+            torque=False,
+            lost=self._lost if now.lost == self._lost else f"{self._lost}\nNow: {now.lost}",
+            note="Waiting for it to return; q leaves.",
+        )
+
+    def _frame(
+        self, mode: ProgramMode, *, state: FollowerState | None = None, **more: Any
+    ) -> TeleopScreen:
+        devices, statistics = self._devices, self._statistics
+        follower = devices.arms.follower
+        rate_hz, error, latency = statistics.now()
+        buses = getattr(follower, "buses", ())
+        return TeleopScreen(
+            devices.arms.title,
+            mode,
+            follower.units,
+            follower.to_units,
+            follower.joint_names,
+            str(buses[0].protocol.value) if buses else "",
+            devices.station.safety,
+            statistics.latest,
+            rate_hz,
+            error,
+            latency,
+            statistics.figures(),
+            bus_faults=self._bus_faults,
+            help=self._help,
+            state=state,
+            **more,
+        )
+
+
+def _state_of(arms: Arms) -> FollowerState | None:
+    """Return what a limp arm reports now; None where it doesn't."""
+    with CleanupStep():
+        return arms.follower.read()
+    return None
+
+
+def count_faults(arms: Arms) -> dict[str, int]:
+    """Return every kind of bus fault that either arm has counted, in words, to its count."""
+    counts: dict[str, int] = {}
+    for role, device in (("follower", arms.follower), ("leader", arms.leader)):
+        faults = getattr(device, "fault_counts", None)
+        if callable(faults):
+            counts |= {f"{role} {name}": count for name, count in faults().items()}
+    return counts
+
+
+def _once(faults: tuple[str, ...]) -> list[str]:
+    """Return what each step of stopping says, once, without the step's name."""
+    return list(dict.fromkeys(fault.partition(": ")[2] or fault for fault in faults))
+
+
+def _added(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: before.get(name, 0) + now.get(name, 0) for name in {**before, **now}}

@@ -1,0 +1,301 @@
+"""What an arm is: everything that gaploop must know of it, as data. `core.arms` has the arms.
+
+An arm need not have every part: one that is only emulated has no cell, one of the cell no servo
+plan. Base frame: x forward, y left, z up, on the table under the base. Tool frame: z along the
+fingers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import util
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
+
+SIX_JOINTS: Final = (
+    "shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper",
+)  # fmt: skip
+"""The joints of LeRobot's small arms, in its order."""
+PAN_AXIS_X_M: Final = 0.0388353
+"""Where the first joint's axis of each arm of the cell meets the table, so that tracked scenes mean
+the same: where the SO-101's does in its model."""
+
+type Box = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+"""Lower and upper bound of x, y and z [m]."""
+type Point = tuple[float, float, float]
+type Rgba = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file that a Python package ships.
+
+    Attributes:
+        package: the package; it is looked for, never imported.
+        path: of the file inside the package, with slashes.
+        install: what installs the package.
+    """
+
+    package: str
+    path: str
+    install: str
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package is there."""
+        return self._folder() is not None
+
+    def find(self, whose: str) -> Path:
+        """Return the path of the file; `whose` model it is goes into the message.
+
+        Raises:
+            UnusableInputError: the package isn't installed.
+        """
+        folder = self._folder()
+        if folder is None:
+            raise UnusableInputError(
+                f"The model of the {whose} is part of {self.package}, which isn't installed. "
+                f"Run: {self.install}"
+            )
+        return folder.joinpath(*self.path.split("/"))
+
+    def _folder(self) -> Path | None:
+        found = util.find_spec(self.package)
+        places = found.submodule_search_locations if found else None
+        return Path(places[0]) if places else None
+
+
+@dataclass(frozen=True)
+class GuardedPoint:
+    """A point of the arm that a workspace box guards.
+
+    Attributes:
+        name: what it is, such as "elbow".
+        body: body of the model that carries it.
+        offset_m: where in that body's frame [m].
+    """
+
+    name: str
+    body: str
+    offset_m: Point = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """An arm's geometry, for kinematics and the workspace box.
+
+    Attributes:
+        says: what the arm is, for messages.
+        model: its MJCF.
+        points: what a workspace box guards beside the tool centre.
+        workspace_m: default box in the base frame [m]: above the table, within reach.
+        gripper_percent_rad: gripper angle at 0 and at 100 of LeRobot's gripper units [rad].
+            Calibrated arms span closed to open; LeRobot leaves the OMX at a whole turn.
+    """
+
+    says: str
+    model: ModelFile
+    points: tuple[GuardedPoint, ...]
+    workspace_m: Box
+    gripper_percent_rad: tuple[float, float]
+
+    @property
+    def mjcf(self) -> Path:
+        """Path of the model.
+
+        Raises:
+            UnusableInputError: its package isn't installed.
+        """
+        return self.model.find(self.says)
+
+
+@dataclass(frozen=True)
+class ServoChain:
+    """The servos of an arm that can be emulated, from the base to the gripper.
+
+    Attributes:
+        protocol: what they speak: "feetech" or "dynamixel".
+        models: such as sts3215, shape (n_joints,).
+        gravity_nm: torque of the weight on each joint where it is greatest [N m].
+        first_id: of the servo at the base; the others follow.
+        zero_ticks: bare encoder at each joint's zero.
+        settings: registers that all have set up, such as Baud_Rate.
+        inverted: joints whose servo turns the other way.
+        homing_offset: LeRobot's, where it calibrates by the makers' values instead of by hand: of
+            servos that turn the other way; 0 for the others.
+    """
+
+    protocol: str
+    models: tuple[str, ...]
+    gravity_nm: tuple[float, ...]
+    first_id: int = 1
+    zero_ticks: tuple[int, ...] = (2048,) * 6
+    settings: Mapping[str, int] = field(default_factory=dict)
+    inverted: frozenset[str] = frozenset()
+    homing_offset: int | None = None
+
+
+ASSEMBLED_TICKS: Final = (2166, 1843, 2135, 1984, 2199, 1955)
+"""Encoders at the joints' zeros on an arm that somebody assembled: each is off by a bit."""
+
+
+@dataclass(frozen=True)
+class Servos:
+    """What an arm's servos can do and report in the embedded cell, gripper last.
+
+    Attributes:
+        stall_nm: stall torque of each joint [N m], which is the model's force limit.
+        nm_per_a: torque per current that a joint's servo reports [N m/A].
+        current_step_a: unit of the current register [A].
+        gripper_nm: torque that the gripper is limited to [N m].
+        stalls_a: current from which on a station should call it a stall [A].
+    """
+
+    stall_nm: tuple[float, ...]
+    nm_per_a: tuple[float, ...]
+    current_step_a: float
+    gripper_nm: float
+    stalls_a: float
+
+    def current_a(self, torque_nm: FloatArray) -> FloatArray:
+        """Estimate the current that each servo would report, in register steps.
+
+        Args:
+            torque_nm: torque at the output shafts [N m], shape (n_joints,).
+
+        Returns:
+            Magnitude of the current [A], same shape.
+        """
+        current_a = np.abs(torque_nm) / np.asarray(self.nm_per_a)
+        return np.asarray(np.round(current_a / self.current_step_a) * self.current_step_a)
+
+
+@dataclass(frozen=True)
+class Grip:
+    """How an arm's gripper takes hold of things.
+
+    Attributes:
+        travel_rad: gripper joint closed and open: 0 and 100 of LeRobot's units.
+        open_rad: opening for a grasp.
+        shut_rad: goal that closes on whatever is there.
+        empty_rad: closed further than this it holds nothing.
+        fixed_jaw_x_m: inner face of the jaw that doesn't move, along the tool's x axis; None
+            where both jaws move, and the tool's centre goes to the object's.
+        widest_m: half width that still fits between the open jaws.
+    """
+
+    travel_rad: tuple[float, float]
+    open_rad: float
+    shut_rad: float
+    empty_rad: float
+    fixed_jaw_x_m: float | None
+    widest_m: float
+
+    def beside_m(self, half_m: float, clearance_m: float) -> float:
+        """Return where an object's centre is along the tool's x axis before the jaws close [m]."""
+        return 0.0 if self.fixed_jaw_x_m is None else self.fixed_jaw_x_m - half_m - clearance_m
+
+
+@dataclass(frozen=True)
+class Paint:
+    """Colours that an arm of the cell is drawn in."""
+
+    arm: Rgba
+    servo: Rgba
+    jaw: Rgba
+
+
+@dataclass(frozen=True)
+class CellArm:
+    """An arm of the embedded cell.
+
+    Attributes:
+        name: what options call it.
+        says: what people call it.
+        model: the file that `load` needs.
+        load: makes its `mujoco.MjSpec` from that file's path, drawn as the cell draws it: joints
+            and servos by `joint_names`, its base's body "base", its hand's "gripper", and a site
+            "gripperframe" whose z axis points out of the hand and whose x axis points along the
+            jaws' travel. Its first, vertical axis is at `PAN_AXIS_X_M`.
+        joint_names: order of all joint arrays, gripper last.
+        home_q_rad: pointing down and turned aside, so that the camera sees the whole workspace.
+        finger_bodies: bodies of the two jaws.
+        main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
+        zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
+            "" where the gap knows none such.
+        grip: its gripper.
+        servos: its servos.
+        spawn_centre_m: middle of the ring of places where things start, on the table.
+        camera_pos_m: the overhead camera, which looks straight down.
+        camera_fovy_deg: its field of view.
+        shade_z_m: height of what hides a part of the scene: above the arm's highest carry.
+        report_eye_m: from where pictures for people are taken.
+        report_at_m: what they show in their middle.
+    """
+
+    name: str
+    says: str
+    model: ModelFile
+    load: Callable[[Path, Paint], Any]
+    joint_names: tuple[str, ...]
+    home_q_rad: tuple[float, ...]
+    finger_bodies: tuple[str, str]
+    main_joints: tuple[int, int, int, int]
+    zero_keys: tuple[str, ...]
+    grip: Grip
+    servos: Servos
+    spawn_centre_m: tuple[float, float]
+    camera_pos_m: Point
+    camera_fovy_deg: float
+    shade_z_m: float
+    report_eye_m: Point
+    report_at_m: Point
+
+    @property
+    def robot_type(self) -> str:
+        """The name that recordings carry."""
+        return f"{self.name}_sim"
+
+    @property
+    def n_arm(self) -> int:
+        """Number of joints without the gripper."""
+        return len(self.joint_names) - 1
+
+    def spec(self, paint: Paint) -> Any:
+        """Return the arm alone, as a `mujoco.MjSpec` that the caller may change.
+
+        Raises:
+            UnusableInputError: the package with the model isn't installed.
+        """
+        return self.load(self.model.find(self.says), paint)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm that gaploop knows.
+
+    Attributes:
+        name: what options call it.
+        robot_types: LeRobot's types of robots and teleoperators with this arm.
+        kinematics: its geometry, or None.
+        stall_current_a: no stall limit of a station is higher than this, or it would be no limit
+            [A].
+        full_turn: joints that LeRobot calibrates to a whole turn; None for all of them.
+        emulated: role ("follower", "leader") to its servos; empty where it can't be emulated.
+        cell: how it stands in the embedded cell, or None.
+    """
+
+    name: str
+    robot_types: tuple[str, ...] = ()
+    kinematics: ArmSpec | None = None
+    stall_current_a: float = math.inf
+    full_turn: frozenset[str] | None = frozenset()
+    emulated: Mapping[str, ServoChain] = field(default_factory=dict)
+    cell: CellArm | None = None

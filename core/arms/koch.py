@@ -1,0 +1,52 @@
+"""The Koch v1.1: a follower of XL430 and XL330-M288, a leader of XL330-M077."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gaploop.core.arm import (
+    ASSEMBLED_TICKS,
+    Arm,
+    ArmSpec,
+    GuardedPoint,
+    ModelFile,
+    ServoChain,
+)
+
+SETTINGS: Final = {"Baud_Rate": 3, "Return_Delay_Time": 0}
+
+ARM: Final = Arm(
+    name="koch",
+    robot_types=("koch_follower", "koch_leader"),
+    kinematics=ArmSpec(
+        says="Koch v1.1",
+        model=ModelFile("gaploop", "core/arms/koch.xml", "pip install gaploop"),
+        points=(
+            GuardedPoint("fixed finger tip", "gripper", (-0.0693, 0.0105, 0.0)),
+            GuardedPoint("moving finger tip", "moving_finger", (-0.056, 0.0113, -0.014)),
+            GuardedPoint("wrist", "wrist", (0.0, 0.0131, 0.0)),
+            GuardedPoint("elbow", "lower_arm", (0.0, 0.0144, 0.0)),
+        ),
+        workspace_m=((-0.15, 0.32), (-0.28, 0.28), (-0.005, 0.36)),
+        gripper_percent_rad=(-0.032, 1.6),
+    ),
+    stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
+    full_turn=frozenset({"shoulder_pan", "wrist_roll"}),
+    emulated={
+        "follower": ServoChain(
+            protocol="dynamixel",
+            models=("xl430-w250",) * 2 + ("xl330-m288",) * 4,
+            gravity_nm=(0.0, 0.25, 0.1, 0.03, 0.0, 0.0),
+            zero_ticks=ASSEMBLED_TICKS,
+            settings=SETTINGS,
+        ),
+        "leader": ServoChain(
+            protocol="dynamixel",
+            models=("xl330-m077",) * 6,
+            gravity_nm=(0.0, 0.006, 0.005, 0.0, 0.0, 0.0),
+            zero_ticks=ASSEMBLED_TICKS,
+            settings=SETTINGS,
+            inverted=frozenset({"elbow_flex"}),  # KochLeader inverts its Drive_Mode
+        ),
+    },
+)

@@ -1,0 +1,47 @@
+"""ROBOTIS' OMX-F (ids 11 to 16) and OMX-L (ids 1 to 6), as LeRobot drives them."""
+
+from __future__ import annotations
+
+from math import pi
+from typing import Final
+
+from gaploop.core.arm import Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
+
+SETTINGS: Final = {"Baud_Rate": 3, "Return_Delay_Time": 0}
+
+ARM: Final = Arm(
+    name="openmanipulator",
+    robot_types=("omx_follower", "omx_leader"),
+    kinematics=ArmSpec(
+        says="OpenMANIPULATOR OMX-F",
+        model=ModelFile("gaploop", "core/arms/openmanipulator.xml", "pip install gaploop"),
+        points=(
+            GuardedPoint("moving finger tip", "moving_finger", (0.0724, -0.0091, 0.0)),
+            GuardedPoint("geared finger tip", "geared_finger", (0.0724, 0.0092, 0.0)),
+            GuardedPoint("wrist", "wrist"),
+            GuardedPoint("elbow", "lower_arm"),
+        ),
+        workspace_m=((-0.20, 0.40), (-0.35, 0.35), (-0.005, 0.45)),
+        gripper_percent_rad=(-pi, pi),
+    ),
+    stall_current_a=1.3,  # an XL330 stalls at 1.47 A and 5 V (ROBOTIS' sheet)
+    full_turn=None,
+    emulated={
+        "follower": ServoChain(
+            protocol="dynamixel",
+            models=("xl430-w250",) * 3 + ("xl330-m288",) * 3,
+            gravity_nm=(0.0, 0.4, 0.2, 0.04, 0.0, 0.0),
+            first_id=11,
+            settings=SETTINGS,
+            homing_offset=100,
+        ),
+        "leader": ServoChain(
+            protocol="dynamixel",
+            models=("xl330-m288",) * 5 + ("xl330-m077",),
+            gravity_nm=(0.0, 0.01, 0.01, 0.0, 0.0, 0.0),
+            settings=SETTINGS,
+            inverted=frozenset({"gripper"}),  # OmxLeader inverts its Drive_Mode
+            homing_offset=100,
+        ),
+    },
+)

@@ -1,0 +1,130 @@
+"""The SO-101 (and the SO-100, whose links are as long to within millimetres)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.arm import (
+    ASSEMBLED_TICKS,
+    SIX_JOINTS,
+    Arm,
+    ArmSpec,
+    CellArm,
+    Grip,
+    GuardedPoint,
+    ModelFile,
+    Paint,
+    ServoChain,
+    Servos,
+)
+
+# The MuJoCo Menagerie model that so101-nexus ships (Apache-2.0).
+MODEL: Final = ModelFile(
+    "so101_nexus", "assets/SO101_menagerie/so101.xml", "pip install so101-nexus"
+)
+GRIPPER_RAD: Final = (-0.174533, 1.7453292)  # of the model's joint
+STALL_NM: Final = 2.94
+"""Of an STS3215 at 12 V (C018), by Feetech's sheet: 30 kg cm; the model's force limit."""
+
+
+def load(mjcf: Path, paint: Paint) -> Any:
+    """Return the arm alone, as a `mujoco.MjSpec`.
+
+    Only its collision geometry is drawn: on a CPU the visual meshes cost over ten times the time.
+    """
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(str(mjcf))
+    for geom in [g for g in spec.geoms if g.classname.name == "visual"]:
+        spec.delete(geom)
+    used = {g.meshname for g in spec.geoms if g.meshname}
+    for mesh in list(spec.meshes):
+        if (mesh.name or mesh.file.rsplit(".", 1)[0]) not in used:
+            spec.delete(mesh)
+    for geom in spec.geoms:
+        gripper = geom.classname.name.startswith("collision_gripper")
+        geom.group = 0
+        geom.rgba = np.array(paint.jaw if gripper else paint.arm)
+    base = spec.body("base")
+    for pos, size, rgba in (
+        ((0.012, 0.0, 0.018), (0.048, 0.038, 0.018), paint.arm),
+        ((0.026, 0.0, 0.044), (0.026, 0.016, 0.014), paint.servo),
+    ):
+        base.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_BOX, pos=pos, size=size, rgba=rgba,
+            contype=0, conaffinity=0, mass=0.0,
+        )  # fmt: skip
+    return spec
+
+
+# STS3215, ids 1 to 6, 1 Mbit/s; the weight on lift and elbow of a stretched arm:
+# TheRobotStudio's SO-101 URDF masses.
+CHAIN: Final = ServoChain(
+    protocol="feetech",
+    models=("sts3215",) * 6,
+    gravity_nm=(0.0, 0.75, 0.45, 0.12, 0.0, 0.0),
+    zero_ticks=ASSEMBLED_TICKS,
+    settings={"Return_Delay_Time": 0},
+)
+
+ARM: Final = Arm(
+    name="so101",
+    robot_types=(
+        *("so100_follower", "so101_follower", "so_follower", "bi_so_follower"),
+        *("so100_leader", "so101_leader", "so_leader", "bi_so_leader"),
+        "so101_sim",
+    ),
+    kinematics=ArmSpec(
+        says="SO-101",
+        model=MODEL,
+        points=(
+            GuardedPoint("fixed finger tip", "gripper", (-0.0081, 0.0, -0.103)),
+            GuardedPoint("moving finger tip", "moving_jaw_so101_v1", (-0.012, -0.078, 0.0192)),
+            GuardedPoint("wrist", "wrist"),
+            GuardedPoint("elbow", "lower_arm"),
+        ),
+        workspace_m=((-0.15, 0.45), (-0.40, 0.40), (-0.005, 0.50)),
+        gripper_percent_rad=GRIPPER_RAD,
+    ),
+    stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
+    full_turn=frozenset({"wrist_roll"}),
+    emulated={"follower": CHAIN, "leader": CHAIN},
+    cell=CellArm(
+        name="so101",
+        says="SO-101",
+        model=MODEL,
+        load=load,
+        joint_names=SIX_JOINTS,
+        home_q_rad=(1.397, -0.57, 0.587, 1.552, 0.046, 0.75),
+        finger_bodies=("gripper", "moving_jaw_so101_v1"),
+        main_joints=(0, 1, 2, 3),
+        zero_keys=("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad"),
+        grip=Grip(
+            travel_rad=GRIPPER_RAD,
+            open_rad=0.75,
+            shut_rad=-0.10,
+            empty_rad=0.0,
+            fixed_jaw_x_m=0.020,
+            widest_m=0.026,
+        ),
+        # Feetech's sheet: a stall current of 2.7 A, and 0.18 A running free. Torque is taken as
+        # linear in current between the two. Register 69 counts 6.5 mA. LeRobot's so101_follower
+        # limits the gripper to half its torque (Max_Torque_Limit 500).
+        servos=Servos(
+            stall_nm=(STALL_NM,) * 6,
+            nm_per_a=(STALL_NM / (2.7 - 0.18),) * 6,
+            current_step_a=0.0065,
+            gripper_nm=0.5 * STALL_NM,
+            stalls_a=2.5,
+        ),
+        spawn_centre_m=(0.15, 0.0),
+        camera_pos_m=(0.20, 0.0, 0.62),
+        camera_fovy_deg=36.0,
+        shade_z_m=0.36,
+        report_eye_m=(0.62, -0.42, 0.42),
+        report_at_m=(0.13, 0.0, 0.085),
+    ),
+)

@@ -1,0 +1,371 @@
+"""A LeRobot v3 dataset on its way out, and foreign episodes into a new one.
+
+Episodes come one after another, pictures one at a time; a new dataset is there whole, or not at
+all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from gaploop.core import labels
+from gaploop.core.consent import Place, Use, require_consent
+from gaploop.core.consent_store import load_register, note_places
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.paths import plain_name
+from gaploop.core.take import Images, TakeInfo
+from gaploop.core.types import Image
+from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats.foreign import not_finite_row
+from gaploop.datasets.formats.model import (
+    PICTURES,
+    About,
+    Advance,
+    ForeignRecording,
+    Outgoing,
+    Recording,
+    as_video,
+)
+from gaploop.datasets.frames import to_numpy
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.video import VideoRange, count_frames
+
+_NUMBERS: Final = ("float", "int", "uint", "bool")
+_BATCH: Final = 32
+"""Embedded pictures read from Parquet at once."""
+
+
+@dataclass(frozen=True)
+class EmbeddedPictures:
+    """An episode's pictures that are stored in Parquet (LeRobot's dtype `image`)."""
+
+    path: Path
+    feature: str
+    episode: int
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
+        from PIL import Image as Pillow
+
+        names = [self.feature, "episode_index"]
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(_BATCH, columns=names):
+                mine = batch.filter(pc.equal(batch["episode_index"], self.episode))
+                for cell in mine[self.feature].to_pylist():
+                    with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
+                        yield np.asarray(picture.convert("RGB"))
+
+
+def open_dataset(
+    root: Path, output: Path, only: Sequence[int] | None = None, consents: Path | None = None
+) -> Outgoing:
+    """Open a dataset for exporting it to `output`.
+
+    Raises:
+        UnusableInputError: no dataset, an unknown episode, a missing video, or a take with people
+            in it whose consent doesn't cover a copy today.
+    """
+    info = layout.read_info(Path(root))
+    episodes = layout.read_episodes(info, sorted(set(only)) if only is not None else None)
+    if not episodes:
+        raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
+    about, notes = _exported_features(info)
+    for key in (k for k in about.features if about.features[k]["dtype"] == "video"):
+        _require_pictures(info, episodes, key)  # before anything is written
+    infos = [episode.info for episode in episodes]
+
+    def check() -> None:
+        require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
+
+    # Noted first: a withdrawal at the same moment is seen by the check, or finds the place.
+    note_places(consents, infos, Place("export", str(output.absolute())))
+    check()
+    uids = {e.info.uid for e in episodes}
+    events = labels.read(info.root / layout.LABELS)
+    return Outgoing(
+        root=info.root,
+        about=about,
+        lengths=tuple(e.length for e in episodes),
+        rows=tuple(_gap_row(e) for e in episodes),
+        tasks=tuple(e.info.task for e in episodes),
+        labels=tuple(event.to_line() for event in events if event.uid in uids),
+        episodes=lambda: _episodes(info, about, episodes, whole=True),
+        numbers=lambda: _episodes(info, about, episodes, whole=False),
+        notes=notes,
+        check=check,
+    )
+
+
+def _exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
+    features: dict[str, Mapping[str, Any]] = {}
+    notes = []
+    for name, spec in info.features.items():
+        if name in columns.AUTOMATIC:
+            continue
+        dtype, shape = str(spec.get("dtype")), tuple(int(n) for n in spec.get("shape") or (1,))
+        details = spec.get("info") or spec.get("video_info") or {}
+        depth = details.get("is_depth_map") or details.get("video.is_depth_map")
+        if dtype in PICTURES and not depth and len(shape) == 3:
+            height, width, channels = shape if shape[2] in (1, 3) else (*shape[1:], shape[0])
+            features[name] = {**spec, "shape": (height, width, channels)}
+        elif dtype.startswith(_NUMBERS) and len(shape) == 1:
+            features[name] = {**spec, "shape": shape}
+        else:
+            notes.append(f"{name} ({dtype}, shape {shape}) is left out: no layout holds it.")
+    if columns.ACTION not in features:
+        raise UnusableInputError(
+            f"{info.root} has no feature action. Nothing to export. Check it with: gaploop check."
+        )
+    return About(info.fps, info.robot_type, features), tuple(notes)
+
+
+def _require_pictures(info: DatasetInfo, episodes: Sequence[EpisodeRow], key: str) -> None:
+    """Refuse a dataset where a camera's video is missing or holds too few pictures."""
+    needed: dict[Path, int] = {}
+    for episode in episodes:
+        path, start_s = video_of(info, episode.row, key)
+        if path is None or not path.exists():
+            raise UnusableInputError(
+                f"{info.root}, episode {episode.index}: the video of {key} is missing. Copy "
+                "it here, or drop pictures first: gaploop import "
+                f"{info.root} --format=lerobot --drop_videos=true --output_dir=OUT"
+            )
+        end = round(start_s * info.fps) + episode.length
+        needed[path] = max(needed.get(path, 0), end)
+    for path, frames in needed.items():
+        if (found := count_frames(path)) < frames:
+            raise UnusableInputError(
+                f"{path} holds {found} pictures for {frames} rows. Find out more with: "
+                f"gaploop check {info.root}"
+            )
+
+
+def _gap_row(episode: EpisodeRow) -> dict[str, Any]:
+    """Return an episode's gap columns, made up from what is known where it has none."""
+    if episode.row.get("gap_uid"):
+        return {name: episode.row[name] for name in columns.EPISODE_COLUMNS}
+    return columns.default_row(episode.info, episode.outcome)
+
+
+def _episodes(
+    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
+) -> Iterator[Recording]:
+    """Yield the episodes, with pictures and telemetry where `whole`."""
+    wanted = {e.index: e for e in episodes}
+    for path in layout.data_files(info):
+        names = [*about.numbers, "episode_index"]
+        inside = pc.unique(layout.read_parquet(path, ["episode_index"])["episode_index"])
+        mine = sorted(set(inside.to_pylist()) & set(wanted))
+        table = layout.read_parquet(path, names) if mine else pa.table({})
+        for index in mine:
+            episode = wanted.pop(index)
+            rows = table.filter(pc.equal(table["episode_index"], index))
+            if len(rows) != episode.length:
+                raise UnusableInputError(
+                    f"{info.root}, episode {index}: {len(rows)} rows, its table says "
+                    f"{episode.length}. Find out more with: gaploop check {info.root}"
+                )
+            pictures: dict[str, Images] = {}
+            for key, spec in about.features.items() if whole else ():
+                if spec["dtype"] == "image":
+                    pictures[key.removeprefix(IMAGES)] = EmbeddedPictures(path, key, index)
+                elif spec["dtype"] == "video":
+                    video, start_s = video_of(info, episode.row, key)
+                    assert video is not None  # looked at by _require_pictures
+                    pictures[key.removeprefix(IMAGES)] = VideoRange(
+                        video, start_s, episode.length, info.fps
+                    )
+            telemetry = telemetry_path(info.root, episode.info.uid)
+            yield Recording(
+                task=episode.info.task,
+                length=episode.length,
+                columns={
+                    n: _values(info, index, n, rows[n], about.features[n]) for n in about.numbers
+                },
+                pictures=pictures,
+                row=_gap_row(episode),
+                telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
+            )
+    if wanted:
+        raise UnusableInputError(
+            f"{info.root} has no rows of episode {min(wanted)}. Find out more with: gaploop check."
+        )
+
+
+def _values(
+    info: DatasetInfo,
+    episode: int,
+    name: str,
+    column: pa.ChunkedArray,
+    spec: Mapping[str, Any],
+) -> NDArray[Any]:
+    """Return an episode's values of a feature; other projects train on whatever is there.
+
+    Raises:
+        UnusableInputError: they aren't finite numbers of the shape that the feature has.
+    """
+    shape = tuple(spec["shape"])
+    place = f"{info.root}, episode {episode}: {name}"
+    values = np.asarray(to_numpy(column))
+    if values.dtype.kind not in "fiub":
+        raise UnusableInputError(
+            f"{place} holds {column.type}, not numbers. Fix the data file, or see what else is "
+            f"wrong with: gaploop check {info.root}"
+        )
+    if values.reshape(len(values), -1).shape[1:] != shape:
+        raise UnusableInputError(
+            f"{place} has rows of {values[:1].size} numbers, {layout.INFO} says {shape[0]}. Find "
+            f"out more with: gaploop check {info.root}"
+        )
+    bad = not_finite_row(values)
+    if bad is not None:
+        raise UnusableInputError(
+            f"{place} holds NaN or infinite values, first in row {bad}. Policies can't train on "
+            "that: leave the episode out with --episodes."
+        )
+    return values.reshape(len(values)) if shape == (1,) else values
+
+
+# -- Into a new dataset ----------------------------------------------------------------------------
+
+VIDEOS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
+    "lossless": ("libx264rgb", "rgb24", {"qp": "0"}),
+    "small": ("libx264", "yuv420p", {"crf": "20"}),
+}
+"""How pictures are kept: name to encoder, pixel format, options. Key frames stand every tenth
+frame, as in recordings, and no frame is reordered, so that packets can be copied."""
+_X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
+
+
+def write_dataset(
+    incoming: ForeignRecording,
+    target: Path,
+    video: str = "lossless",
+    on_episode: Advance | None = None,
+    consents: Path | None = None,
+) -> int:
+    """Write an import to `target`, a new or empty folder, and return its number of episodes.
+
+    Args:
+        incoming: what to write.
+        target: the dataset's folder.
+        video: one of `VIDEOS`.
+        on_episode: called after every episode.
+        consents: the consent register, which notes where takes of people go; the default one
+            where None.
+
+    Raises:
+        UnusableInputError: the target isn't empty or can't be written, or an episode can't be
+            kept. Nothing is left at the target then.
+    """
+    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
+
+    target = Path(target).absolute()
+    if video not in VIDEOS:
+        raise unknown_choice("video", video, VIDEOS, "--video")
+    for name in incoming.about.features:
+        plain_name(name, "feature", "the source")
+    about = as_video(incoming.about)
+    rows: list[dict[str, Any]] = []
+    stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
+    with staging.new_folder(target):
+        shutil.rmtree(pictures, ignore_errors=True)
+        try:
+            name, features = f"local/{target.name}", dict(about.features)
+            writer = open_writer(stage, name, about.fps, about.robot_type, features)
+            for episode in incoming.episodes():
+                _require_sound(episode, about)
+                pictures.mkdir()
+                videos: dict[str, Path] = {}
+                for camera, images in episode.pictures.items():
+                    videos[camera] = pictures / f"{len(videos)}.mkv"
+                    _encode(images, videos[camera], about, camera, episode, video)
+                writer.save_take(episode.task, dict(episode.columns), videos)
+                shutil.rmtree(pictures)
+                if episode.telemetry is not None:
+                    path = telemetry_path(stage, episode.uid)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(episode.telemetry)
+                rows.append(dict(episode.row))
+                if on_episode is not None:
+                    on_episode()
+            writer.finalize()
+            path = stage / layout.LABELS
+            path.parent.mkdir(parents=True, exist_ok=True)
+            uids = {row["gap_uid"] for row in rows}
+            lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]
+            path.write_text("".join(f"{line}\n" for line in lines))
+            episodes_table.materialise(stage, dict(enumerate(rows)))
+            infos = [TakeInfo(**columns.info_fields(row)) for row in rows]
+            note_places(consents, infos, Place("dataset", str(target)))
+            staging.commit(stage, target)
+        finally:
+            for leftover in (pictures, stage):
+                shutil.rmtree(leftover, ignore_errors=True)
+    return len(rows)
+
+
+def _require_sound(episode: Recording, about: About) -> None:
+    for name in about.numbers:
+        values = episode.columns[name]
+        if len(values) != episode.length:
+            raise UnusableInputError(
+                f"Episode {episode.uid}: {name} has {len(values)} rows, the episode "
+                f"{episode.length}. Fix the source."
+            )
+        bad = not_finite_row(values)
+        if bad is not None:
+            raise UnusableInputError(
+                f"Episode {episode.uid}: {name} holds NaN or infinite values, first in row {bad}. "
+                "LeRobot can't train on it; leave that episode out or fix the source."
+            )
+
+
+def _encode(
+    images: Images, path: Path, about: About, camera: str, episode: Recording, video: str
+) -> None:
+    encoder, pixels, options = VIDEOS[video]
+    height, width = about.size(camera)
+    if video == "small" and (height % 2 or width % 2):
+        raise UnusableInputError(
+            f"{camera}: pictures of {width}×{height} need even sizes. Use --video=lossless."
+        )
+    rate = Fraction(about.fps).limit_denominator(1000)
+    count = 0
+    with av.open(str(path), "w", format="matroska") as container:
+        stream = container.add_stream(encoder, rate=rate, options={**_X264, **options})
+        stream.width, stream.height, stream.pix_fmt = width, height, pixels
+        stream.codec_context.time_base = 1 / rate
+        for picture in images():
+            if picture.shape != (height, width, 3) or picture.dtype != np.uint8:
+                raise UnusableInputError(
+                    f"{camera}: a picture of shape {picture.shape}, {picture.dtype}, among those "
+                    f"of {(height, width, 3)}, uint8. Fix the source."
+                )
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame.pts, frame.time_base = count, 1 / rate
+            container.mux(stream.encode(frame))
+            count += 1
+        container.mux(stream.encode(None))
+    if count != episode.length:
+        raise UnusableInputError(
+            f"Episode {episode.uid}: {camera} has {count} pictures for {episode.length} rows. "
+            "Fix the source."
+        )

@@ -1,0 +1,342 @@
+"""A conversion worked out against one dataset: checked, and turned into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_json
+from gaploop.datasets import columns
+from gaploop.datasets.harmonise.differences import PICTURES, known_units
+from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
+from gaploop.datasets.harmonise.steps import (
+    EE,
+    UNITS,
+    VECTORS,
+    JointChange,
+    JointMapping,
+    Order,
+    Step,
+    Suffix,
+    ToJoints,
+    ToTool,
+    Units,
+    Vector,
+    Vectors,
+    is_gripper,
+    joint,
+    record,
+)
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+
+FILLED: Final = (
+    columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
+)  # fmt: skip
+"""Gap columns of frames that can be added: see `Conversion.fill`."""
+RECORD: Final = "meta/gap/harmonise.json"
+"""What was done to a dataset, with which numbers."""
+SCHEMA: Final = "gaploop.harmonise.v1"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What will be done to one dataset.
+
+    Attributes:
+        info: the dataset.
+        steps: what becomes of the joint vectors, in order.
+        fps: rate afterwards [Hz].
+        rule: how frames of another rate are made.
+        cameras: camera to what becomes of it; None where it is left out.
+        drop: features that are left out, besides those of cameras.
+        robot_type: name of the robot afterwards.
+        units: of the joint vectors afterwards; "" where nobody knows.
+        fill: gap columns to add: time from the frame's number, the take's hash, the requested
+            action as what was sent, no intervention, no safety event, ages unknown.
+    """
+
+    info: DatasetInfo
+    steps: tuple[Step, ...]
+    fps: float
+    rule: str
+    cameras: Mapping[str, CameraSpec | None]
+    drop: tuple[str, ...]
+    robot_type: str
+    units: str
+    fill: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What can't be undone, in words."""
+        lost = [f"joints left out by step {s.kind}" for s in self.steps if s.inverse() is None]
+        if self.fps != self.info.fps:
+            lost.append(f"frames at {self.info.fps:g} fps")
+        for name, change in self.cameras.items():
+            if change is None:
+                lost.append(f"camera {name}")
+            elif change.touches_pictures:
+                lost.append(f"the pictures of camera {name} as they were")
+        return (*lost, *(f"feature {name}" for name in self.drop))
+
+    def vectors(self, values: Vectors, uid: str) -> dict[str, Vector]:
+        """Return a take's joint vectors, converted."""
+        done = dict(values)
+        for step in self.steps:
+            done = step.apply(done, uid)
+        return done
+
+    def camera(self, feature: str) -> tuple[str, CameraSpec] | None:
+        """Return the new feature of a camera and its change; None where it is left out."""
+        name = feature.removeprefix(columns.IMAGES)
+        change = self.cameras.get(name, CameraSpec())
+        return None if change is None else (f"{columns.IMAGES}{change.name or name}", change)
+
+    def name_of(self, feature: str) -> str | None:
+        """Return a feature's name afterwards; None where it is left out."""
+        if feature in self.drop:
+            return None
+        if feature.startswith(columns.CAMERA_AGE):
+            change = self.cameras.get(feature.removeprefix(columns.CAMERA_AGE), CameraSpec())
+            renamed = change and change.name
+            return (
+                None if change is None else f"{columns.CAMERA_AGE}{renamed}" if renamed else feature
+            )
+        if feature.startswith(columns.IMAGES):
+            found = self.camera(feature)
+            return None if found is None else found[0]
+        return feature
+
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Return LeRobot's feature table afterwards, without those that LeRobot adds."""
+        joints = self.vectors(empty_vectors(self.info), "")
+        table: dict[str, dict[str, Any]] = {}
+        for name, spec in self.info.features.items():
+            new = self.name_of(name)
+            if name in columns.AUTOMATIC or new is None:
+                continue
+            if new in table:
+                raise UnusableInputError(f"cameras: two of them get the name {new}.")
+            shape = tuple(int(n) for n in spec.get("shape") or (1,))
+            table[new] = {"dtype": spec["dtype"], "shape": shape, "names": spec.get("names")}
+            if name in joints:
+                names = list(joints[name].names)
+                table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
+            elif spec["dtype"] in PICTURES:
+                change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
+                table[new]["shape"] = picture_shape(shape, change)
+        ours = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
+        for name in self.fill:
+            if name == columns.SENT:
+                names = list(joints[columns.ACTION].names)
+                table[name] = {"dtype": "float32", "shape": (len(names),), "names": names}
+            else:
+                is_age = name.startswith(columns.CAMERA_AGE)
+                table[name] = ours[f"{columns.CAMERA_AGE}any" if is_age else name]
+        return table
+
+    def record(self) -> dict[str, Any]:
+        """Return what `harmonise.json` says of it."""
+        return {
+            "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
+            "steps": [record(step) for step in self.steps],
+            "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
+            "dropped": list(self.drop),
+            "filled": list(self.fill),
+            "robot_type": {"from": self.info.robot_type, "to": self.robot_type},
+            "lost": list(self.lost),
+        }
+
+
+def empty_vectors(info: DatasetInfo) -> dict[str, Vector]:
+    """Return the names of a dataset's joint vectors, without values."""
+    return {
+        name: Vector(info.names(name), np.empty((0, info.width(name))))
+        for name in VECTORS
+        if name in info.features
+    }
+
+
+def picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
+    """Return a picture's shape (height, width, channels) after a change.
+
+    Raises:
+        UnusableInputError: the crop reaches out of the picture.
+    """
+    height, width, *rest = shape
+    if change.crop is not None:
+        x, y, w, h = change.crop
+        if x + w > width or y + h > height:
+            raise UnusableInputError(
+                f"cameras: crop [{x}, {y}, {w}, {h}] reaches out of a picture of {width}x{height}."
+            )
+        width, height = w, h
+    if change.resize is not None:
+        width, height = change.resize
+    return (height, width, *rest)
+
+
+def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Conversion:
+    """Work a conversion out for one dataset.
+
+    Raises:
+        UnusableInputError: it names what isn't there, or leaves something to guess.
+    """
+    _check_names(spec, info)
+    units = known_units(episodes, info)
+    vectors = empty_vectors(info)
+    steps: list[Step] = []
+
+    def add(step: Step) -> None:
+        nonlocal vectors
+        before = {name: v.names for name, v in vectors.items()}
+        vectors = step.apply(vectors, "")
+        steps.append(replace(step, before=before) if isinstance(step, Order) else step)
+
+    if spec.joints:
+        add(JointMapping(spec.joints))
+    if spec.units is not None:
+        step = _units_step(spec.units, units, vectors)
+        units = step.target
+        add(step)
+    if spec.action_space is not None:
+        space = spec.action_space
+        if space.target != EE:
+            starts = {"": list(space.start)} if space.start else {}
+            add(ToJoints(space.arm, space.units, starts))
+            units = space.units
+        elif units in ("deg", "rad"):
+            add(ToTool(space.arm, units))
+            units = EE
+        else:
+            raise UnusableInputError(
+                f"action_space: joints must be in deg or rad for kinematics, they are in "
+                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
+            )
+    if spec.suffix is not None:
+        add(Suffix(spec.suffix))
+    if spec.order:
+        add(Order(spec.order))
+    fps = info.fps if spec.fps is None else spec.fps
+    robot = info.robot_type if spec.robot_type is None else spec.robot_type
+    done = Conversion(
+        info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units
+    )
+    if spec.fill:
+        have = done.features()
+        if columns.ACTION not in have:
+            raise UnusableInputError(f"fill: {info.root} has no {columns.ACTION}.")
+        cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
+        wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
+        done = replace(done, fill=tuple(name for name in wanted if name not in have))
+    done.features()
+    return done
+
+
+def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
+    joints = {joint(n) for v in empty_vectors(info).values() for n in v.names}
+    for name in spec.joints:
+        if name not in joints:
+            raise unknown_choice("joint", name, joints, str(info.root))
+    pictures = [n for n, f in info.features.items() if f.get("dtype") in PICTURES]
+    known = {n.removeprefix(columns.IMAGES) for n in pictures}
+    for name in spec.cameras:
+        if name not in known:
+            raise unknown_choice("camera", name, known, str(info.root))
+    for name in spec.drop:
+        valid = [n for n in info.features if n not in columns.AUTOMATIC]
+        if name not in valid:
+            raise unknown_choice("feature", name, valid, str(info.root))
+
+
+def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
+    source = spec.source or known
+    if source not in UNITS:
+        said = f"'{known}'" if known else "not stated"
+        raise UnusableInputError(
+            f"units: those of the dataset are {said}. Say them: units: {{from: deg, to: "
+            f"{spec.target}}}; one of {', '.join(UNITS)}."
+        )
+    if known in UNITS and source != known:
+        raise UnusableInputError(
+            f"units: from {source}, but the takes are in {known}. Leave from away, or fix the "
+            "takes with gaploop edit retag."
+        )
+    grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})
+    if grippers and "rad" in (source, spec.target) and source != spec.target and not spec.gripper:
+        raise UnusableInputError(
+            f"units: {', '.join(grippers)} goes from 0 to 100 outside rad. What is that in rad? "
+            "Say gripper: keep (leave its values), gripper: model with arm: NAME, "
+            "or gripper: [rad at 0, rad at 100]."
+        )
+    return Units(source, spec.target, spec.ranges_deg, spec.gripper_rad)
+
+
+# What was done to a dataset, and how it is undone.
+
+
+def history_of(root: Path) -> list[Mapping[str, Any]]:
+    """Return what was done to a dataset, oldest first; empty where nothing was.
+
+    Raises:
+        UnusableInputError: its record can't be read.
+    """
+    path = root / RECORD
+    if not path.exists():
+        return []
+    value = read_json(path)
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        raise UnusableInputError(f"{path} is not a record of gaploop harmonise. Restore it.")
+    return list(value["history"])
+
+
+def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
+    """Return the conversion that undoes what a record says was done.
+
+    Raises:
+        UnusableInputError: something was lost.
+    """
+    if entry["lost"]:
+        raise UnusableInputError(
+            f"{info.root}: this can't be undone, because these are gone: "
+            f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
+        )
+    steps = [back for s in reversed(entry["steps"]) if (back := _step_of(s).inverse()) is not None]
+    cameras = {
+        change["name"]: CameraSpec(old)
+        for old, change in entry["cameras"].items()
+        if change["name"]
+    }
+    units, robot = entry["units"]["from"], entry["robot_type"]["from"]
+    added = tuple(entry.get("filled", ()))
+    return Conversion(info, tuple(steps), info.fps, "hold", cameras, added, robot, units)
+
+
+def _step_of(value: Mapping[str, Any]) -> Step:
+    """Return the step that `record` wrote."""
+    given = {k: v for k, v in value.items() if k != "kind"}
+    kind = value["kind"]
+    if kind == "joints":
+        return JointMapping({k: JointChange(**v) for k, v in given["changes"].items()})
+    if kind == "units":
+        ranges = {k: (v[0], v[1]) for k, v in given["ranges_deg"].items()}
+        angles = given["gripper_rad"] and (given["gripper_rad"][0], given["gripper_rad"][1])
+        return Units(given["source"], given["target"], ranges, angles)
+    if kind == "order":
+        return Order(_tuples(given["after"]), _tuples(given["before"]))
+    if kind == "suffix":
+        return Suffix(given["present"])
+    if kind in ("to_tool", "to_joints"):
+        made: Any = ToTool if kind == "to_tool" else ToJoints
+        return made(given["arm"], given["units"], given["starts"], _tuples(given["names"]))  # type: ignore[no-any-return]
+    raise UnusableInputError(
+        f"{RECORD}: unknown step '{kind}'. Undo it with the gaploop that wrote it."
+    )
+
+
+def _tuples(value: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {k: tuple(v) for k, v in value.items()}

@@ -1,0 +1,593 @@
+"""A folder onto a Hub: one commit per push, resumable, and a version tag that is never missing.
+
+Every call is a public one of huggingface_hub, so that it works with huggingface.co and with any
+server that speaks the same protocol (`HF_ENDPOINT`). What huggingface_hub 1.33 doesn't do by
+itself: time out, upload to a server without Xet while `hf_xet` is installed, put up with a server
+without a card check, delete what the folder no longer holds, repeat a commit whose answer got
+lost, and move a tag so that loading by it works at every instant. Its `upload_large_folder` (in
+1.33 deprecated) and `upload_folder` cut an upload into many commits: who loads meanwhile gets half
+a dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import huggingface_hub
+import tenacity
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
+
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.datasets.hub.target import HubTarget
+
+logger = logging.getLogger(__name__)
+
+README: Final = "README.md"
+MAIN: Final = "main"
+BATCH_FILES: Final = 32
+"""Files that are uploaded before progress is said and the retries are counted anew."""
+BATCH_BYTES: Final = 256 << 20
+CONNECT_S: Final = 10.0
+"""A server that doesn't take a connection within this isn't there [s]."""
+NO_CARD_CHECK: Final = frozenset({404, 405, 501})
+"""Answers of a server that has no card check."""
+BUSY_STATUSES: Final = frozenset({408, 409, 412, 423, 425, 429})
+"""Answers below 500 that say "not now": time-out, somebody else's commit, rate limit."""
+LONGEST_RETRY_AFTER_S: Final = 300.0
+"""A server that asks for more patience than this is taken at this [s]."""
+
+
+class ChangedError(GaploopError):
+    """A file was changed while it was being pushed; what was read before doesn't hold any more."""
+
+
+class HubUnreachableError(GaploopError):
+    """The Hub didn't take a push this time; nothing is wrong with what was to be pushed."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on trying.
+
+    Attributes:
+        retries: how many times each step is tried again; its count starts anew with every step
+            that succeeds, so that a long upload survives many faults.
+        wait_s: before the first retry; doubled each time, with jitter [s].
+        longest_wait_s: limit of that [s].
+        timeout_s: without a byte from the server for this long, a request has failed [s].
+    """
+
+    retries: int = 5
+    wait_s: float = 1.0
+    longest_wait_s: float = 30.0
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file as it shall be in the repository.
+
+    Attributes:
+        name: path in the repository.
+        source: the local file, or the content itself.
+    """
+
+    name: str
+    source: Path | bytes
+
+    @property
+    def size(self) -> int:
+        """Length [bytes]."""
+        if isinstance(self.source, bytes):
+            return len(self.source)
+        return self.source.stat().st_size
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a repository shall hold.
+
+    Attributes:
+        files: everything that belongs to the push.
+        message: of the commit.
+        owns: says of a path in the repository whether the push decides about it; such a file
+            that isn't among `files` is deleted there in the same commit.
+        tag: moved to the commit, or "" for none.
+        check: called right before the commit; raises `ChangedError` where the folder isn't
+            any more what was read, or whatever forbids the push since.
+    """
+
+    files: tuple[HubFile, ...]
+    message: str
+    owns: Callable[[str], bool] = lambda _name: False
+    tag: str = ""
+    check: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did.
+
+    Attributes:
+        url: the repository's page.
+        commit: what `main` points to now.
+        uploaded: files that were new or changed.
+        unchanged: files that the Hub had already.
+        deleted: files that were removed there.
+    """
+
+    url: str
+    commit: str
+    uploaded: tuple[str, ...] = ()
+    unchanged: int = 0
+    deleted: tuple[str, ...] = ()
+
+
+# -- What goes wrong: what deserves another try, what a person must fix ---------------------------
+
+
+def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str) -> T:
+    """Do one step of a push, again and again while the fault is the network's or the server's.
+
+    Args:
+        work: the step; must be safe to repeat.
+        patience: how often and how fast.
+        what: the step in words, for messages, such as "committing".
+        where: the Hub's address, for messages.
+
+    Raises:
+        HubUnreachableError: it went on failing.
+        UnusableInputError: the server refused for a reason that trying again doesn't fix.
+    """
+    backoff = tenacity.wait_exponential_jitter(patience.wait_s, patience.longest_wait_s)
+
+    def error_of(state: tenacity.RetryCallState) -> BaseException | None:
+        return state.outcome.exception() if state.outcome is not None else None
+
+    def deserves_retry(error: BaseException) -> bool:
+        offline = any(isinstance(link, OfflineModeIsEnabled) for link in _chain(error))
+        return _is_passing(error) and not offline  # HF_HUB_OFFLINE is set: waiting doesn't help
+
+    def wait_s(state: tenacity.RetryCallState) -> float:
+        asked_s = 0.0
+        for link in _chain(error_of(state)):
+            headers: Any = getattr(getattr(link, "response", None), "headers", {})
+            text = str(headers.get("Retry-After", ""))
+            if text.isdigit():
+                asked_s = min(float(text), LONGEST_RETRY_AFTER_S)
+                break
+        return max(backoff(state), asked_s)
+
+    def tell(state: tenacity.RetryCallState) -> None:
+        logger.info(
+            "%s failed (%s); trying again (%d of %d).",
+            what,
+            _in_words(error_of(state)),
+            state.attempt_number,
+            patience.retries,
+        )
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(deserves_retry),
+        stop=tenacity.stop_after_attempt(patience.retries + 1),
+        wait=wait_s,
+        before_sleep=tell,
+        reraise=True,
+    )
+    try:
+        return retrying(work)
+    except GaploopError:
+        raise
+    except (httpx.HTTPError, HfHubHTTPError, OSError, RuntimeError, ValueError, KeyError) as error:
+        words, status = _in_words(error), _status(error)
+        if _is_passing(error):
+            raise HubUnreachableError(f"{what} on {where} failed: {words}") from error
+        if status == 401:
+            raise UnusableInputError(
+                f"{where} doesn't know you (401, {what}). Log in with: hf auth login; or set "
+                "HF_TOKEN."
+            ) from error
+        if status in (403, 404):
+            raise UnusableInputError(
+                f"{where} refused ({words}, {what}). Check --repo_id, and that your token "
+                "may write there: hf auth whoami"
+            ) from error
+        raise UnusableInputError(
+            f"{what} on {where} failed: {words}. Nothing was changed."
+        ) from error
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Say whether trying again later may help."""
+    if isinstance(error, GaploopError):  # a step inside this one has tried already
+        return False
+    for link in _chain(error):
+        status = _status(link)
+        if status is not None:
+            return status >= 500 or status in BUSY_STATUSES
+        # A page that isn't JSON is a proxy's or a captive portal's, not a Hub's.
+        passing = httpx.TransportError | ConnectionError | TimeoutError | json.JSONDecodeError
+        if isinstance(link, passing):
+            return True
+    # hf_xet and the LFS client wrap what happened in a RuntimeError, the LFS batch in ValueError.
+    return isinstance(error, RuntimeError) or "LFS batch API" in str(error)
+
+
+def _in_words(error: BaseException | None) -> str:
+    """Return an error on one short line."""
+    if error is None:
+        return "no answer"
+    for link in _chain(error):
+        status = _status(link)
+        if status is not None:
+            said = " ".join(str(getattr(link, "server_message", "") or "").split())[:160]
+            return f"HTTP {status}" + (f": {said}" if said else "")
+    cause = list(_chain(error))[-1]
+    if isinstance(cause, httpx.TimeoutException):
+        return "no answer in time"
+    first = " ".join(str(cause).split())[:160]
+    return first or type(cause).__name__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what caused it, outermost first."""
+    seen: list[BaseException] = []
+    link = error
+    while link is not None and link not in seen:
+        yield link
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+
+
+def _status(error: BaseException) -> int | None:
+    if not isinstance(error, HfHubHTTPError | httpx.HTTPStatusError):
+        return None
+    response: Any = getattr(error, "response", None)
+    return None if response is None else int(response.status_code)
+
+
+# -- The client: with time-outs, and for any Hub --------------------------------------------------
+
+
+class _Client(httpx.Client):
+    """Content with a server that has no card check, which huggingface_hub asks for every commit.
+
+    huggingface_hub reads that answer as JSON before it looks at the status. (Its
+    `RepoCard.validate`, which LeRobot's push calls, asks huggingface.co whatever the endpoint.)
+    """
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        response = super().send(request, **options)
+        if not request.url.path.endswith("/api/validate-yaml"):
+            return response
+        try:
+            response.json()
+            checked = response.status_code not in NO_CARD_CHECK
+        except ValueError:  # no Hub's answer: the commit itself will tell whether there is one
+            checked = False
+        return response if checked else httpx.Response(200, json={}, request=request)
+
+
+@contextlib.contextmanager
+def connected(address: str, timeout_s: float) -> Iterator[Any]:
+    """Yield huggingface_hub's client for an endpoint.
+
+    Args:
+        address: the Hub's.
+        timeout_s: without a byte for this long, a request has failed [s].
+    """
+    before = huggingface_hub.get_session()
+    known: dict[str, Any] = {"event_hooks": before.event_hooks, "follow_redirects": True}
+    timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
+    bars = are_progress_bars_disabled()
+    disable_progress_bars()  # one for each file, over our own
+    huggingface_hub.set_client_factory(lambda: _Client(**known, timeout=timeout))
+    try:
+        yield HfApi(endpoint=address, library_name="gaploop")
+    finally:
+        # As before: huggingface_hub has no call that returns to its own factory.
+        huggingface_hub.set_client_factory(lambda: httpx.Client(**known, timeout=before.timeout))
+        if not bars:
+            enable_progress_bars()
+
+
+def _speaks_xet(address: str) -> bool:
+    """Say whether to upload through Xet: on huggingface.co, or where HF_HUB_DISABLE_XET=0 is set.
+
+    huggingface_hub takes Xet wherever `hf_xet` is installed and fails on servers without it.
+    """
+    said = os.environ.get("HF_HUB_DISABLE_XET")
+    if said is not None:
+        return said.upper() not in ("1", "ON", "YES", "TRUE")
+    host = urlsplit(address).hostname or ""
+    return host == "huggingface.co" or host.endswith(".huggingface.co")
+
+
+# -- The push -------------------------------------------------------------------------------------
+
+
+def read_remote(target: HubTarget, name: str, patience: Patience) -> str:
+    """Return a text file of the repository's main branch, or "" where there is none."""
+
+    def read() -> str:
+        with tempfile.TemporaryDirectory() as cache:
+            path = api.hf_hub_download(
+                target.repo_id, name, repo_type=target.kind, revision=MAIN, cache_dir=cache
+            )
+            return Path(path).read_text(errors="replace")
+
+    with connected(target.endpoint, patience.timeout_s) as api:
+        repository = _Repository(api, target, patience)
+        if name not in repository.files():
+            return ""
+        return repository.ask(f"Reading {name}", read)
+
+
+def push(
+    target: HubTarget,
+    contents: Contents,
+    patience: Patience,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Pushed:
+    """Make a repository hold what a folder holds, in one commit.
+
+    Killed at any instant the repository holds what it held before, or the new state; running it
+    again goes on: what was uploaded already isn't sent again, and where nothing differs there is
+    no new commit.
+
+    Args:
+        target: where to.
+        contents: what.
+        patience: how long to go on over a bad network.
+        on_progress: called with files uploaded and files to upload.
+
+    Raises:
+        HubUnreachableError: the Hub can't be reached or goes on failing.
+        ChangedError: the folder was changed meanwhile.
+        UnusableInputError: the Hub refuses.
+    """
+    hashes: dict[str, bytes] = {}
+
+    def commit() -> Pushed:
+        try:
+            return repository.commit(contents, hashes, on_progress)
+        except (OSError, ValueError, RuntimeError):
+            contents.check()  # a file that went or changed while it was read says so
+            raise
+
+    with connected(target.endpoint, patience.timeout_s) as api:
+        repository = _Repository(api, target, patience)
+        repository.ask(f"Making {target.repo_id}", repository.create)
+        done = repository.ask("Committing", commit)
+        if contents.tag:
+            repository.move_tag(contents.tag, done.commit)
+    return done
+
+
+@dataclass(frozen=True)
+class _Repository:
+    """A repository on a Hub; its single calls are retried: many faults in a row end no push."""
+
+    api: Any
+    target: HubTarget
+    patience: Patience
+
+    @property
+    def _name(self) -> dict[str, str]:
+        return {"repo_id": self.target.repo_id, "repo_type": self.target.kind}
+
+    def ask[T](self, what: str, work: Callable[[], T]) -> T:
+        """Do one call with retries."""
+        return retried(work, self.patience, what, self.target.endpoint)
+
+    def create(self) -> None:
+        """Make the repository where it isn't there yet."""
+        try:
+            info = self.api.repo_info(**self._name)
+        except HfHubHTTPError as error:
+            # A Hub answers 401 for a repository that isn't there, too, where nobody is logged in.
+            if error.response.status_code not in (401, 404):
+                raise
+            self.api.create_repo(**self._name, private=self.target.private, exist_ok=True)
+            return
+        if self.target.private and getattr(info, "private", None) is False:
+            raise UnusableInputError(
+                f"{self.target.url} is public already, and you asked for private. Make it private "
+                "in its settings there, or choose another --repo_id."
+            )
+
+    def files(self) -> dict[str, Any]:
+        """Return what main holds, empty where there is no repository.
+
+        Returns:
+            Path to huggingface_hub's `RepoFile`, or to None where the Hub tells only that it is
+            there.
+        """
+
+        def known[T](work: Callable[[], T]) -> T | None:
+            """Return None where the Hub hasn't got it, or leaves out what the client reads."""
+            try:
+                return work()
+            except HfHubHTTPError as error:
+                if error.response.status_code != 404:
+                    raise
+            except (KeyError, TypeError):
+                pass
+            return None
+
+        def details() -> dict[str, Any]:
+            tree = self.api.list_repo_tree(**self._name, revision=MAIN, recursive=True)
+            return {item.path: item for item in tree if hasattr(item, "blob_id")}
+
+        def look() -> Any:
+            return self.api.repo_info(**self._name, revision=MAIN)
+
+        info = self.ask("Listing", lambda: known(look))
+        if info is None:
+            return {}
+        names = {sibling.rfilename: None for sibling in info.siblings or ()}
+        tree = self.ask("Listing", lambda: known(details))
+        return {**names, **(tree or {})}
+
+    def commit(
+        self,
+        contents: Contents,
+        hashes: dict[str, bytes],
+        on_progress: Callable[[int, int], None],
+    ) -> Pushed:
+        """Upload and commit what differs, planned anew by every try.
+
+        An answer to a commit that got lost leaves the commit there: repeating it blindly would
+        make a second one, or fail on files that are deleted already.
+
+        Args:
+            contents: what main shall hold.
+            hashes: SHA-256 of files by name, as far as known from earlier tries; added to.
+            on_progress: called with files uploaded and files to upload.
+        """
+
+        def addition(file: HubFile) -> CommitOperationAdd:
+            made = CommitOperationAdd(file.name, file.source)
+            if file.name in hashes:
+                made.upload_info.sha256 = hashes[file.name]
+            return made
+
+        def differs(file: HubFile, there: Any) -> bool:
+            """Compare with what the Hub has; hash only where the size is the same."""
+            if there is None or there.size != file.size:
+                return True
+            if there.lfs is not None:
+                if file.name not in hashes:
+                    hashes[file.name] = addition(file).upload_info.sha256
+                return hashes[file.name].hex() != (there.lfs.sha256 or "")
+            content = file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+            blob = b"blob %d\0" % len(content) + content  # as git names it
+            return bool(hashlib.sha1(blob, usedforsecurity=False).hexdigest() != there.blob_id)
+
+        remote = self.files()
+        changed = [f for f in contents.files if differs(f, remote.get(f.name))]
+        names = {f.name for f in contents.files}
+        gone = tuple(n for n in sorted(remote) if n not in names and contents.owns(n))
+        additions = [addition(f) for f in changed]
+        done = 0
+        for batch in _batches(additions):
+            self.ask("Uploading", functools.partial(self._upload, batch))
+            done += len(batch)
+            on_progress(done, len(additions))
+        contents.check()
+        if changed or gone:
+            made = self.api.create_commit(
+                **self._name,
+                operations=[*additions, *(CommitOperationDelete(name) for name in gone)],
+                commit_message=contents.message,
+                revision=MAIN,
+            )
+            commit = str(made.oid)
+        else:
+            info = self.ask("Listing", lambda: self.api.repo_info(**self._name, revision=MAIN))
+            commit = str(info.sha)
+        uploaded = tuple(f.name for f in changed)
+        return Pushed(self.target.url, commit, uploaded, len(contents.files) - len(changed), gone)
+
+    def _upload(self, batch: Sequence[CommitOperationAdd]) -> None:
+        """Upload what doesn't go into the commit itself; what the Hub has isn't sent again."""
+        sources = [addition.path_or_fileobj for addition in batch]
+        with contextlib.ExitStack() as opened:
+            if not _speaks_xet(self.target.endpoint):
+                # Open files go over plain HTTP, also where `hf_xet` is installed.
+                for addition, source in zip(batch, sources, strict=True):
+                    if isinstance(source, bytes):
+                        addition.path_or_fileobj = io.BytesIO(source)
+                    else:
+                        file = opened.enter_context(Path(source).open("rb"))
+                        addition.path_or_fileobj = file
+            try:
+                self.api.preupload_lfs_files(
+                    self.target.repo_id,
+                    batch,
+                    repo_type=self.target.kind,
+                    revision=MAIN,
+                    free_memory=False,
+                )
+            finally:
+                for addition, source in zip(batch, sources, strict=True):
+                    addition.path_or_fileobj = source
+
+    def move_tag(self, tag: str, commit: str) -> None:
+        """Let `tag` point to `commit`, main's newest; safe to repeat after a kill in the middle.
+
+        A Hub can't move a tag, only delete and create it. While it is gone a stand-in points to
+        the commit: a version that sorts right below, which LeRobot takes where the one it wants is
+        missing (`get_safe_version`: the same major version, a minor version no higher).
+        """
+        refs = self.ask("Tagging", lambda: self.api.list_repo_refs(**self._name))
+        tags = {ref.name: ref.target_commit for ref in refs.tags}
+        stand_in = f"{tag}.dev0"
+
+        def create(name: str) -> None:
+            options = {**self._name, "tag": name, "revision": MAIN, "exist_ok": True}
+            self.ask("Tagging", lambda: self.api.create_tag(**options))
+
+        def delete(name: str) -> None:
+            def remove() -> None:
+                try:
+                    self.api.delete_tag(**self._name, tag=name)
+                except HfHubHTTPError as error:
+                    # An answer that got lost: it is deleted already.
+                    if error.response.status_code != 404:
+                        raise
+
+            if name in tags:
+                self.ask("Tagging", remove)
+
+        if tags.get(tag) != commit:
+            if tag in tags and tags.get(stand_in) != commit:
+                delete(stand_in)
+                create(stand_in)
+                tags[stand_in] = commit
+            delete(tag)
+            create(tag)
+        delete(stand_in)
+
+
+def _batches(additions: Sequence[CommitOperationAdd]) -> Iterator[list[CommitOperationAdd]]:
+    """Cut what is to be uploaded into calls, equal files in different ones.
+
+    huggingface_hub knows files by their hash: two threads would read one open file of two equals.
+    """
+    batch: list[CommitOperationAdd] = []
+    size = 0
+    for addition in additions:
+        info = addition.upload_info
+        alike = (a.upload_info for a in batch if a.upload_info.size == info.size)
+        if any(other.sha256 == info.sha256 for other in alike):
+            yield batch
+            batch, size = [], 0
+        batch.append(addition)
+        size += info.size
+        if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,370 @@
+"""The label store: the takes of a dataset or journal, what was said about them, and saying more.
+
+Labels are events in a `labels.jsonl` (`core.labels` defines and writes its lines). The console
+appends to a journal's while it records; the shell and the review page go through `LabelStore`,
+which is the same for journals and datasets. A dataset's episode columns show what stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import UTC
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gaploop.core import journal_format, labels
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import existing_folder, parse_json, writable_folder
+from gaploop.core.journal_format import is_journal, read_end, read_header, take_folders
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.layout import EpisodeRow, is_dataset
+
+
+def open_labelled(root: Path) -> LabelStore:
+    """Read what a dataset or journal holds and what was said about it.
+
+    Raises:
+        UnusableInputError: neither is there, or a file is damaged.
+    """
+    root = existing_folder(Path(root), "Folder").resolve()  # "." has no folder beside it
+    if is_dataset(root):
+        recorded = tuple(layout.read_episodes(layout.read_info(root)))
+        # Events are read after the columns: see `LabelStore.write`.
+        return LabelStore(root, False, recorded, labels.read(root / layout.LABELS))
+    if is_journal(root):
+        folders = take_folders(root)
+        events = list(labels.read(root / journal_format.LABELS))
+        takes = []
+        for index, folder in enumerate(folders):
+            info, end = read_header(folder).info, read_end(folder)
+            frames, outcome = (end.frames, end.outcome) if end else (0, Outcome.INTERRUPTED)
+            takes.append(EpisodeRow(index, frames, info, outcome, "", "", row={}))
+        return LabelStore(root, True, tuple(takes), events)
+    raise UnusableInputError(
+        f"{root} holds neither takes nor a dataset. Name a journal (folders with take.json) or a "
+        "LeRobot dataset (meta/info.json)."
+    )
+
+
+class LabelStore:
+    """The takes of one dataset or journal with everything that was said about them.
+
+    What it knows is what was there when it was opened, until `refresh` is called. Writing needs
+    no fresh knowledge: events are only ever added.
+
+    Args:
+        root: a dataset or a journal.
+        journal: it is a journal.
+        recorded: its episodes as they are written down: a journal's as they were sealed, numbered
+            from 0, oldest first; a dataset's as its columns show them.
+        events: everything that was said, in order.
+
+    Attributes:
+        episodes: `recorded` with the labels that stood when it was opened.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        journal: bool,
+        recorded: tuple[EpisodeRow, ...],
+        events: Iterable[LabelEvent],
+    ) -> None:
+        self.root = root
+        self.journal = journal
+        self.recorded = recorded
+        self._said = list(events)
+        self._unsaved: dict[str, LabelEvent] = {}
+        self._lines: dict[str, LabelEvent] = {}  # as `refresh` read them, so that none counts twice
+        self._read = b""  # of the file, up to its last line break
+        self._stamp: tuple[int, ...] = (-1,)  # of the file as `refresh` read it last
+        self._of_take: dict[str, list[LabelEvent]] = {}
+        self._index()
+        standing = labels.current if journal else episodes_table.said_about
+        said = standing(self._said)
+        self.episodes = tuple(_labelled(e, said.get(e.info.uid, {})) for e in recorded)
+
+    @property
+    def file(self) -> Path:
+        """Where its label events are."""
+        return self.root / (journal_format.LABELS if self.journal else layout.LABELS)
+
+    @property
+    def what(self) -> str:
+        """What one of its takes is called."""
+        return "take" if self.journal else "episode"
+
+    @property
+    def events(self) -> list[LabelEvent]:
+        """Every event, in order; those that aren't on disk yet come last."""
+        return [*self._said, *self._unsaved.values()]
+
+    def about(self, uid: str) -> Sequence[LabelEvent]:
+        """Return what was said about a take, in order."""
+        return self._of_take.get(uid, ())
+
+    def select(
+        self, indices: Iterable[int], uids: Iterable[str], option: str = "--uid"
+    ) -> list[EpisodeRow]:
+        """Return the episodes that are named by index or by uid, in order of index.
+
+        Args:
+            indices: their indices.
+            uids: their uids, or beginnings that only one of them has.
+            option: names the option that gave the uids, in errors.
+
+        Raises:
+            UnusableInputError: one isn't there, or a beginning names several.
+        """
+        by_index = {e.index: e for e in self.episodes}
+        for index in indices:
+            if index not in by_index:
+                raise UnusableInputError(
+                    f"{self.root} has no {self.what} {index}; it has {len(by_index)} "
+                    f"(0 to {len(by_index) - 1})."
+                )
+        wanted = set(indices)
+        for uid in uids:
+            found = [e.index for e in self.episodes if e.info.uid == uid]
+            found = found or [e.index for e in self.episodes if uid and e.info.uid.startswith(uid)]
+            if len(found) != 1:
+                many = f"{len(found)} uids begin so; write more of it" if found else "no such uid"
+                raise UnusableInputError(
+                    f"{option}={uid}: {many}. See what {self.root} holds: gaploop label {self.root}"
+                )
+            wanted.add(found[0])
+        return [by_index[index] for index in sorted(wanted)]
+
+    # Saying more
+
+    def say(self, new: Sequence[LabelEvent], *, merged: bool = False) -> bool:
+        """Write events durably, all of them or none; then show them in a dataset's columns.
+
+        They are written at once, also while the dataset is being published to or edited: whoever
+        changes it takes them over.
+
+        Args:
+            new: what is said.
+            merged: they are events of another log: put them among those there by time.
+
+        Returns:
+            Whether the columns show it; where another process changes the dataset for longer than
+            `staging.LOCK_WAIT_S`, they do so from the next label or publication on.
+
+        Raises:
+            UnusableInputError: the folder can't be written.
+            OSError: there is no room.
+        """
+        if not new:
+            return True
+        self.write(new, merged=merged)
+        if self.journal:
+            return True
+        said = episodes_table.said_about(self.events)
+        stale = {  # their columns don't show their labels: the dataset was busy at the time
+            e.info.uid
+            for e in self.episodes
+            if e.info.uid in said and episodes_table.apply_labels(e.row, said[e.info.uid]) != e.row
+        }
+        return self.show({event.uid for event in new} | stale)
+
+    def write(
+        self,
+        new: Sequence[LabelEvent],
+        known: Sequence[LabelEvent] | None = None,
+        *,
+        merged: bool = False,
+    ) -> None:
+        """Write events durably, all of them or none, as the first half of `say`.
+
+        Args:
+            new: what is said.
+            known: every event that was said before; `events` where None.
+            merged: as in `say`.
+
+        Raises:
+            UnusableInputError: the folder can't be written.
+            OSError: there is no room.
+        """
+        write = labels.insert if merged else labels.append
+        if self.journal:
+            write(self.file, *new)
+            return
+        writable_folder(self.root.parent, "The folder of the dataset")  # first: locks are there
+        uids = {event.uid for event in new}
+        # The columns as they were before the events were read: a label that they show is in those.
+        rows = [e.row for e in self.episodes if e.info.uid in uids]
+        before = episodes_table.bases(rows, new, self.events if known is None else known)
+        try:
+            write(self.file, *before, *new, create=False)
+        except FileNotFoundError:  # the first label of all: nobody may trade folders meanwhile
+            with staging.locked(self.root):
+                staging.recover(self.root)
+                self.file.parent.mkdir(exist_ok=True)
+                write(self.file, *before, *new)
+
+    def show(self, uids: Set[str]) -> bool:
+        """Show in a dataset's columns what was written about some takes; the rest of `say`.
+
+        Returns:
+            Whether they show it; not where another process changes the dataset for too long.
+        """
+        try:
+            with staging.locked(self.root):
+                staging.recover(self.root)
+                episodes_table.materialise(self.root, {}, uids)
+        except staging.BusyError:
+            return False
+        return True
+
+    @cached_property
+    def lacks_columns(self) -> bool:
+        """Whether it is a dataset without gap columns yet."""
+        return not self.journal and not all(e.row.get("gap_uid") for e in self.episodes)
+
+    def add_columns(self) -> LabelStore:
+        """Give a dataset that was recorded elsewhere gap columns; return it as it is then.
+
+        Without them its episodes have no uid of their own that a label could name. Killed at any
+        instant, the dataset is the old one or the new one.
+        """
+        with staging.locked(self.root):
+            staging.recover(self.root)
+            known = layout.read_episodes(layout.read_info(self.root))
+            stage = staging.beside(self.root, "staging")
+            staging.clone(self.root, stage)
+            rows = {e.index: columns.default_row(e.info, e.outcome) for e in known}
+            episodes_table.materialise(stage, rows)
+            staging.commit(stage, self.root)
+        return open_labelled(self.root)
+
+    # What is said meanwhile
+
+    def take_in(self, events: Iterable[LabelEvent]) -> None:
+        """Know of events that are about to be written."""
+        for event in events:
+            self._unsaved[event.to_line()] = event
+            self._of_take.setdefault(event.uid, []).append(event)
+
+    def refresh(self) -> set[str]:
+        """Take in what was written meanwhile, also by others; return the takes it is about.
+
+        Lines that can't be read are passed over: whoever opened the folder was told of them.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        path = self.file
+        try:
+            found = path.stat()
+            stamp: tuple[int, ...] = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except FileNotFoundError:
+            stamp = ()
+        if stamp == self._stamp:
+            return set()
+        data = path.read_bytes() if stamp and path.exists() else b""
+        self._stamp = stamp
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole == self._read:
+            return set()
+        if not whole.startswith(self._read):  # lines were put between: labels of another log
+            self._read, self._lines = b"", {}
+        changed = set() if self._lines else set(self._of_take)
+        for line in whole[len(self._read) :].decode(errors="replace").splitlines():
+            with contextlib.suppress(UnusableInputError, *DAMAGE):
+                event = self._lines[line] = LabelEvent(**parse_json(line))
+                changed.add(event.uid)
+                self._unsaved.pop(line, None)
+        self._read, self._said = whole, list(self._lines.values())
+        self._index()
+        return changed
+
+    def _index(self) -> None:
+        self._of_take = {}
+        for event in self.events:
+            self._of_take.setdefault(event.uid, []).append(event)
+
+
+def _labelled(episode: EpisodeRow, said: Mapping[str, Any]) -> EpisodeRow:
+    """Return an episode with labels put over what it says itself."""
+    if not said:
+        return episode
+    info = episode.info
+    if "dimensions" in said:
+        info = replace(info, dimensions=dict(said["dimensions"]))
+    return replace(
+        episode,
+        info=info,
+        outcome=Outcome(said.get("outcome", episode.outcome)),
+        failure_mode=said.get("failure_mode", episode.failure_mode),
+        phase=said.get("phase", episode.phase),
+    )
+
+
+def repeats(event: LabelEvent, before: LabelEvent | None) -> bool:
+    """Say whether an author says what they said last, in the same way."""
+    return before is not None and replace(before, at=event.at) == event
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One event of a history.
+
+    Attributes:
+        event: what was said, or taken back.
+        counts: it is the value that stands.
+        why: why it counts or doesn't, in words.
+    """
+
+    event: LabelEvent
+    counts: bool
+    why: str
+
+
+def history(events: Iterable[LabelEvent]) -> list[HistoryEntry]:
+    """Return what was said, in order, with what became of it."""
+    events = list(events)
+    standing = labels.standing(events)
+    taken_back = {labels.name(e): e for e in events if e.retracts}
+    rivals: dict[labels.Key, list[LabelEvent]] = {}
+    for event in events:
+        if not event.retracts and labels.name(event) not in taken_back:
+            rivals.setdefault(event.key, []).append(event)
+    entries = []
+    for event in events:
+        stands, back = standing.get(event.key), taken_back.get(labels.name(event))
+        if event.retracts:
+            why = f"takes back what {event.author} said at {_time(event.retracts)}"
+        elif back is not None:
+            why = f"taken back at {_time(back.at)}"
+        elif event is stands:
+            why = _why_it_stands(event, rivals[event.key])
+        elif stands is None:  # nothing else was said: then it would stand itself
+            why = ""
+        elif stands.rank > event.rank:
+            auto = event.source == labels.SOURCES[0]
+            word = "an automatic word" if auto else f"an {event.source}'s word"
+            why = f"{stands.author} ({stands.source}) stands above {word}"
+        else:
+            why = f"replaced by {stands.author} at {_time(stands.at)}"
+        counts = event is stands and not event.retracts and back is None
+        entries.append(HistoryEntry(event, counts, why))
+    return entries
+
+
+def _why_it_stands(event: LabelEvent, rivals: Sequence[LabelEvent]) -> str:
+    if len(rivals) == 1:
+        return "the only word"
+    if any(e.rank < event.rank for e in rivals):
+        newest = "newest " if sum(e.rank == event.rank for e in rivals) > 1 else ""
+        return f"the {newest}word of the highest source ({event.source})"
+    return "the newest word"
+
+
+def _time(at: str) -> str:
+    return f"{labels.instant(at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,134 @@
+"""Labels on their way from one folder to another: none is lost, none counts twice.
+
+From a journal to its dataset, from a dataset to one that is made of it, and from a dataset to the
+new version of itself. Events are put among those that are there by time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from gaploop.core import journal_format, labels
+from gaploop.core.files import locked_stream, write_atomically
+from gaploop.core.journal_format import TakeHeader, read_end
+from gaploop.core.labels import LabelEvent
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets import columns, episodes_table, layout
+from gaploop.datasets.layout import EpisodeRow
+
+
+@contextlib.contextmanager
+def carried_over(root: Path, staging: Path) -> Iterator[None]:
+    """Take over to `staging` the labels that only `root` has; none are added within the block.
+
+    A change (publishing, an edit) works on a copy for minutes; then the two folders trade names. A
+    label goes to the old folder's file at once, under that file's lock, so that nobody waits. Who
+    trades the names holds the lock meanwhile and first takes over what the copy lacks. Labels of
+    takes that `staging` doesn't hold stay behind: they were deleted.
+
+    Args:
+        root: the dataset as it is, whose lock is held.
+        staging: what is to take its place.
+    """
+    path, target = root / layout.LABELS, staging / layout.LABELS
+    held = contextlib.ExitStack()
+    try:  # the first label of all is only given with the dataset's lock held
+        held.enter_context(locked_stream(path, create=False))
+    except FileNotFoundError:
+        yield
+        return
+    with held:
+        have = {event.to_line() for event in labels.readable(target)}
+        late = [event for event in labels.readable(path) if event.to_line() not in have]
+        uids = episodes_table.uids(staging) if late else set()
+        late = [event for event in late if event.uid in uids]
+        if late:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            labels.append(target, *late)
+            episodes_table.materialise(staging, {}, {event.uid for event in late})
+        yield
+
+
+def new_events(journal: Path, root: Path, uids: Collection[str]) -> list[LabelEvent]:
+    """Return the label events of a journal about some takes that a dataset doesn't have yet."""
+    have = {event.to_line() for event in labels.read(root / layout.LABELS)}
+    said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in uids]
+    return [event for event in said if event.to_line() not in have]
+
+
+def publish_events(
+    journal: Path,
+    stage: Path,
+    new: Sequence[LabelEvent],
+    folders: Iterable[tuple[Path, TakeHeader]],
+) -> None:
+    """Write new events of a journal to a dataset, with what the takes were before.
+
+    Args:
+        journal: where they are from.
+        stage: a dataset that nobody else writes; its columns don't show the new events yet.
+        new: what it doesn't have yet.
+        folders: folder and header of each take that is published now.
+    """
+    path = stage / layout.LABELS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    have = list(labels.read(path))
+    about = {event.uid for event in new}
+    said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in about]
+    rows = episodes_table.rows_of(stage, about)
+    for folder, header in folders:
+        if header.info.uid in about:
+            end = read_end(folder)
+            outcome = end.outcome if end else Outcome.INTERRUPTED
+            rows.append(columns.default_row(header.info, outcome))
+    events = labels.merge(episodes_table.bases(rows, new, have), have, said)
+    write_atomically(path, "".join(f"{event.to_line()}\n" for event in events))
+
+
+def copy_events(roots: Iterable[Path], uids: Collection[str], stage: Path) -> None:
+    """Write to a new dataset what was said in any of some datasets about the takes it holds."""
+    said = [[e for e in labels.read(root / layout.LABELS) if e.uid in uids] for root in roots]
+    events = labels.merge(*said)
+    if events:
+        path = stage / layout.LABELS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        labels.append(path, *events)
+
+
+def bring_events(source: Path, target: Path, takes: Collection[int]) -> int:
+    """Put a dataset's or journal's events about some takes among another dataset's, by time.
+
+    Args:
+        source: the dataset or journal.
+        target: a dataset that nobody else writes.
+        takes: hashes of the takes' uids (`gap.take`).
+
+    Returns:
+        how many were new.
+
+    Raises:
+        UnusableInputError: a line of either can't be read; nothing is written over it.
+    """
+    said = source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS)
+    path = target / layout.LABELS
+    have = {event.to_line() for event in labels.read(path)}
+    new = [
+        event
+        for event in labels.read(said)
+        if event.to_line() not in have and columns.take_hash(event.uid) in takes
+    ]
+    if new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        labels.insert(path, *new)
+    return len(new)
+
+
+def add_events(root: Path, episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]) -> None:
+    """Add events to a dataset that nobody else sees yet, and show them in its columns."""
+    path = root / layout.LABELS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{n: e.row[n] for n in columns.EPISODE_COLUMNS} for e in episodes]
+    labels.append(path, *episodes_table.bases(rows, events, labels.read(path)), *events)
+    episodes_table.materialise(root, {}, {event.uid for event in events})

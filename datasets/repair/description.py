@@ -1,0 +1,448 @@
+"""Repair: `meta/info.json` and the names of folders, files and keys.
+
+The description is kept where it makes sense and read off the data where it doesn't. What goes by
+a wrong name gets the one that LeRobot looks for, only where it is unambiguous: what is missing has
+one candidate, and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.core.paths import is_plain_name, plain_name
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check.episodes import feature_fault
+from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.video import video_index
+
+FOLDERS: Final = ("data", "meta", "videos")
+META: Final = ("info.json", "stats.json", "tasks.parquet", "episodes")
+STANDARD: Final = (
+    columns.ACTION,
+    columns.STATE,
+    columns.ENVIRONMENT,
+    "timestamp",
+    "frame_index",
+    "episode_index",
+    "index",
+    "task_index",
+)
+"""Keys that LeRobot or policies know by name."""
+_NEAR: Final = 0.6
+_CHUNK: Final = re.compile(r"chunk-\d{3,}")
+
+
+@dataclass(frozen=True)
+class RepairAction:
+    """One thing that repair does.
+
+    Attributes:
+        code: stable name, such as `renamed`.
+        what: in words, with names and numbers.
+    """
+
+    code: str
+    what: str
+
+
+@dataclass
+class RepairDraft:
+    """A dataset being repaired, in a folder of its own whose files are links or copies.
+
+    Files are only ever replaced there, never written in place.
+
+    Attributes:
+        root: the folder.
+        actions: what has been done so far.
+    """
+
+    root: Path
+    actions: list[RepairAction] = field(default_factory=list)
+
+    def did(self, code: str, what: str) -> None:
+        """Note what was done."""
+        self.actions.append(RepairAction(code, what))
+
+
+def mend_files(draft: RepairDraft) -> None:
+    """Rename folders and files."""
+    _rename_near(draft, draft.root, FOLDERS, folders_only=True)
+    meta = draft.root / "meta"
+    if meta.is_dir():
+        _rename_near(draft, meta, META)
+    for parent in (draft.root / "data", draft.root / layout.EPISODES):
+        _mend_chunks(draft, parent, ".parquet")
+    videos = draft.root / "videos"
+    for camera in sorted(videos.iterdir()) if videos.is_dir() else ():
+        _mend_chunks(draft, camera, ".mp4")
+
+
+def _rename_near(
+    draft: RepairDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
+) -> None:
+    present = {p.name for p in parent.iterdir() if p.is_dir() or not folders_only}
+    missing = [name for name in wanted if name not in present]
+    spare = sorted(present - set(wanted) - {layout.TELEMETRY, "gap"})
+    for name in missing:
+        near = [n for n in spare if best_match(n, missing) == name]
+        if len(near) == 1:
+            _rename(draft, parent / near[0], parent / name)
+
+
+def best_match(name: str, among: Sequence[str]) -> str:
+    """Return the one of `among` that `name` was probably meant to be; "" if none or several."""
+    scores = [
+        (difflib.SequenceMatcher(None, name.lower(), word.lower()).ratio(), word) for word in among
+    ]
+    scores = sorted((s for s in scores if s[0] >= _NEAR), reverse=True)
+    if not scores or (len(scores) > 1 and scores[0][0] - scores[1][0] < 0.05):
+        return ""
+    return scores[0][1]
+
+
+def _mend_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
+    if not parent.is_dir():
+        return
+    for folder in [p for p in sorted(parent.iterdir()) if p.is_dir()]:
+        number = re.findall(r"\d+", folder.name)
+        good = folder
+        if not _CHUNK.fullmatch(folder.name):
+            if len(number) != 1:
+                continue
+            good = parent / f"chunk-{int(number[0]):03d}"
+            if good.exists():
+                continue
+            _rename(draft, folder, good)
+        for file in [p for p in sorted(good.iterdir()) if p.is_file()]:
+            number = re.findall(r"\d+", file.name.replace(".mp4", ""))
+            if re.fullmatch(r"file-\d{3,}\.(parquet|mp4)", file.name) or len(number) != 1:
+                continue
+            named = good / f"file-{int(number[0]):03d}{suffix}"
+            if not named.exists():
+                _rename(draft, file, named)
+
+
+def _rename(draft: RepairDraft, old: Path, new: Path) -> None:
+    old.rename(new)
+    draft.did("renamed", f"{old.relative_to(draft.root)} → {new.relative_to(draft.root)}")
+
+
+def pair_keys(
+    features: Mapping[str, Any], present: Sequence[str], *, videos: bool
+) -> dict[str, str]:
+    """Return which features and columns mean the same: feature to column or video folder.
+
+    Args:
+        features: LeRobot's feature table.
+        present: columns of the data files, or folders of `videos`.
+        videos: whether `present` are video folders.
+    """
+    wanted = [k for k, f in features.items() if (f.get("dtype") == "video") == videos]
+    lost = [k for k in wanted if k not in present]
+    spare = [k for k in present if k not in wanted]
+    if len(lost) == 1 and len(spare) == 1:
+        return {lost[0]: spare[0]}
+    pairs = {key: best_match(key, spare) for key in lost}
+    found = list(pairs.values())
+    return {k: v for k, v in pairs.items() if v and found.count(v) == 1}
+
+
+def right_name(feature: str, column: str, *, videos: bool) -> str:
+    """Return which of two names of one thing stays."""
+    if videos:
+        return feature if feature.startswith(columns.IMAGES) else column
+    standard = feature in STANDARD or feature.startswith("gap.")
+    return feature if standard and column not in STANDARD else column
+
+
+def misnamed(features: Mapping[str, Any]) -> dict[str, str]:
+    """Return features that go by a wrong name everywhere, with the right one.
+
+    `actions` becomes `action`; `observations.state` becomes `observation.state`; a camera
+    outside `observation.images.` joins the others.
+    """
+    result: dict[str, str] = {}
+    for name in (columns.ACTION, columns.STATE):
+        if name in features:
+            continue
+        others = [
+            k
+            for k, f in features.items()
+            if k not in STANDARD
+            and not k.startswith("gap.")
+            and f.get("dtype") not in ("video", "image", "string")
+            and best_match(k, (columns.ACTION, columns.STATE)) == name
+        ]
+        if len(others) == 1:
+            result[others[0]] = name
+    return result
+
+
+VERSION: Final = "v3.0"
+DEFAULTS: Final[dict[str, Any]] = {
+    "codebase_version": VERSION,
+    "chunks_size": 1000,
+    "data_files_size_in_mb": 100,
+    "video_files_size_in_mb": 200,
+    "data_path": layout.DATA_PATH,
+    "video_path": layout.VIDEO_PATH,
+    "robot_type": "",
+}
+_RATES_AGREE: Final = 0.01
+
+
+def load(draft: RepairDraft) -> dict[str, Any]:
+    """Return the description, as far as it can be read; {} where it can't."""
+    try:
+        value = read_json(draft.root / layout.INFO)
+    except DAMAGE:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def mend_info(draft: RepairDraft) -> dict[str, Any]:
+    """Return a description in which every key is usable, and write it.
+
+    Counts are left for later, when it is known what stays.
+    """
+    info = load(draft)
+    was = json.dumps(info, sort_keys=True)
+    lost = [] if info else ["all"]
+    for key, value in DEFAULTS.items():
+        if key not in info or not _usable(key, info[key]):
+            lost += [key] if info else []
+            info[key] = value
+    described = info.get("features")
+    info["features"] = _sound_features(draft.root, described)
+    lost += ["features"] if "all" not in lost and info["features"] != described else []
+    rate = _rate(draft.root)
+    fps = info.get("fps")
+    known = isinstance(fps, int | float) and not isinstance(fps, bool) and 0 < fps <= 1000
+    if rate is not None and (not known or abs(float(fps or 0) - rate) > _RATES_AGREE * rate):
+        draft.did("set_fps", f"fps: {fps} → {rate}, as timestamps (and videos) have it")
+        info["fps"] = rate
+    elif not known:
+        info["fps"] = 30
+        draft.did("set_fps", f"fps: {fps} → 30, LeRobot's usual rate: nothing says what it was")
+    for name in ("total_episodes", "total_frames", "total_tasks"):
+        info.setdefault(name, 0)
+    if json.dumps(info, sort_keys=True) != was:
+        save(draft, info)
+        if lost:
+            draft.did("rebuilt_info", f"{layout.INFO}: {', '.join(lost)} made anew")
+    return info
+
+
+def save(draft: RepairDraft, info: Mapping[str, Any]) -> None:
+    """Write the description."""
+    path = draft.root / layout.INFO
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, info)
+
+
+def _usable(key: str, value: Any) -> bool:
+    default = DEFAULTS[key]
+    if key == "codebase_version":
+        return isinstance(value, str) and value.startswith("v3")
+    if key in ("robot_type", "video_path") and value is None:
+        return True  # as LeRobot writes it where there is none
+    if key == "robot_type":
+        return isinstance(value, str)
+    if isinstance(default, str):
+        return value == default or layout.is_template(value)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _sound_features(root: Path, known: Any) -> dict[str, Any]:
+    """Return the features that are described soundly, and those found only in the files."""
+    table = known if isinstance(known, dict) else {}
+    features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
+    schema = first_schema(root)
+    for column in schema if schema is not None else ():
+        spec = _described(column.type)
+        known_shape = features.get(column.name, {}).get("shape")
+        if spec and known_shape is not None and list(known_shape) != spec["shape"]:
+            features[column.name] |= {"shape": spec["shape"], "names": None}
+    if features and len(features) == len(table):
+        return features
+    for column in schema if schema is not None else ():
+        if column.name not in features:
+            spec = _described(column.type)
+            if spec:
+                features[column.name] = spec
+    videos = root / "videos"
+    for folder in sorted(videos.iterdir()) if videos.is_dir() else ():
+        if not folder.is_dir() or folder.name in features:
+            continue
+        for path in sorted(folder.glob("*/*.mp4")):
+            with contextlib.suppress(*DAMAGE):
+                width, height = video_index(path, whole=False).size
+                names = ["height", "width", "channels"]
+                spec = {"dtype": "video", "shape": [height, width, 3], "names": names}
+                features[folder.name] = spec
+                break
+    return features
+
+
+def first_schema(root: Path) -> pa.Schema | None:
+    """Return the schema of the first data file that has one."""
+    for path in sorted((root / "data").glob("*/*.parquet")):
+        try:
+            return pq.read_schema(path)
+        except DAMAGE:
+            continue
+    return None
+
+
+def _described(kind: pa.DataType) -> dict[str, Any]:
+    """Return the feature that a column's type stands for; {} where none does."""
+    if pa.types.is_struct(kind):
+        return {}
+    shape: list[int] = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(int(kind.list_size))
+        kind = kind.value_type
+    if pa.types.is_nested(kind):
+        return {}
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return {"dtype": "string", "shape": [1], "names": None}
+    dtype = {"double": "float64", "float": "float32", "halffloat": "float16"}.get(
+        str(kind), str(kind)
+    )
+    spec = {"dtype": dtype, "shape": shape or [1], "names": None}
+    return {} if feature_fault(spec) else spec
+
+
+def _rate(root: Path) -> int | None:
+    """Return the rate that the timestamps count at, unless videos disagree [Hz]."""
+    for path in sorted((root / "data").glob("*/*.parquet")):
+        try:
+            table = pq.read_table(path, columns=["timestamp", "frame_index"], partitioning=None)
+            t = np.asarray(table["timestamp"].to_numpy(), dtype=np.float64).reshape(-1)
+            k = np.asarray(table["frame_index"].to_numpy(), dtype=np.float64).reshape(-1)
+        except DAMAGE:
+            continue
+        later = (k > 0) & np.isfinite(t) & (t > 0)
+        if not later.any():
+            continue
+        rate = float(np.median(k[later] / t[later]))
+        fits = np.abs(t - k / rate) < 1e-3 + 1e-6 * t
+        whole = round(rate)
+        if whole < 1 or abs(rate - whole) > _RATES_AGREE * rate or fits.mean() < 0.9:
+            return None
+        for video in sorted((root / "videos").glob("*/*/*.mp4")):
+            with contextlib.suppress(*DAMAGE):
+                found = video_index(video, whole=False).rate_hz
+                if found:
+                    return whole if abs(found - whole) <= _RATES_AGREE * whole else None
+        return whole
+    return None
+
+
+def mend_counts(
+    draft: RepairDraft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
+) -> None:
+    """Write the counts of what is there now; splits stay while the number of episodes does."""
+    counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}
+    changed = {k: v for k, v in counts.items() if info.get(k) != v}
+    if changed:
+        words = ", ".join(f"{k} {info.get(k)} → {v}" for k, v in changed.items())
+        draft.did("set_counts", f"{layout.INFO}: {words}")
+    before = info.get("splits")
+    splits = before
+    if "total_episodes" in changed or not isinstance(before, dict):
+        splits = {"train": f"0:{episodes}"}
+    if splits != before:
+        words = f"{json.dumps(before)} → {json.dumps(splits)}"
+        draft.did("set_splits", f"{layout.INFO}: splits {words}")
+    if changed or splits != before:
+        info |= {**counts, "splits": splits}
+        save(draft, info)
+
+
+def mend_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
+    """Rename keys so that description, data, videos and statistics agree.
+
+    Returns:
+        data column to the feature it stands for; the data files are left for later.
+    """
+    schema = first_schema(draft.root)
+    stored = list(schema.names) if schema is not None else []
+    columns: dict[str, str] = {}
+    renamed: dict[str, str] = {}
+    for feature, column in pair_keys(info["features"], stored, videos=False).items():
+        name = right_name(feature, column, videos=False)
+        if column != name:
+            columns[column] = name
+        if feature != name:
+            renamed[feature] = name
+    folder = draft.root / "videos"
+    present = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    for feature, name in pair_keys(info["features"], present, videos=True).items():
+        kept = right_name(feature, name, videos=True)
+        if name != kept:
+            (folder / name).rename(folder / kept)
+            draft.did("renamed", f"videos/{name} → videos/{kept}")
+        if feature != kept:
+            renamed[feature] = kept
+    for feature, name in misnamed(info["features"]).items():
+        renamed[feature] = name
+        columns[feature] = name
+    if renamed:
+        _rename_features(draft, info, renamed)
+    for old, new in columns.items():
+        draft.did("renamed", f"data column {old} → {new}")
+    known = [k for k, f in info["features"].items() if f["dtype"] != "video"]
+    dropped = [c for c in stored if columns.get(c, c) not in known]
+    if dropped:
+        raise UnusableInputError(
+            f"{draft.root.name}: data columns {', '.join(dropped)} are no features of "
+            f"{layout.INFO}, and which is meant is not clear. Rename them there."
+        )
+    return columns
+
+
+def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:
+    info["features"] = {renamed.get(k, k): f for k, f in info["features"].items()}
+    save(draft, info)
+    videos = draft.root / "videos"
+    for old, new in renamed.items():
+        plain_name(new, "data column", draft.root.name)
+        draft.did("renamed", f"feature {old} → {new}")
+        if (videos / old).is_dir() and not (videos / new).exists():
+            shutil.move(videos / old, videos / new)
+    with contextlib.suppress(UnusableInputError, OSError):
+        stats = read_json(draft.root / layout.STATS)
+        if isinstance(stats, dict) and set(stats) & set(renamed):
+            stats = {renamed.get(k, k): v for k, v in stats.items()}
+            write_json(draft.root / layout.STATS, stats)
+    for path in layout.episode_files(draft.root):
+        try:
+            table = pq.read_table(path, partitioning=None)
+        except DAMAGE:
+            continue
+        names = []
+        for name in table.column_names:
+            parts = name.split("/")
+            if len(parts) == 3 and parts[0] in ("stats", "videos"):
+                parts[1] = renamed.get(parts[1], parts[1])
+            names.append("/".join(parts))
+        if names != table.column_names:
+            part = path.with_suffix(".part")
+            pq.write_table(table.rename_columns(names), part, compression="snappy")
+            os.replace(part, path)

@@ -1,0 +1,412 @@
+"""Repair: the tables below `meta`: tasks, episodes and statistics, kept row by row where right."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, write_json
+from gaploop.datasets import layout
+from gaploop.datasets.check.episodes import read_tasks
+from gaploop.datasets.check.findings import DAMAGE, Findings
+from gaploop.datasets.check.frames import Scan, matrix, numeric_features
+from gaploop.datasets.check.stats import check_stats, differing_episodes
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.repair.rows import Rows, Whole
+from gaploop.datasets.repair.videos import Camera, Place, numbers_of
+
+UNKNOWN = "unknown task"
+"""Stands where neither tables nor `--task` say what an episode's task was."""
+
+
+def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
+    name = task or UNKNOWN
+    number = 1
+    while name in taken.values():
+        number += 1
+        name = f"{task or UNKNOWN} {number}"
+    return name
+
+
+SAME_S: Final = 1e-5
+"""Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
+EPISODE_FILE: Final = "chunk-000/file-000.parquet"
+_OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+
+
+@dataclass(frozen=True)
+class OldTable:
+    """`meta/episodes` as far as it can be read.
+
+    Attributes:
+        table: all readable rows, with statistics; None where there are none.
+        row_of: episode to its row.
+        whole: whether every file could be read, and all have the same columns.
+    """
+
+    table: pa.Table | None
+    row_of: Mapping[int, int]
+    whole: bool = False
+
+    def column(self, name: str) -> dict[int, Any]:
+        """Return episode to value of a column; {} without that column."""
+        if self.table is None or name not in self.table.column_names:
+            return {}
+        values = self.table[name].to_pylist()
+        return {e: values[i] for e, i in self.row_of.items() if values[i] is not None}
+
+
+def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
+    """Read the episode table that there is.
+
+    Args:
+        root: the dataset.
+        runs: (first row, rows) to the episode whose rows stand there; finds the episode of a
+            row of the table whose own number is lost.
+    """
+    tables = []
+    files = layout.episode_files(root)
+    for path in files:
+        try:
+            table = pq.read_table(path, partitioning=None)
+            table.validate(full=True)
+        except DAMAGE:
+            continue
+        if "episode_index" in table.column_names:
+            tables.append(table)
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive") if tables else None
+    except pa.ArrowException:
+        table = tables[0]
+    if table is None:
+        return OldTable(None, {})
+    row_of: dict[int, int] = {}
+    spare = []
+    known = set(runs.values())
+    for i, episode in enumerate(table["episode_index"].to_pylist()):
+        if isinstance(episode, int) and episode in known and episode not in row_of:
+            row_of[episode] = i
+        else:
+            spare.append(i)
+    if {"dataset_from_index", "length"} <= set(table.column_names):
+        first, length = table["dataset_from_index"].to_pylist(), table["length"].to_pylist()
+        for i in spare:
+            meant = runs.get((first[i], length[i]))
+            if meant is not None:
+                row_of.setdefault(meant, i)
+    alike = len({t.schema.remove_metadata() for t in tables}) == 1
+    return OldTable(table, row_of, alike and len(tables) == len(files))
+
+
+def read_table(root: Path) -> pa.Table | None:
+    """Return the episode table with its statistics; None where it can't be read."""
+    try:
+        files = layout.episode_files(root)
+        return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files])
+    except DAMAGE:
+        return None
+
+
+def _read_stats(root: Path) -> dict[str, Any]:
+    """Return what `stats.json` says; {} where it can't be read."""
+    try:
+        stats = read_json(root / layout.STATS)
+    except UnusableInputError:
+        return {}
+    return stats if isinstance(stats, dict) else {}
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks as they shall be.
+
+    Attributes:
+        names: by index.
+        of_episode: for each episode that stays, the names of its tasks.
+        changed: episode (its new index) to the task index its rows get.
+    """
+
+    names: list[str]
+    of_episode: list[list[str]]
+    changed: Mapping[int, int]
+
+
+def mend_tasks(
+    draft: RepairDraft,
+    rows: Rows,
+    episodes: Sequence[Whole],
+    said: Mapping[int, Sequence[str]],
+    task: str,
+) -> Tasks:
+    """Bring tasks in line: the table of tasks counts first, then what episodes name.
+
+    Args:
+        draft: the dataset.
+        rows: all rows.
+        episodes: what stays.
+        said: episode (old index) to the tasks that the episode table names.
+        task: name of tasks that nothing names any more; "" for a place holder.
+    """
+    path = draft.root / layout.TASKS
+    names: list[str] | None = None
+    with contextlib.suppress(*DAMAGE):
+        names = read_tasks(path)
+    table: list[str] = list(names or ())
+    slots: dict[int, str] = dict(enumerate(table))
+    used = []
+    for episode in episodes:
+        found = np.unique(rows.values["task_index"][episode.rows])
+        used.append([int(i) if np.isfinite(i) else -1 for i in found])
+    if names is None:
+        for episode, indices in zip(episodes, used, strict=True):
+            words = list(said.get(episode.old, ()))
+            if len(indices) == len(words) == 1 and words[0] not in slots.values():
+                slots.setdefault(indices[0], words[0])
+        highest = max((i for indices in used for i in indices), default=-1)
+        for i in range(min(highest, len(episodes)) + 1):
+            slots.setdefault(i, _unnamed(task, slots))
+        table = [slots[i] for i in sorted(slots) if i <= highest]
+    changed: dict[int, int] = {}
+    of_episode = []
+    for new, (episode, indices) in enumerate(zip(episodes, used, strict=True)):
+        if indices and all(0 <= i < len(table) for i in indices):
+            of_episode.append([table[i] for i in indices])
+            continue
+        words = [str(w) for w in said.get(episode.old, ())][:1] or [_unnamed(task, {})]
+        if words[0] not in table:
+            table.append(words[0])
+        changed[new] = table.index(words[0])
+        of_episode.append(words)
+    if table != names:
+        import pandas as pd  # here: LeRobot wants pandas' own index in the file
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        index = pd.Index(table, name="task")
+        pd.DataFrame({"task_index": range(len(table))}, index=index).to_parquet(part)
+        part.replace(path)
+        draft.did("rebuilt_tasks", f"{layout.TASKS}: {len(table)} tasks, such as {table[:1]}")
+    if changed:
+        draft.did("set_tasks", f"task_index of {len(changed)} episodes set to a task there is")
+    return Tasks(table, of_episode, changed)
+
+
+def mend_episodes(
+    draft: RepairDraft,
+    info: DatasetInfo,
+    scan: Scan | None,
+    old: OldTable,
+    episodes: Sequence[Whole],
+    homes: Sequence[Path],
+    found: Sequence[tuple[Camera, Mapping[int, Place]]],
+    tasks: Sequence[Sequence[str]],
+) -> None:
+    """Write the episode table anew where it isn't right.
+
+    Args:
+        draft: the dataset, its data files already in order.
+        info: its description.
+        scan: what its frames hold.
+        old: the table before.
+        episodes: what stays, in order.
+        homes: each one's data file.
+        found: each camera, with each episode's place (by its old index).
+        tasks: each one's tasks.
+    """
+    columns = _due_columns(info, episodes, homes, found, tasks)
+    kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
+    wrong = set(range(len(episodes)))
+    if old.table is not None and kept and "stats/action/mean" in old.table.column_names:
+        rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
+        lengths = np.array([len(e) for e in episodes], dtype=np.float64)
+        moments = scan.moments if scan is not None else {}
+        differing = differing_episodes(rows, moments, lengths, kept)
+        wrong = wrong - set(kept) | {kept[i] for i in differing}
+    if not wrong and _is_right(old, episodes, columns):
+        return
+    parts, before = [], list[str]()
+    right = [i for i in range(len(episodes)) if i not in wrong]
+    if old.table is not None:
+        before = old.table.column_names
+        if right:
+            parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
+    if wrong:
+        parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
+    table = pa.concat_tables(parts, promote_options="permissive")
+    table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
+    columns |= dict.fromkeys(_OWN_PLACE, pa.array(np.zeros(len(episodes), dtype=np.int64)))
+    order = list(dict.fromkeys([*before, *columns, *table.column_names]))
+    if not before:
+        order = [*(n for n in order if n not in _OWN_PLACE), *_OWN_PLACE]
+    shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
+    path = draft.root / layout.EPISODES / EPISODE_FILE
+    path.parent.mkdir(parents=True)
+    whole = pa.table({n: columns[n] if n in columns else table[n] for n in order})
+    pq.write_table(whole.combine_chunks(), path, compression="snappy")
+    more = f", statistics of {len(wrong)} computed anew" if wrong else ""
+    draft.did("rebuilt_episodes", f"{layout.EPISODES}: {len(whole)} episodes{more}")
+
+
+def known_places(old: OldTable, key: str) -> dict[int, Place]:
+    """Return episode to where the table says its pictures of a camera are."""
+    chunk = old.column(f"videos/{key}/chunk_index")
+    file = old.column(f"videos/{key}/file_index")
+    start = old.column(f"videos/{key}/from_timestamp")
+    return {
+        e: (int(chunk[e]), int(file[e]), float(start[e]))
+        for e in chunk
+        if e in file and e in start and np.isfinite(float(start[e]))
+    }
+
+
+def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa.Array]) -> bool:
+    """Say whether the table that there is says what it should."""
+    table = old.table
+    if table is None or not old.whole or len(table) != len(episodes):
+        return False
+    if any(old.row_of.get(e.old) != i for i, e in enumerate(episodes)):
+        return False
+    for name, column in columns.items():
+        if name not in table.column_names:
+            return False
+        if pa.types.is_floating(column.type):
+            close = np.abs(table[name].to_numpy() - column.to_numpy()) < SAME_S
+            if not close.all():
+                return False
+        elif table[name].to_pylist() != column.to_pylist():
+            return False
+    return True
+
+
+def _due_columns(
+    info: DatasetInfo,
+    episodes: Sequence[Whole],
+    homes: Sequence[Path],
+    found: Sequence[tuple[Camera, Mapping[int, Place]]],
+    tasks: Sequence[Sequence[str]],
+) -> dict[str, pa.Array]:
+    """Return every column that isn't a statistic, in LeRobot's order and types."""
+    n = len(episodes)
+    lengths = np.array([len(e) for e in episodes], dtype=np.int64)
+    stops = np.cumsum(lengths)
+    numbers = np.array([numbers_of(p) for p in homes], dtype=np.int64).reshape(n, 2)
+    columns = {
+        "episode_index": pa.array(np.arange(n)),
+        "tasks": pa.array([list(t) for t in tasks], pa.list_(pa.string())),
+        "length": pa.array(lengths),
+        "data/chunk_index": pa.array(numbers[:, 0]),
+        "data/file_index": pa.array(numbers[:, 1]),
+        "dataset_from_index": pa.array(stops - lengths),
+        "dataset_to_index": pa.array(stops),
+    }
+    for camera, places in found:
+        here = [places.get(e.old) for e in episodes]
+        if any(p is None for p in here):
+            continue  # a camera without videos: what the table says of it stays
+        chunk, file, start = zip(*(p for p in here if p is not None), strict=True)
+        name = f"videos/{camera.key}"
+        columns[f"{name}/chunk_index"] = pa.array(chunk, pa.int64())
+        columns[f"{name}/file_index"] = pa.array(file, pa.int64())
+        columns[f"{name}/from_timestamp"] = pa.array(start, pa.float64())
+        ends = np.array(start) + lengths / info.fps
+        columns[f"{name}/to_timestamp"] = pa.array(ends, pa.float64())
+    return columns
+
+
+def _fresh_rows(
+    info: DatasetInfo,
+    old: OldTable,
+    episodes: Sequence[Whole],
+    homes: Sequence[Path],
+    found: Sequence[tuple[Camera, Mapping[int, Place]]],
+    wanted: Sequence[int],
+) -> pa.Table:
+    """Return rows with statistics computed from the frames, for these episodes, in order.
+
+    Statistics of pictures are added where a row has none: from the video, else of the dataset.
+    """
+    from gaploop.datasets.lerobot_stats import of_numbers, of_pictures  # here: it imports torch
+
+    rows: dict[int, dict[str, Any]] = {}
+    names = {**numeric_features(info), **dict.fromkeys(("timestamp", "frame_index"), 1)}
+    names |= dict.fromkeys(("episode_index", "index", "task_index"), 1)
+    whole = _read_stats(info.root)
+    for home in sorted({homes[i] for i in wanted}):
+        table = pq.read_table(home, partitioning=None)
+        index = matrix(table["episode_index"], 1)[:, 0]
+        for i in (i for i in wanted if homes[i] == home):
+            part = table.filter(pa.array(index == i))
+            row: dict[str, Any] = {}
+            if old.table is not None and episodes[i].old in old.row_of:
+                row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
+            for name, width in names.items():
+                if name in part.column_names:
+                    stats = of_numbers(matrix(part[name], width))
+                    row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
+            for camera, places in found:
+                key, place = camera.key, places.get(episodes[i].old)
+                if row.get(f"stats/{key}/mean") is not None:
+                    continue
+                if place is not None:
+                    stats = of_pictures(camera.paths[place[:2]], place[2], len(part), info.fps)
+                    row |= {f"stats/{key}/{k}": v.tolist() for k, v in stats.items()}
+                elif isinstance(whole.get(key), dict):
+                    row |= {f"stats/{key}/{k}": v for k, v in whole[key].items()}
+            rows[i] = row
+    arrays = {}
+    for name in dict.fromkeys(name for i in wanted for name in rows[i]):
+        values = [rows[i].get(name) for i in wanted]
+        kind = None
+        if old.table is not None and name in old.table.column_names:
+            kind = old.table.schema.field(name).type
+        try:
+            arrays[name] = pa.array(values, kind)
+        except pa.ArrowException:
+            arrays[name] = pa.array(values)
+    return pa.table(arrays)
+
+
+def mend_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> None:
+    """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
+    findings = Findings()
+    check_stats(info, scan, findings)
+    table = read_table(draft.root) if list(findings) else None
+    if table is None:
+        return
+    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
+
+    before = _read_stats(draft.root)
+    stats = {**before}
+    for key, spec in info.features.items():
+        present = [n for n in _STATS if f"stats/{key}/{n}" in table.column_names]
+        if "mean" not in present:
+            continue
+        columns = {n: table[f"stats/{key}/{n}"].to_pylist() for n in present}
+        pictures = spec["dtype"] in ("video", "image")
+        try:
+            parts = []
+            for i in range(len(table)):
+                row = {n: np.asarray(columns[n][i], dtype=np.float64) for n in present}
+                if pictures:
+                    row = {n: v if n == "count" else v.reshape(-1, 1, 1) for n, v in row.items()}
+                parts.append({key: row})
+            stats |= aggregated(parts)
+        except (ValueError, TypeError, KeyError):
+            continue  # statistics of a camera without pictures stay as they are
+    stats = {k: v for k, v in stats.items() if k in info.features}
+    if stats != before:
+        write_json(draft.root / layout.STATS, stats)
+        draft.did("rebuilt_stats", f"{layout.STATS}: computed anew from {len(table)} episodes")
+
+
+_STATS: Final = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")

@@ -1,0 +1,295 @@
+"""What a set of takes says together, beside what each failure says by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gaploop.core.statistics import Estimate, percent, points
+from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.cohort.compare import (
+    Change,
+    Matched,
+    Version,
+    change,
+    matched,
+    versions,
+)
+from gaploop.failure_analysis.cohort.factors import Effect, FactorTable, factor_table
+from gaploop.failure_analysis.cohort.trials import (
+    SCENES,
+    Attempt,
+    Trials,
+    attempted,
+    trials_of,
+    without,
+)
+from gaploop.failure_analysis.cohort.unexplained import Group, Unexplained, group_unexplained
+from gaploop.failure_analysis.reference import UsualValue
+
+SCHEMA: Final = "gaploop.across.v1"
+SHOWN: Final = 12
+"""Effects in a short list; all of them are in the JSON and in the figure."""
+BESIDES: Final = ("domain", "station", "operator")
+"""What differs between simulation and the real cell by its nature."""
+
+
+@dataclass(frozen=True)
+class CohortStatistics:
+    """What a set of takes says together.
+
+    Attributes:
+        counted: which takes, in words.
+        table: success by condition; None where no take says how it ended.
+        gaps: domain to simulation's success minus success there, like with like.
+        change: where success changed most over time.
+        versions: policy versions in order of first use.
+        groups: failures that no signal explains, grouped.
+    """
+
+    counted: str
+    table: FactorTable | None
+    gaps: Mapping[str, Matched]
+    change: Change | None
+    versions: tuple[Version, ...]
+    groups: tuple[Group, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types, for `summary.across` of a diagnosis and for `factors.json`."""
+        return {
+            "schema": SCHEMA,
+            "counted": self.counted,
+            **(_table_json(self.table) if self.table else {"trials": 0, "effects": []}),
+            "sim_gap": {domain: _matched_json(gap) for domain, gap in self.gaps.items()},
+            "change": None
+            if self.change is None
+            else {
+                "flagged": self.change.flagged,
+                "p": self.change.p,
+                "at_ns": self.change.at_ns,
+                "uid": self.change.uid,
+                "before": _estimate_json(self.change.before),
+                "after": _estimate_json(self.change.after),
+                "difference": _estimate_json(self.change.difference),
+                "shuffled": self.change.shuffled,
+            },
+            "versions": [
+                {
+                    "policy": v.policy,
+                    "successes": v.successes,
+                    "trials": v.trials,
+                    "rate": _estimate_json(v.rate),
+                    "since_before": _matched_json(v.since_before) if v.since_before else None,
+                    "flagged": v.flagged,
+                }
+                for v in self.versions
+            ],
+            "unexplained": [
+                {
+                    "name": g.name,
+                    "takes": len(g.uids),
+                    "uids": list(g.uids),
+                    "says": list(g.traits),
+                    "modes": dict(g.modes),
+                }
+                for g in self.groups
+            ],
+        }
+
+
+def cohort_of_takes(
+    attempts: Sequence[Attempt],
+    unexplained: Sequence[Unexplained] = (),
+    usual: Mapping[str, UsualValue] | None = None,
+    references: Mapping[str, str] | None = None,
+) -> CohortStatistics:
+    """Return what takes say together.
+
+    Args:
+        attempts: takes or episodes, in any order; those that were judged count.
+        unexplained: failures without a clear cause.
+        usual: signal to what is usual, for those.
+        references: factor to the level that others are compared with, where not the usual one.
+    """
+    judged, counted = attempted(attempts)
+    groups = group_unexplained(unexplained, usual or {})
+    return cohort_of_trials(trials_of(judged), counted, references, groups)
+
+
+def cohort_of_trials(
+    rows: Sequence[Trials],
+    counted: str = "trials",
+    references: Mapping[str, str] | None = None,
+    groups: tuple[Group, ...] = (),
+) -> CohortStatistics:
+    """Return what trials say together.
+
+    Args:
+        rows: trials, all with the same factors.
+        counted: which trials these are, in words.
+        references: factor to the level that others are compared with, where not the usual one.
+        groups: failures that no signal explains, grouped.
+
+    Raises:
+        UnusableInputError: a reference that isn't there.
+    """
+    conditions = without(rows, SCENES)  # what names a scene isn't what may cost success
+    return CohortStatistics(
+        counted,
+        factor_table(conditions, references) if rows else None,
+        sim_gaps(rows),
+        change(conditions),
+        versions(rows),
+        groups,
+    )
+
+
+def sim_gaps(rows: Sequence[Trials]) -> dict[str, Matched]:
+    """Return simulation's success minus that of each other domain, over what both have tried."""
+    by_domain: dict[str, list[Trials]] = {}
+    for row in rows:
+        by_domain.setdefault(row.levels.get("domain", ""), []).append(row)
+    sim = by_domain.get(Domain.SIM.value, [])
+    compared = {
+        domain: matched(sim, by_domain[domain], besides=BESIDES)
+        for domain in (Domain.REAL.value, Domain.SIM_TARGET.value)
+        if sim and domain in by_domain
+    }
+    return {domain: found for domain, found in compared.items() if found is not None}
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "value": round(estimate.value, 6),
+        "interval": [round(estimate.low, 6), round(estimate.high, 6)],
+    }
+
+
+def _table_json(table: FactorTable) -> dict[str, Any]:
+    references = {factor: level for factor, (level, _) in table.references.items()}
+    return {
+        "successes": table.successes,
+        "trials": table.trials,
+        "rate": _estimate_json(table.rate),
+        "clusters": table.clusters,
+        "references": {
+            f: {"level": level, "rate": _estimate_json(rate)}
+            for f, (level, rate) in table.references.items()
+        },
+        "effects": [
+            {
+                "factor": effect.factor,
+                "level": effect.level,
+                "reference": references[effect.factor],
+                "successes": effect.successes,
+                "trials": effect.trials,
+                "rate": _estimate_json(effect.rate),
+                "difference": _estimate_json(effect.difference),
+                "odds_ratio": _estimate_json(effect.odds_ratio),
+                "p": effect.p,
+                "p_family": effect.p_family,
+                "verdict": effect.verdict,
+                "note": effect.note,
+            }
+            for effect in table.effects
+        ],
+        "not_judged": dict(table.aside),
+    }
+
+
+def _matched_json(found: Matched) -> dict[str, Any]:
+    return {
+        "difference": _estimate_json(found.difference),
+        "rates": [_estimate_json(found.first), _estimate_json(found.second)],
+        "trials": list(found.trials),
+        "pairs": found.pairs,
+        "strata": found.strata,
+        "unmatched": list(found.unmatched),
+    }
+
+
+def plain(name: str) -> str:
+    """Return a name of the vocabulary as people read it."""
+    return name.replace("_", " ")
+
+
+def effect_words(effect: Effect, reference: str) -> str:
+    """Return one difference in words and numbers."""
+    said = (
+        f"{plain(effect.factor)} {effect.level}: {points(effect.difference)} beside {reference}, "
+        f"{effect.verdict} ({effect.successes}/{effect.trials})"
+    )
+    return f"{said}; {effect.note}" if effect.note else said
+
+
+def table_lines(table: FactorTable) -> Iterator[str]:
+    """Yield what each condition does to success, the costliest first."""
+    yield f"success {percent(table.rate)} ({table.successes}/{table.trials})"
+    shown = [e for e in table.effects if e.verdict != "not shown"]
+    shown += [e for e in table.effects if e.verdict == "not shown"][: max(0, SHOWN - len(shown))]
+    for effect in sorted(shown, key=lambda e: e.difference.value):
+        yield "  " + effect_words(effect, table.references[effect.factor][0])
+    if len(table.effects) > len(shown):
+        yield f"  … and {len(table.effects) - len(shown)} more, not shown to matter"
+    for factor, why in table.aside.items():
+        yield f"  {plain(factor)}: not judged, {why}"
+
+
+def gap_words(domain: str, gap: Matched) -> str:
+    """Return the matched gap of one domain in words and numbers."""
+    there = "the real robot" if domain == "real" else "the cell with injected gaps (sim-to-sim)"
+    how = f"{gap.pairs} matched scenes" if gap.pairs else f"{gap.strata} matched circumstances"
+    said = (
+        f"simulation {percent(gap.first)}, {there} {percent(gap.second)}: "
+        f"gap {points(gap.difference)} over {how}"
+    )
+    left = sum(gap.unmatched)
+    return f"{said}; {left} takes without a counterpart left out" if left else said
+
+
+def change_words(change: Change) -> str:
+    """Return in words whether success has changed over time."""
+    when = datetime.fromtimestamp(change.at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M")
+    if not change.flagged:
+        return f"no change over time shown (p {change.p:.2f})"
+    return (
+        f"success changed around {when} UTC, from {percent(change.before)} to "
+        f"{percent(change.after)} (p {change.p:.3f}; one false alarm in 20 unchanged sets)"
+    )
+
+
+def group_words(group: Group) -> str:
+    """Return what sets a group of unexplained failures apart."""
+    modes = ", ".join(f"{plain(mode)} {n}×" for mode, n in group.modes.items())
+    traits = "; ".join(group.traits) or "nothing in the signals sets them apart"
+    return f"group {group.name}, {len(group.uids)} takes ({modes}): {traits}"
+
+
+def naming_command(group: Group, where: str) -> str:
+    """Return the command by which a person names a group: none of the dimensions, and a note."""
+    uids = ", ".join(group.uids)
+    return (
+        f"gaploop label {where} --uid='[{uids}]' --dimensions='{{}}' "
+        '--note="what it is, in your words"'
+    )
+
+
+def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
+    """Yield what takes say together."""
+    if cohort.table is None:
+        yield "no take says how it ended: nothing to compare"
+        return
+    yield from table_lines(cohort.table)
+    for domain, gap in cohort.gaps.items():
+        yield gap_words(domain, gap)
+    if cohort.change is not None:
+        yield change_words(cohort.change)
+    for version in cohort.versions[1:]:
+        beside = version.since_before
+        said = points(beside.difference) if beside else "nothing tried alike"
+        mark = "changed" if version.flagged else "no change shown"
+        yield f"policy {version.policy}: {said} beside the version before, {mark}"
+    for group in cohort.groups:
+        yield group_words(group)

@@ -1,0 +1,431 @@
+"""Which condition costs success: differences in percentage points, all other factors alike.
+
+One logistic regression on all factors at once, with Firth's penalty, read as differences of rates
+(g-computation), since people think in points, not in odds: how much more often would the trials at
+a level have gone well at the reference, everything else as it was in them. Averaging over those
+trials only, nothing is said about combinations that nobody tried. Chosen over
+
+- a mixed-effects regression: statsmodels fits it by a variational approximation that states too
+  narrow intervals, and with the handful of sessions that a station has, the variance between them
+  can't be estimated; leaving out one session after the other (jackknife, CR3, with a t interval)
+  holds its level there (MacKinnon, Nielsen and Webb, J Econometrics 232:272, 2023);
+- Mantel-Haenszel over strata: with several conditions varied at once nearly every stratum holds
+  one arm only. `compare.matched` compares like with like where strata are full.
+
+Where a level never failed, or never succeeded, plain maximum likelihood runs off to infinity
+(separation), which is the common case with a dozen takes a condition. Firth's penalty (Biometrika
+80:27, 1993; Heinze and Schemper, Stat Med 21:2409, 2002) keeps the estimate finite and takes out
+its first-order bias. Adding half of each row's leverage to successes and to failures is the same
+thing, and is how it is computed here.
+
+Every difference has its own 95 % interval. What is called a cost or a gain is so at 5 % for all
+differences of a table together (Holm).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.special import expit
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.statistics import CONFIDENCE, Estimate, holm, rate
+from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.cohort.trials import NOMINAL, Trials, gathered
+
+FAMILY_ERROR: Final = 0.05
+"""Chance that a table calls any factor a cost or gain that is none."""
+LEAST_CLUSTERS: Final = 5
+"""Fewer sessions than this say nothing about how sessions differ."""
+LEAST_WITH_LEVEL: Final = 3
+"""Sessions that a level must have been tried in to allow for differences between sessions."""
+USUAL: Final = (NOMINAL, "base", "baseline", "clean", "default", "none", "0")
+"""Words for a factor's reference level, best first; else it is the level with most trials."""
+TRIALS_PER_LEVEL: Final = 3
+"""Fewer trials a coefficient than this, and factors are set aside, the last ones first."""
+MAX_TURNS: Final = 200
+TOLERANCE: Final = 1e-8
+LONGEST_STEP: Final = 2.0
+"""In any coefficient, in log odds; longer ones overshoot."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a level of a factor does to success, beside the factor's reference level.
+
+    Attributes:
+        factor: such as lighting.
+        level: such as dim.
+        successes: raw count.
+        trials: raw count.
+        difference: success of its trials minus what it would have been at the reference, all else
+            as it was, -1 to 1.
+        odds_ratio: the same as odds, all else alike.
+        p: two-sided, for this difference alone.
+        p_family: the same, allowing for all differences of the table (Holm).
+        note: what the interval doesn't allow for, in words.
+    """
+
+    factor: str
+    level: str
+    successes: int
+    trials: int
+    difference: Estimate
+    odds_ratio: Estimate
+    p: float
+    p_family: float
+    note: str = ""
+
+    @property
+    def rate(self) -> Estimate:
+        """Raw success rate at this level."""
+        return rate(self.successes, self.trials)
+
+    @property
+    def verdict(self) -> str:
+        """`costs`, `helps`, or `not shown`."""
+        if self.p_family > FAMILY_ERROR:
+            return "not shown"
+        return "costs" if self.difference.value < 0 else "helps"
+
+
+@dataclass(frozen=True)
+class FactorTable:
+    """What every factor does to success.
+
+    Attributes:
+        successes: in all.
+        trials: in all.
+        effects: one for each level but the reference, the costliest first.
+        references: factor to its reference level and success there.
+        aside: factor that varied but couldn't be judged, to why.
+        clusters: how many there are; 0 where the interval takes trials as independent.
+    """
+
+    successes: int
+    trials: int
+    effects: tuple[Effect, ...]
+    references: Mapping[str, tuple[str, Estimate]]
+    aside: Mapping[str, str]
+    clusters: int
+
+    @property
+    def rate(self) -> Estimate:
+        """Success in all."""
+        return rate(self.successes, self.trials)
+
+    @property
+    def worst(self) -> Effect | None:
+        """The level that is shown to cost most, if any is."""
+        return next((e for e in self.effects if e.verdict == "costs"), None)
+
+
+def factor_table(
+    rows: Sequence[Trials],
+    references: Mapping[str, str] | None = None,
+    confidence: float = CONFIDENCE,
+) -> FactorTable:
+    """Return what each factor does to success; the order of rows doesn't matter.
+
+    Args:
+        rows: trials, all with the same factors.
+        references: factor to the level that others are compared with, where not the usual one.
+        confidence: of each interval, two-sided.
+
+    Raises:
+        UnusableInputError: no trials, or a reference that isn't there.
+    """
+    design = make_design(gathered(rows), references)
+    fit = fit_logistic(design.matrix, design.successes, design.trials)
+    left_out = _left_out(design, fit)
+    effects = [_effect(design, fit, left_out, pair, confidence) for pair in sorted(design.columns)]
+    adjusted = holm([e.p for e in effects])
+    final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
+    total = int(design.successes.sum()), int(design.trials.sum())
+    references_at = {
+        f: (level, rate(*design.count(f, level))) for f, level in design.references.items()
+    }
+    return FactorTable(
+        *total,
+        tuple(sorted(final, key=lambda e: (e.difference.value, e.factor, e.level))),
+        references_at,
+        design.aside,
+        len(left_out),
+    )
+
+
+def _effect(
+    design: DesignMatrix,
+    fit: LogisticFit,
+    left_out: Sequence[FloatArray | None],
+    pair: tuple[str, str],
+    confidence: float,
+) -> Effect:
+    factor, level = pair
+    column, reference = design.columns[pair], design.references[factor]
+    base, other = design.at(factor, reference), design.at(factor, level)
+    weight = design.trials * design.is_at(factor, level)
+    value, gradient = difference_of_rates(fit.coefficients, base, other, weight)
+    se = math.sqrt(max(float(gradient @ fit.covariance @ gradient), 0.0))
+    se_log_odds = math.sqrt(float(fit.covariance[column, column]))
+    freedom, note = math.inf, ""
+    if left_out:
+        with_level = min(design.clusters_at(factor, at) for at in (level, reference))
+        if with_level >= LEAST_WITH_LEVEL:
+            betas = [b for b in left_out if b is not None and np.isfinite(b[column])]
+            # Coefficients that the left-out cluster took along count as zero.
+            moved = [difference_of_rates(np.nan_to_num(b), base, other, weight)[0] for b in betas]
+            se = max(se, _jackknife(moved))
+            se_log_odds = max(se_log_odds, _jackknife([b[column] for b in betas]))
+            freedom = with_level - 1
+        else:
+            note = (
+                f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
+                "between clusters may be the cause"
+            )
+    reach = float(stats.t.ppf(0.5 + confidence / 2, freedom))
+    log_odds = float(fit.coefficients[column])
+    odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
+    p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
+    return Effect(
+        factor,
+        level,
+        *design.count(factor, level),
+        Estimate(value, max(value - reach * se, -1.0), min(value + reach * se, 1.0)),
+        Estimate(*odds),
+        p,
+        p,
+        note,
+    )
+
+
+def _jackknife(values: Sequence[float]) -> float:
+    """Return the standard error from estimates that leave out one cluster each (CR3)."""
+    n = len(values)
+    return math.sqrt((n - 1) / n * float(np.sum((np.array(values) - np.mean(values)) ** 2)))
+
+
+def _left_out(design: DesignMatrix, fit: LogisticFit) -> list[FloatArray | None]:
+    """Return the coefficients without each cluster in turn; NaN where only it had a level.
+
+    None where the rest doesn't tell the coefficients apart; empty where clusters are too few.
+    """
+    names = sorted(set(design.clusters))
+    if "" in names or len(names) < LEAST_CLUSTERS:
+        return []
+    found: list[FloatArray | None] = []
+    for name in names:
+        keep = np.array(design.clusters) != name
+        matrix = design.matrix[keep]
+        alive = matrix.any(axis=0)
+        if np.linalg.matrix_rank(matrix[:, alive]) < alive.sum():
+            found.append(None)
+            continue
+        beta = np.full(matrix.shape[1], np.nan)
+        beta[alive] = fit_logistic(
+            matrix[:, alive], design.successes[keep], design.trials[keep], fit.coefficients[alive]
+        ).coefficients
+        found.append(beta)
+    return found
+
+
+@dataclass(frozen=True)
+class DesignMatrix:
+    """Rows of equal circumstances, and the coefficients that tell them apart.
+
+    Attributes:
+        levels: each row's levels by factor.
+        clusters: each row's cluster.
+        matrix: intercept and one column a level but the reference, shape (n, p).
+        successes: shape (n,).
+        trials: shape (n,).
+        columns: (factor, level) to its column.
+        references: factor to its reference level, for the factors that are in.
+        aside: factor that varies but isn't in, to why.
+    """
+
+    levels: tuple[Mapping[str, str], ...]
+    clusters: tuple[str, ...]
+    matrix: FloatArray
+    successes: FloatArray
+    trials: FloatArray
+    columns: Mapping[tuple[str, str], int]
+    references: Mapping[str, str]
+    aside: Mapping[str, str]
+
+    def is_at(self, factor: str, level: str) -> NDArray[np.bool_]:
+        """Return which rows were tried at a level, shape (n,)."""
+        return np.array([levels[factor] == level for levels in self.levels])
+
+    def at(self, factor: str, level: str) -> FloatArray:
+        """Return the matrix as it would be, were `factor` at `level` in every row."""
+        changed = self.matrix.copy()
+        changed[:, [c for (name, _), c in self.columns.items() if name == factor]] = 0.0
+        if level != self.references[factor]:
+            changed[:, self.columns[factor, level]] = 1.0
+        return changed
+
+    def count(self, factor: str, level: str) -> tuple[int, int]:
+        """Return successes and trials at a level."""
+        mine = self.is_at(factor, level)
+        return int(self.successes[mine].sum()), int(self.trials[mine].sum())
+
+    def clusters_at(self, factor: str, level: str) -> int:
+        """Return in how many clusters a level was tried."""
+        pairs = zip(self.levels, self.clusters, strict=True)
+        return len({cluster for levels, cluster in pairs if levels[factor] == level})
+
+
+def make_design(
+    rows: Sequence[Trials], references: Mapping[str, str] | None = None
+) -> DesignMatrix:
+    """Return the design of some trials; their order doesn't matter.
+
+    Factors are told apart first come first; the others are set aside with the reason.
+
+    Args:
+        rows: trials, all with the same factors.
+        references: factor to the level that others are compared with, where not the usual one.
+
+    Raises:
+        UnusableInputError: no trials, or a reference that isn't there.
+    """
+    names = list(rows[0].levels) if rows else []
+    sums: dict[tuple[tuple[str, ...], str], list[int]] = {}
+    for row in rows:
+        held = sums.setdefault((tuple(row.levels[n] for n in names), row.cluster), [0, 0])
+        held[0] += row.successes
+        held[1] += row.trials
+    merged = [  # one row for each combination of levels and cluster, in an order of their own
+        Trials(dict(zip(names, levels, strict=True)), successes, trials, cluster)
+        for (levels, cluster), (successes, trials) in sorted(sums.items())
+        if trials
+    ]
+    if not merged:
+        raise UnusableInputError("No trial ended in success or failure: nothing to compare.")
+    counts: dict[str, Counter[str]] = {factor: Counter() for factor in names}
+    for row in merged:
+        for factor, level in row.levels.items():
+            counts[factor][level] += row.trials
+    usual = {f: _reference(f, n, (references or {}).get(f, "")) for f, n in counts.items()}
+    for factor in references or {}:
+        if factor not in counts:
+            raise unknown_choice("factor", factor, counts, "--reference")
+    others = {f: sorted(set(n) - {usual[f]}) for f, n in counts.items()}
+    trials = np.array([r.trials for r in merged], dtype=np.float64)
+    matrix: FloatArray = np.ones((len(merged), 1))
+    kept: dict[str, FloatArray] = {}
+    aside: dict[str, str] = {}
+    for factor in (f for f in names if others[f]):
+        block = np.array(
+            [[float(r.levels[factor] == level) for level in others[factor]] for r in merged]
+        )
+        both = np.column_stack([matrix, block])
+        if both.shape[1] * TRIALS_PER_LEVEL > trials.sum():
+            aside[factor] = "too few trials to allow for it as well"
+        elif np.linalg.matrix_rank(both) < both.shape[1]:
+            aside[factor] = f"changed together with {_partner(block, kept)}"
+        else:
+            kept[factor], matrix = block, both
+    pairs = [(factor, level) for factor in kept for level in others[factor]]
+    return DesignMatrix(
+        tuple(r.levels for r in merged),
+        tuple(r.cluster for r in merged),
+        matrix,
+        np.array([r.successes for r in merged], dtype=np.float64),
+        trials,
+        {pair: column for column, pair in enumerate(pairs, 1)},
+        {f: usual[f] for f in kept},
+        aside,
+    )
+
+
+def _reference(factor: str, counts: Counter[str], asked: str) -> str:
+    if asked:
+        if asked not in counts:
+            raise unknown_choice("level", asked, counts, f"--reference, factor {factor}")
+        return asked
+    by_word = {level.lower(): level for level in sorted(counts)}
+    found = [by_word[word] for word in USUAL if word in by_word]
+    return found[0] if found else min(counts, key=lambda level: (-counts[level], level))
+
+
+def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:
+    """Return with what a factor changed together, and what that means."""
+    ones = np.ones(len(block))
+    for other, theirs in kept.items():
+        both = np.column_stack([ones, theirs, block])
+        if np.linalg.matrix_rank(both) < both.shape[1]:
+            return f"{other}: what one costs can't be told from what the other does"
+    return f"{', '.join(kept)} taken together: it can't be told from them"
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """A fitted logistic regression.
+
+    Attributes:
+        coefficients: log odds, shape (p,).
+        covariance: of the coefficients, from the penalised likelihood, shape (p, p).
+    """
+
+    coefficients: FloatArray
+    covariance: FloatArray
+
+
+def fit_logistic(
+    design: FloatArray, successes: FloatArray, trials: FloatArray, start: FloatArray | None = None
+) -> LogisticFit:
+    """Fit successes out of trials, with Firth's penalty.
+
+    Args:
+        design: shape (n, p), of full column rank over rows that have trials.
+        successes: shape (n,).
+        trials: shape (n,).
+        start: coefficients to begin from, shape (p,).
+    """
+    beta = np.zeros(design.shape[1]) if start is None else start.copy()
+    for _ in range(MAX_TURNS):
+        chance = expit(design @ beta)
+        weight = trials * chance * (1 - chance)
+        covariance = _inverse(design, weight)
+        leverage = weight * np.einsum("ij,jk,ik->i", design, covariance, design)
+        score = design.T @ (successes - trials * chance + leverage * (0.5 - chance))
+        step = covariance @ score
+        step *= min(1.0, LONGEST_STEP / max(float(np.abs(step).max()), 1e-300))
+        beta = beta + step
+        if float(np.abs(step).max()) < TOLERANCE:
+            break
+    chance = expit(design @ beta)
+    return LogisticFit(beta, _inverse(design, trials * chance * (1 - chance)))
+
+
+def _inverse(design: FloatArray, weight: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.inv(design.T @ (design * weight[:, None])), dtype=np.float64)
+
+
+def difference_of_rates(
+    beta: FloatArray, design: FloatArray, other: FloatArray, weight: FloatArray
+) -> tuple[float, FloatArray]:
+    """Return mean success under `other` minus under `design`, and its gradient in `beta`.
+
+    Standardised over the rows by weight: everything but what differs between the two designs stays
+    as it was observed.
+
+    Args:
+        beta: coefficients, shape (p,).
+        design: as it would be at the reference, shape (n, p).
+        other: as it would be at the level asked for, shape (n, p).
+        weight: of each row, shape (n,).
+    """
+    weight = weight / weight.sum()
+    p, q = expit(other @ beta), expit(design @ beta)
+    gradient = (weight * p * (1 - p)) @ other - (weight * q * (1 - q)) @ design
+    return float(weight @ (p - q)), gradient

@@ -1,0 +1,341 @@
+"""What is drawn under the video: a take's signals on its own clock, as options for ECharts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.failure_analysis.views.phases import phase_at
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+
+MOST_POINTS: Final = 400
+"""Of one line: as many as a chart is pixels wide; highest and lowest of each column are kept."""
+_PHASE_STEPS: Final = 64
+_PHASE_EXACT_S: Final = 0.02
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """One curve.
+
+    Attributes:
+        name: what it is, in words.
+        t_s: times since the take began [s], shape (n,).
+        values: in the unit of its strip, shape (n,), NaN where missing.
+    """
+
+    name: str
+    t_s: FloatArray
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Curves of one unit, drawn over each other.
+
+    Attributes:
+        title: what they show.
+        unit: unit of all of them.
+        lines: one or more.
+    """
+
+    title: str
+    unit: str
+    lines: tuple[CurveLine, ...]
+
+
+@dataclass(frozen=True)
+class MarkedSpan:
+    """A stretch of time that is marked.
+
+    Attributes:
+        kind: `phase`, `intervention` or `safety`.
+        start_s: since the take began [s].
+        end_s: likewise.
+        says: in words.
+    """
+
+    kind: str
+    start_s: float
+    end_s: float
+    says: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All that is drawn under a take's video.
+
+    Attributes:
+        frame_t_s: when each frame was recorded [s], shape (n,).
+        end_s: where the time axis ends [s].
+        strips: from top to bottom.
+        spans: phases, interventions, what the safety filter did.
+    """
+
+    frame_t_s: FloatArray
+    end_s: float
+    strips: tuple[Strip, ...]
+    spans: tuple[MarkedSpan, ...]
+
+
+def curves(take: Take) -> Curves:
+    """Return what is drawn under a take's video; what it has no channel for is left out."""
+    view = TakeView(take, images=False)
+    motion = view.motion
+    found = [] if motion is None else [_error(motion), _gripper(motion), _speed(motion)]
+    found += [_forces(take, view.wrench), _currents(take), _lateness(take)]
+    frames = take.frames
+    spans = [*_phases(motion)]
+    for start_s, end_s in _stretches(frames.t_s, frames.intervention):
+        spans.append(MarkedSpan("intervention", start_s, end_s, "a person drives"))
+    for reason in SafetyReason:
+        if reason:
+            says = (reason.name or "").lower().replace("_", " ")
+            for start_s, end_s in _stretches(frames.t_s, (frames.safety & int(reason)) != 0):
+                spans.append(MarkedSpan("safety", start_s, end_s, says))
+    strips = tuple(strip for strip in found if strip is not None and strip.lines)
+    return Curves(frames.t_s, take.duration_s, strips, tuple(spans))
+
+
+def _error(motion: ArmMotion) -> Strip:
+    off_deg = np.degrees(np.abs(motion.position_rad - motion.sent_rad))
+    lines = [_line(motion.joints[j], motion.t_s, off_deg[:, j]) for j in motion.arm_joints]
+    lag_s = motion.lag_samples / motion.rate_hz
+    lag = "" if np.isnan(lag_s) else f", lag {lag_s * 1000:.0f} ms"
+    return Strip(f"off command{lag}", "°", tuple(lines))
+
+
+def _gripper(motion: ArmMotion) -> Strip | None:
+    if motion.gripper is None:
+        return None
+    sent, read = (v[:, motion.gripper] for v in (motion.sent_rad, motion.position_rad))
+    lines = (("command", sent), ("reading", read))
+    return Strip("gripper", "°", tuple(_line(n, motion.t_s, np.degrees(v)) for n, v in lines))
+
+
+def _speed(motion: ArmMotion) -> Strip:
+    arm = motion.arm_joints
+    fastest = [
+        np.degrees(np.abs(v[:, arm]).max(axis=1, initial=0.0))
+        for v in (motion.sent_velocity_rad_s, motion.velocity_rad_s)
+    ]
+    names = ("command", "reading")
+    lines = tuple(_line(n, motion.t_s, v) for n, v in zip(names, fastest, strict=True))
+    return Strip("fastest joint", "°/s", lines)
+
+
+def _currents(take: Take) -> Strip | None:
+    """Return motor currents, or the drives' loads where they report those instead."""
+    record = take.telemetry
+    for quantity, title, unit in (("current_a", "current", "A"), ("load_pct", "load", "%")):
+        lines = []
+        for arm in record.arms():
+            values = record.stack(arm, quantity)
+            for joint, column in zip(record.joints(arm), values.T, strict=True):
+                if np.isfinite(column).any() and np.nanmax(np.abs(column)) > 0:
+                    name = joint if len(record.arms()) == 1 else f"{arm} {joint}"
+                    lines.append(_line(name, record.t_s, np.abs(column)))
+        if lines:
+            return Strip(title, unit, tuple(lines))
+    return None
+
+
+def _forces(take: Take, wrench: FloatArray | None) -> Strip | None:
+    if wrench is None:
+        return None
+    force_n = wrench[:, :3] - np.nanmedian(wrench[:5, :3], axis=0)
+    line = _line("change since the start", take.telemetry.t_s, np.linalg.norm(force_n, axis=1))
+    return Strip("force", "N", (line,))
+
+
+def _lateness(take: Take) -> Strip:
+    """Return how late the control loop was, and how old each camera's picture."""
+    late_s = take.telemetry.columns.get("loop.lateness_s", np.empty(0))
+    found = {"loop": (take.telemetry.t_s, late_s)}
+    ages_s = take.frames.camera_age_s.items()
+    found |= {f"picture of {camera}": (take.frames.t_s, age_s) for camera, age_s in ages_s}
+    lines = [_line(n, t_s, v * 1000) for n, (t_s, v) in found.items() if np.isfinite(v).any()]
+    return Strip("late", "ms", tuple(lines))
+
+
+def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:
+    """Return a curve thinned to `MOST_POINTS`, with the extremes of every column of pixels."""
+    count = len(t_s)
+    if count <= MOST_POINTS:
+        return CurveLine(name.replace("_", " "), t_s, values)
+    edges = np.linspace(0, count, MOST_POINTS // 2 + 1).astype(int)
+    kept = {0, count - 1}
+    for first, last in itertools.pairwise(edges):
+        part = values[first:last]
+        if np.isfinite(part).any():
+            kept |= {first + int(np.nanargmin(part)), first + int(np.nanargmax(part))}
+        else:
+            kept.add(int(first))
+    places = np.array(sorted(kept))
+    return CurveLine(name.replace("_", " "), t_s[places], values[places])
+
+
+def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
+    """Yield the phases one after the other, each edge as exact as `_PHASE_EXACT_S`."""
+    if motion is None or motion.gripper is None:
+        return
+    times = np.linspace(motion.t_s[0], motion.t_s[-1], _PHASE_STEPS)
+    start, now = float(times[0]), phase_at(motion, float(times[0]))
+    for before, after in itertools.pairwise(times.tolist()):
+        later = phase_at(motion, after)
+        if later == now:
+            continue
+        while after - before > _PHASE_EXACT_S:
+            middle = 0.5 * (before + after)
+            if phase_at(motion, middle) == now:
+                before = middle
+            else:
+                after = middle
+        yield MarkedSpan("phase", start, after, now.value)
+        start, now = after, later
+    yield MarkedSpan("phase", start, float(times[-1]), now.value)
+
+
+def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
+    """Yield when each stretch of `on` begins and ends [s]; gaps of 0.1 s don't end one."""
+    edges = np.flatnonzero(np.diff(np.r_[0, on.astype(np.int8), 0]))
+    spans: list[tuple[float, float]] = []
+    for first, last in zip(edges[::2], edges[1::2] - 1, strict=True):
+        if spans and t_s[first] - spans[-1][1] < 0.1:
+            spans[-1] = (spans[-1][0], float(t_s[last]))
+        else:
+            spans.append((float(t_s[first]), float(t_s[last])))
+    yield from spans
+
+
+COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")
+PHASE_COLOURS: Final = {
+    "approach": "#dbe7fb",
+    "grasp": "#fdebc8",
+    "transport": "#d9f2e3",
+    "place": "#f4defa",
+    "retreat": "#e6e8ec",
+}
+SPAN_COLOURS: Final = {"intervention": "rgba(234,115,23,.16)", "safety": "rgba(220,38,38,.16)"}
+_TEXT: Final = "#4b5563"
+
+
+def options(curves: Curves) -> dict[str, Any]:
+    """Return ECharts options: strips one below the other over one time axis, phases on top.
+
+    Where the strips stand is left out: the player knows how much room there is.
+    """
+    areas = [
+        [
+            {
+                "xAxis": round(s.start_s, 3),
+                "name": s.says,
+                "itemStyle": {"color": PHASE_COLOURS[s.says]},
+                "label": {"position": "inside", "fontSize": 10, "color": "#374151"},
+            },
+            {"xAxis": round(s.end_s, 3)},
+        ]
+        for s in curves.spans
+        if s.kind == "phase"
+    ]
+    band = {
+        "type": "line",
+        "xAxisIndex": 0,
+        "yAxisIndex": 0,
+        "data": [],
+        "silent": True,
+        "markArea": {"silent": True, "data": areas},
+    }
+    marks = [
+        [
+            {
+                "xAxis": round(s.start_s, 3),
+                "name": s.says,
+                "itemStyle": {"color": SPAN_COLOURS[s.kind]},
+                "label": {"show": False},
+            },
+            {"xAxis": round(max(s.end_s, s.start_s + 0.02), 3)},
+        ]
+        for s in curves.spans
+        if s.kind in SPAN_COLOURS
+    ]
+    scales: list[dict[str, Any]] = [
+        {"gridIndex": 0, "show": False, "min": 0, "max": 1, "type": "value"}
+    ]
+    series: list[dict[str, Any]] = [band]
+    for n, strip in enumerate(curves.strips, 1):
+        scales.append(
+            {
+                "gridIndex": n,
+                "type": "value",
+                "scale": True,
+                "splitNumber": 2,
+                "name": f"{strip.title} [{strip.unit}]",
+                "nameLocation": "end",
+                "nameGap": 3,
+                "nameTextStyle": {"align": "left", "fontSize": 11, "color": "#111827"},
+                "axisLabel": {"fontSize": 10, "color": _TEXT},
+                "splitLine": {"lineStyle": {"color": "#eef0f3"}},
+            }
+        )
+        for k, line in enumerate(strip.lines):
+            drawn = {
+                "type": "line",
+                "name": f"{line.name} [{strip.unit}]",
+                "xAxisIndex": n,
+                "yAxisIndex": n,
+                "showSymbol": False,
+                "silent": True,
+                "lineStyle": {"width": 1.3},
+                "color": COLOURS[k % len(COLOURS)],
+                "data": [
+                    [round(float(t), 3), None if math.isnan(v) else round(float(v), 3)]
+                    for t, v in zip(line.t_s, line.values, strict=True)
+                ],
+            }
+            if marks and k == 0:
+                drawn["markArea"] = {"silent": True, "data": marks}
+            series.append(drawn)
+    axes = [
+        {
+            "gridIndex": n,
+            "type": "value",
+            "min": 0,
+            "max": round(max(curves.end_s, 0.1), 3),
+            "axisLabel": {
+                "show": n == len(curves.strips),
+                "fontSize": 10,
+                "color": _TEXT,
+                "formatter": "{value} s",
+            },
+            "axisTick": {"show": n == len(curves.strips)},
+            "splitLine": {"show": n > 0, "lineStyle": {"color": "#eef0f3"}},
+            "axisLine": {"lineStyle": {"color": "#cbd2da"}, "onZero": False},
+            "axisPointer": {"label": {"show": False}},
+        }
+        for n in range(len(curves.strips) + 1)
+    ]
+    return {
+        "animation": False,
+        "grid": [{} for _ in axes],
+        "xAxis": axes,
+        "yAxis": scales,
+        "series": series,
+        "tooltip": {
+            "trigger": "axis",
+            "confine": True,
+            "transitionDuration": 0,
+            "textStyle": {"fontSize": 11},
+            "padding": 5,
+            "axisPointer": {"type": "line", "lineStyle": {"color": "#9ca3af"}},
+        },
+        "axisPointer": {"link": [{"xAxisIndex": "all"}]},
+    }

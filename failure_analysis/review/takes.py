@@ -1,0 +1,292 @@
+"""One take as the page shows it: read from inside its folder, with videos that browsers play.
+
+A journal's Matroska files don't play in browsers, and a dataset's MP4 holds hundreds of episodes:
+each take gets one small MP4 per camera, its first picture at time 0. The packets are copied
+without decoding, each at exactly k / fps, so that seeking to a frame shows that frame. Where that
+can't be, the pictures are encoded anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import av
+
+from gaploop.core import journal_format
+from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.journal_format import read_header, read_take, take_folders
+from gaploop.core.paths import inside
+from gaploop.core.take import Take
+from gaploop.core.types import Image
+from gaploop.datasets import columns, layout
+from gaploop.datasets.frames import data_file
+from gaploop.datasets.labels.store import LabelStore
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.lerobot_read import read_episode, video_of
+from gaploop.datasets.telemetry_zarr import telemetry_path
+from gaploop.datasets.video import TICKS_PER_FRAME, VideoWriter, open_video
+from gaploop.failure_analysis.review.signals import curves, options
+
+
+@dataclass(frozen=True)
+class CameraVideo:
+    """Where a camera's pictures of one take are.
+
+    Attributes:
+        camera: its name.
+        path: the video file.
+        start_s: time of the take's first picture in it [s].
+        frames: how many pictures; 0 where only the file knows.
+        fps: frames per second.
+    """
+
+    camera: str
+    path: Path
+    start_s: float
+    frames: int
+    fps: float
+
+
+class TakeSource:
+    """Reads takes of one folder; refuses what its descriptions place outside it.
+
+    Names in a dataset's or journal's descriptions are data: whoever wrote them could point at any
+    file of this machine, with `..` or with a symbolic link.
+
+    Args:
+        store: what is in it.
+    """
+
+    def __init__(self, store: LabelStore) -> None:
+        self.root = store.root
+        self._info: DatasetInfo | None = None if store.journal else layout.read_info(store.root)
+        self._folders: dict[str, Path] = {}
+        if store.journal:
+            pairs = zip(store.episodes, take_folders(store.root), strict=True)
+            self._folders = {episode.info.uid: path for episode, path in pairs}
+
+    def take(self, episode: EpisodeRow) -> Take:
+        """Read a take, its pictures on demand.
+
+        Raises:
+            UnusableInputError: it can't be read, or lies outside the folder.
+            OSError: it is gone.
+        """
+        uid = episode.info.uid
+        if self._info is None:
+            names = (journal_format.HEADER, journal_format.FRAMES, journal_format.TELEMETRY)
+            files = [self._folders[uid] / name for name in names]
+        else:
+            files = [data_file(self._info, episode), telemetry_path(self.root, uid)]
+        for path in files:
+            self.inside(path)
+        for picture in self.pictures(episode):
+            self.inside(picture.path)
+        if self._info is None:
+            return read_take(self._folders[uid], {})
+        return read_episode(self._info, episode)
+
+    def pictures(self, episode: EpisodeRow) -> list[CameraVideo]:
+        """Return where each camera's pictures of a take are; not whether they are inside."""
+        if self._info is None:
+            path = self._folders[episode.info.uid]
+            fps = episode.info.fps
+            names = read_header(path).cameras
+            return [CameraVideo(c, journal_format.camera_path(path, c), 0.0, 0, fps) for c in names]
+        found = []
+        for key in self._info.video_keys:
+            file, start_s = video_of(self._info, episode.row, key)
+            if file is not None:
+                camera = key.removeprefix(columns.IMAGES)
+                found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
+        return found
+
+    def inside(self, path: Path) -> Path:
+        """Return where a file really is.
+
+        Raises:
+            UnusableInputError: outside the folder.
+        """
+        below = path.relative_to(self.root)
+        return inside(self.root, below, "file", of_snapshot=True).resolve()
+
+
+PLAYABLE: Final = ("h264", "av1", "vp9")
+"""What browsers on Linux, macOS and Windows play without asking the system for help."""
+SUBSAMPLED: Final = "yuv420p"
+"""The only pixel format that they all play."""
+MOST_FILES: Final = 240
+
+
+class Media:
+    """Makes and keeps the videos of the takes that were looked at last.
+
+    Args:
+        folder: where they are kept; emptied by whoever made it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: OrderedDict[str, Path] = OrderedDict()
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def video(self, uid: str, picture: CameraVideo) -> Path:
+        """Return a take's video of one camera, made when first asked for.
+
+        Args:
+            uid: the take.
+            picture: where its pictures are; checked by the caller to lie where it may.
+
+        Raises:
+            UnusableInputError: it can't be read.
+            OSError: there is no room.
+        """
+        name = hashlib.sha256(f"{uid}/{picture.camera}".encode()).hexdigest()[:24]
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            path = self._made.get(name)
+            if path is None or not path.exists():
+                path = self._folder / f"{name}.mp4"
+                part = path.with_suffix(".part")
+                make_playable(picture, part)
+                part.replace(path)
+            with self._lock:
+                self._made[name] = path
+                self._made.move_to_end(name)
+                while len(self._made) > MOST_FILES:
+                    _, oldest = self._made.popitem(last=False)
+                    oldest.unlink(missing_ok=True)
+            return path
+
+
+def make_playable(picture: CameraVideo, target: Path) -> None:
+    """Write a take's pictures to an MP4 that browsers play, its first one at time 0.
+
+    Raises:
+        UnusableInputError: they can't be read, or there are none.
+    """
+    with open_video(picture.path) as container:
+        context = container.streams.video[0].codec_context
+        plays = context.codec.canonical_name in PLAYABLE and context.pix_fmt == SUBSAMPLED
+        frames = picture.frames
+        if not frames:  # up to where a kill may have torn the file
+            with contextlib.suppress(av.FFmpegError):
+                for packet in container.demux(video=0):
+                    frames += bool(packet.size) and not packet.is_corrupt
+    if not frames:
+        raise UnusableInputError(f"{picture.path} holds no whole picture. The take was cut off.")
+    if plays:
+        with contextlib.suppress(UnusableInputError), VideoWriter(target, picture.fps) as writer:
+            writer.append_part(picture.path, picture.start_s, frames)
+            return
+    rate = Fraction(picture.fps).limit_denominator(1001)
+    options = {"crf": "18", "g": "10", "bf": "0", "preset": "veryfast"}
+    images = itertools.islice(_decoded(picture), frames)
+    first = next(images, None)
+    if first is None:
+        raise UnusableInputError(f"{picture.path} can't be decoded. Restore it from a copy.")
+    with av.open(str(target), "w", format="mp4", options={"movflags": "faststart"}) as written:
+        out: Any = written.add_stream("libx264", rate=rate, options=options)
+        out.height, out.width = (n - n % 2 for n in first.shape[:2])
+        out.pix_fmt = SUBSAMPLED
+        out.codec_context.time_base = 1 / (rate * TICKS_PER_FRAME)
+        for n, image in enumerate(itertools.chain([first], images)):
+            frame = av.VideoFrame.from_ndarray(image[: out.height, : out.width], format="rgb24")
+            frame.pts, frame.time_base = n * TICKS_PER_FRAME, out.codec_context.time_base
+            written.mux(out.encode(frame))
+        written.mux(out.encode(None))
+
+
+def _decoded(picture: CameraVideo) -> Iterator[Image]:
+    """Yield pictures from the first one on, up to where the file may be torn."""
+    with open_video(picture.path) as container, contextlib.suppress(av.FFmpegError):
+        stream = container.streams.video[0]
+        container.seek(max(0, int(picture.start_s / stream.time_base)), stream=stream)
+        for frame in container.decode(stream):
+            if frame.time is None or frame.time >= picture.start_s - 0.5 / picture.fps:
+                yield frame.to_ndarray(format="rgb24")
+
+
+MOST_TAKES: Final = 24
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the page shows of a take.
+
+    Attributes:
+        cameras: camera to address of its video.
+        frame_t_s: when each frame was recorded [s].
+        fps: frames per second of the videos.
+        signals: options for ECharts, as JSON; "" where there is nothing to draw.
+        marks: from and to [s], and what is so then, in words.
+        message: what is said in place of a video, or "".
+    """
+
+    cameras: Mapping[str, str]
+    frame_t_s: Sequence[float]
+    fps: float
+    signals: str = ""
+    marks: Sequence[tuple[float, float, str]] = ()
+    message: str = ""
+
+
+class Preparer:
+    """Reads takes, from any thread, and keeps the last ones.
+
+    Args:
+        source: where they are.
+        media: where their videos go.
+    """
+
+    def __init__(self, source: TakeSource, media: Media) -> None:
+        self._source = source
+        self._media = media
+        self._kept: OrderedDict[str, Prepared] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, episode: EpisodeRow) -> Prepared:
+        """Return a take as the page shows it; what can't be read is said in its message."""
+        uid, fps = episode.info.uid, episode.info.fps
+        with self._lock:
+            found = self._kept.get(uid)
+        if found is not None:
+            return found
+        try:
+            drawn = curves(self._source.take(episode))
+            pictures = self._source.pictures(episode)
+        except (GaploopError, OSError, KeyError, ValueError) as error:
+            found = Prepared({}, (), fps, message=" ".join(str(error).split()))
+        else:
+            address = f"/media/{quote(uid, safe='')}"
+            cameras = {p.camera: f"{address}/{quote(p.camera, safe='')}" for p in pictures}
+            message = "" if cameras else "This take has no video."
+            signals = json.dumps(options(drawn)) if drawn.strips else ""
+            marks = [(span.start_s, span.end_s, span.says) for span in drawn.spans]
+            found = Prepared(cameras, drawn.frame_t_s.tolist(), fps, signals, marks, message)
+        with self._lock:
+            self._kept[uid] = found
+            while len(self._kept) > MOST_TAKES:
+                self._kept.popitem(last=False)
+        return found
+
+    def ahead(self, episode: EpisodeRow) -> None:
+        """Read a take and make its videos, for later; what fails is said once it is opened."""
+        self.take(episode)
+        with contextlib.suppress(GaploopError, OSError):
+            for picture in self._source.pictures(episode):
+                self._source.inside(picture.path)
+                self._media.video(episode.info.uid, picture)

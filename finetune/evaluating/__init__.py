@@ -1,1 +1,0 @@
-"""Parts of `gaploop evaluate`: what is varied, what is kept, what is compared, what is drawn."""

@@ -1,0 +1,158 @@
+"""What an evaluation varies, one factor at a time, and how such a setting is named to people."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
+from gaploop.finetune.evaluation import NOMINAL
+from gaploop.sim.conditions import PLACEMENTS
+
+ALL: Final = "all"
+DISTRACTORS: Final = (2, 4, 8)
+CAMERA_OFFSET_M: Final = 0.05
+TABLE_HEIGHTS_M: Final = (-0.02, -0.01, 0.01, 0.02)
+PLACEMENT: Final = "placement"
+"""Where the object starts: regions that no training scene starts in, in the embedded cell only."""
+GRID: Final = "grid_cell"
+FACTORS: Final = (
+    "background",
+    "lighting",
+    "distractors",
+    "object",
+    "camera_pose",
+    "table_height",
+    "human",
+    PLACEMENT,
+    GRID,
+)
+
+
+def levels(factor: str, station: Station = SIM_STATION) -> tuple[Any, ...]:
+    """Return the values a factor takes beside the usual one; none where the station has none.
+
+    Of names that a station defines, the first is how it usually is. The camera is moved 5 cm along
+    each axis, both ways; the table by one and two centimetres.
+    """
+    if factor in NAMED_CONDITIONS:
+        return station.conditions.get(factor, ())[1:]
+    if factor == PLACEMENT:
+        return PLACEMENTS[1:] if station is SIM_STATION else ()
+    if factor == GRID:
+        rows, columns = station.grid
+        return tuple([row, column] for row in range(rows) for column in range(columns))
+    if factor == "camera_pose":
+        return tuple(_moved(axis, sign) for axis in range(3) for sign in (-1, 1))
+    return {"distractors": DISTRACTORS, "table_height": TABLE_HEIGHTS_M}[factor]
+
+
+def _moved(axis: int, sign: int) -> list[float]:
+    pose = [0.0] * 6
+    pose[axis] = sign * CAMERA_OFFSET_M
+    return pose
+
+
+def settings(
+    factors: Sequence[str],
+    base: Mapping[str, Any] | None = None,
+    station: Station = SIM_STATION,
+) -> list[dict[str, Any]]:
+    """Return the settings to try: the base, then each level of each factor by itself.
+
+    Args:
+        factors: names of `FACTORS`; `all` for every one that the station has levels of.
+        base: what is set up under every setting; a factor set there takes its levels instead.
+        station: defines the names.
+
+    Raises:
+        UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.
+    """
+    base = dict(base or {})
+    known = [name for name in FACTORS if levels(name, station)]
+    wanted: list[str] = []
+    for name in factors:
+        if name == ALL:
+            wanted += known
+        elif name not in FACTORS:
+            raise unknown_choice("factor", name, (*known, ALL), "--factors")
+        elif name not in known:
+            raise UnusableInputError(
+                f"--factors: {station.where} defines no {name} but the usual one. It has levels "
+                f"of: {', '.join(known)}. Add names under conditions in the station file."
+            )
+        else:
+            wanted.append(name)
+    found = [base]
+    for name in dict.fromkeys(wanted):
+        found += [{**base, name: level} for level in levels(name, station)]
+    return found
+
+
+_AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+
+
+def parts(condition: str) -> dict[str, str]:
+    """Return a setting's name as condition to value, both text; none of the nominal one."""
+    if condition == NOMINAL:
+        return {}
+    pairs = (part.partition("=") for part in re.split(r", (?=\w+=)", condition))
+    return {name: value for name, _, value in pairs}
+
+
+def varied(condition: str, base: str) -> dict[str, str]:
+    """Return what a setting sets otherwise than the base, condition to value."""
+    usual = parts(base)
+    return {n: v for n, v in parts(condition).items() if usual.get(n) != v}
+
+
+def factor_of(condition: str, base: str) -> str:
+    """Return the factor that a setting varies; "" for the base."""
+    return next(iter(varied(condition, base)), "")
+
+
+def grid_cell(condition: str, base: str) -> tuple[int, int] | None:
+    """Return the grid cell that a setting varies, as row and column."""
+    value = varied(condition, base).get(GRID)
+    if value is None:
+        return None
+    row, column = json.loads(value)
+    return int(row), int(column)
+
+
+def words(condition: str, base: str = NOMINAL) -> str:
+    """Return a setting in words, without what it shares with the base."""
+    said = [_phrase(n, v) for n, v in varied(condition, base).items()]
+    return "; ".join(said) or "base"
+
+
+def order(condition: str, base: str) -> tuple[Any, ...]:
+    """Return a key that sorts settings as people look for them: by factor, then by level."""
+    factor = factor_of(condition, base)
+    place = FACTORS.index(factor) if factor in FACTORS else len(FACTORS)
+    numbers = [float(n) for n in re.findall(r"-?\d+\.?\d*", condition)]
+    return (bool(factor), place, factor, numbers, condition)
+
+
+def _phrase(name: str, value: str) -> str:
+    if name == "camera_pose":
+        offsets = zip(json.loads(value), _AXES, strict=True)
+        return "camera " + " ".join(_offset(v, axis) for v, axis in offsets if v)
+    if name == "table_height":
+        return f"table {1000 * float(value):+.0f} mm"
+    if name == GRID:
+        row, column = json.loads(value)
+        return f"row {row}, column {column}"
+    if name == "distractors":
+        return f"{value} distractors"
+    return f"{name.replace('_', ' ')} {value.replace('_', ' ')}"
+
+
+def _offset(value: float, axis: str) -> str:
+    if axis in _AXES[:3]:
+        return f"{1000 * value:+.0f} mm {axis}"
+    return f"{math.degrees(value):+.1f}° {axis}"

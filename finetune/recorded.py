@@ -1,0 +1,107 @@
+"""Rollouts that `gaploop rollout` recorded, as an evaluation: counted by what was set up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Take
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.sources import open_takes
+from gaploop.finetune.evaluate import category, condition_name
+from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
+
+TAKEN_OVER = "a person took over"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An evaluation from recorded takes, and what in them didn't count.
+
+    Attributes:
+        evaluation: of those that count.
+        left_out: why takes don't count, in words, to how many.
+    """
+
+    evaluation: Evaluation
+    left_out: dict[str, int]
+
+
+def recorded(
+    folder: Path, policy: str = "", progress: Callable[[int], None] = lambda _takes: None
+) -> Recorded:
+    """Count a policy's rollouts in a dataset or journal.
+
+    What a person finished is no success of the policy, however it ended.
+
+    Args:
+        folder: a journal, or a dataset published from one.
+        policy: id of the policy; needed where the takes are of several.
+        progress: called after each take.
+
+    Raises:
+        UnusableInputError: no rollouts that were judged, of several policies, or of both a real
+            and a simulated cell.
+    """
+    rollouts, left_out = list[Rollout](), Counter[str]()
+    domains, policies, stations = set[Domain](), Counter[str](), set[str]()
+    for number, take in enumerate(open_takes(folder)):
+        progress(1)
+        info = take.info
+        if info.kind is not TakeKind.ROLLOUT:
+            left_out["not rollouts"] += 1
+        elif take.outcome is Outcome.UNLABELLED:
+            left_out["not judged yet"] += 1
+        elif take.outcome not in (Outcome.SUCCESS, Outcome.FAILURE):
+            left_out[take.outcome.value] += 1
+        elif policy and info.policy != policy:
+            left_out["of another policy"] += 1
+        else:
+            rollouts.append(_rollout(number, take))
+            domains.add(info.domain)
+            policies[info.policy] += 1
+            stations.add(info.station)
+    if not rollouts:
+        why = "; ".join(f"{n} {words}" for words, n in left_out.items()) or "no takes at all"
+        raise UnusableInputError(
+            f"{folder} holds no judged rollouts of this policy ({why}). Record some with gaploop "
+            "rollout; say how takes went with gaploop review or label."
+        )
+    if len(domains) > 1 and Domain.REAL in domains:
+        raise UnusableInputError(
+            f"{folder} mixes real and simulated rollouts. Split them with gaploop edit split, or "
+            "compare them with gaploop factors --sim."
+        )
+    if len(policies) > 1:
+        each = ", ".join(f"{name or 'unknown'} ({n})" for name, n in policies.most_common())
+        raise UnusableInputError(
+            f"{folder} holds rollouts of several policies: {each}. Say which with --policy.path."
+        )
+    evaluation = summarise(
+        rollouts,
+        domain=Domain.SIM_TARGET if Domain.SIM_TARGET in domains else next(iter(domains)),
+        policy=next(iter(policies)),
+        paired=False,
+        where=", ".join(sorted(stations - {""})),
+    )
+    return Recorded(evaluation, dict(left_out))
+
+
+def _rollout(number: int, take: Take) -> Rollout:
+    helped = bool(take.frames.intervention.any())
+    won = take.outcome is Outcome.SUCCESS and not helped
+    reason = TAKEN_OVER if helped else "" if won else "failure"
+    mode, phase = category(take) if take.outcome is Outcome.FAILURE else ("", "")
+    return Rollout(
+        number,
+        condition_name(take.info.conditions),
+        won,
+        take.duration_s,
+        reason,
+        take.info.uid,
+        mode,
+        phase,
+    )

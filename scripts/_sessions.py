@@ -1,0 +1,157 @@
+"""A session of `gaploop record` or `gaploop rollout`: what it is to do, and the cell by itself."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
+from gaploop.collect.session import record_takes
+from gaploop.collect.take import Attendant, TakeResult
+from gaploop.core.protocols import Leader
+from gaploop.core.station import Station
+from gaploop.scripts import _arms, options
+from gaploop.scripts._campaign import Campaign, telling_set_ups
+from gaploop.scripts._record_checks import check_targets
+from gaploop.scripts._record_publish import STOPPING, Publisher
+from gaploop.scripts._signals import stoppable
+from gaploop.teleop.leaders.options import ForceOptions
+
+if TYPE_CHECKING:
+    from gaploop.collect.campaign import Quota
+    from gaploop.collect.devices import SharedDriver
+    from gaploop.collect.rollout import RolloutDriver
+    from gaploop.collect.session import SessionEnd, SessionSpec
+    from gaploop.datasets.lerobot_publish import PublishReport
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SessionJob:
+    """What a session is to do.
+
+    Attributes:
+        config: the options.
+        station: where it is recorded.
+        root: the dataset.
+        journal: the takes.
+        quotas: what to record, in this order.
+        spec: what the takes share.
+        campaign: the plan that is followed, if any.
+        driver: the policy that drives and is taken over from, if any.
+        shared: who drives, where that isn't just the leader.
+    """
+
+    config: Any
+    station: Station
+    root: Path
+    journal: Path
+    quotas: tuple[Quota, ...]
+    spec: SessionSpec
+    campaign: Campaign | None = None
+    driver: RolloutDriver | None = None
+    shared: SharedDriver | None = None
+
+    @property
+    def leads(self) -> str:
+        """The type of leader by which a person drives; "" where nobody does."""
+        teleop = self.config.teleop
+        by_nobody = self.driver is not None and not self.driver.has_person
+        return "" if by_nobody or not hasattr(teleop, "get_known_choices") else _arms.kind(teleop)
+
+    @property
+    def hands(self) -> _arms.Hands | None:
+        """Speeds and forces of a leader."""
+        if not hasattr(self.config, "cartesian"):
+            return None
+        return _arms.Hands(self.config.cartesian, getattr(self.config, "force", ForceOptions()))
+
+
+type Recorded = tuple[SessionEnd, list[PublishReport], list[int]]
+"""How a session went, every publication, and the signals that came."""
+
+
+def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
+    """Record in the embedded cell as fast as it goes, with nobody who watches.
+
+    Args:
+        job: what to record.
+        attendant: looks after the session.
+        what: is being done, for the progress bar.
+    """
+    make_rig = functools.partial(embedded, job.config)
+    check_targets(make_rig, job.quotas, job.root, job.journal)
+    publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
+    wanted, set_up = job.config.dataset.num_episodes, None
+    if job.driver is None:
+        wanted = sum(quota.takes for quota in job.quotas)
+        set_up = telling_set_ups(job.station.grid)
+    with (
+        stoppable(STOPPING) as stopped,
+        publisher,
+        options.progress(what, wanted) as advance,
+    ):
+
+        def make_leader(rig: Rig, seed: int) -> Leader:
+            expert = scripted_leader(rig, seed)
+            if job.shared is None:
+                return expert
+            return job.shared(rig.follower, rig.rates, lambda: rig.safety.sent_rad, expert)
+
+        def on_take(_result: TakeResult, counts: bool) -> None:
+            advance(int(counts))
+
+        end = record_takes(
+            job.spec,
+            job.quotas,
+            make_rig,
+            make_leader,
+            set_up=set_up or (lambda _quota, _before: True),
+            stop=lambda: bool(stopped),
+            on_take=on_take,
+            publish=publisher.behind,
+            attendant=attendant,
+        )
+    return end, publisher.reports, stopped
+
+
+def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
+    """Build the embedded cell that the options describe, with something set up."""
+    robot = config.robot
+    return embedded_rig(
+        task=robot.task,
+        gaps=robot.gaps,
+        gap_seed=robot.gap_seed,
+        conditions={**robot.conditions, **conditions},
+        fps=config.dataset.fps,
+        robot=robot.model,
+    )
+
+
+def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:
+    """Return, and warn of, what the encoder couldn't do in time.
+
+    Returns:
+        `dropped`: pictures; `most_behind_s`: the longest time whose pictures waited [s].
+    """
+    takes = tuple(takes)
+    dropped = sum(take.dropped for take in takes)
+    behind_s = max((take.behind_s for take in takes), default=0.0)
+    if dropped:
+        log.warning(
+            "The encoder couldn't keep up: %d pictures were dropped; those rows stand beside the "
+            "picture before. Close other programs, or use fewer or smaller pictures.",
+            dropped,
+        )
+    elif behind_s:
+        log.warning(
+            "The encoder was up to %.1f s behind and encoded coarsely; nothing was dropped. Close "
+            "other programs, or use fewer or smaller pictures.",
+            behind_s,
+        )
+    return {"dropped": dropped, "most_behind_s": round(behind_s, 2)}

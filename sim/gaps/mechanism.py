@@ -1,0 +1,498 @@
+"""What a gap mechanism is, and the four appliers through which every one of them acts.
+
+A mechanism is one object: its parameters with units and nominal values, `draw`, which turns a
+severity into values of them, and `apply`, which puts values into a cell. A made-up station draws
+its values; a twin or a randomisation gives them. Both go through the same `apply`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import ClassVar, Final, Protocol
+
+from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
+
+# isort: split
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.arm import CellArm
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.vocabulary import GapDimension
+from gaploop.sim import look, scene
+from gaploop.sim.arms import SO101
+from gaploop.sim.gaps.hand import HandVisits, add_hand
+from gaploop.sim.scene import CAMERA_NAME, TIMESTEP_S, SceneOptions, SpecEdit
+from gaploop.sim.tasks import Criterion
+
+type Rng = np.random.Generator
+type Vector = NDArray[np.float64]
+type Values = Mapping[str, float]
+"""Parameter name to value."""
+
+HORIZON_S: Final = 30.0
+"""What comes and goes within a take is drawn this far ahead; no take is longer."""
+DISTRACTOR_PREFIX: Final = "distractor"
+
+
+def stream(seed: Sequence[int], *names: str) -> Rng:
+    """Return the generator of what `names` say: whatever else is drawn for `seed` moves nothing."""
+    digest = hashlib.sha256("/".join(names).encode()).digest()
+    return np.random.default_rng([*seed, int.from_bytes(digest[:8], "big")])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A physical quantity of a mechanism.
+
+    Attributes:
+        name: with its unit at the end, where it has one.
+        unit: such as "m"; "1" for a factor, a fraction or a count.
+        low: least value that may be given.
+        high: greatest value that may be given.
+        nominal: value in the nominal cell; a usual one where it only says how or where.
+    """
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    nominal: float = 0.0
+
+
+class Mechanism(ABC):
+    """One way in which a dimension differs.
+
+    Attributes:
+        dimension: what it belongs to.
+        name: short name, unique within the dimension.
+        says: what severity 1 means, with units.
+        parameters: what it may change. With all of them nominal the cell is the nominal one.
+        held_out: kept out of everything that is trained, for honest tests.
+        blind: held out, and nobody who diagnoses was told of it.
+    """
+
+    dimension: ClassVar[GapDimension]
+    name: ClassVar[str]
+    says: ClassVar[str]
+    parameters: ClassVar[tuple[Parameter, ...]]
+    held_out: ClassVar[bool] = False
+    blind: ClassVar[bool] = False
+
+    @property
+    def key(self) -> str:
+        """Its name among all: "dimension.mechanism"."""
+        return f"{self.dimension.value}.{self.name}"
+
+    @abstractmethod
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        """Return values for a severity in (0, 1]; direction and spread come from `rng`."""
+
+    @abstractmethod
+    def apply(self, p: Values, on: Appliers) -> None:
+        """Put values, one for each parameter, into a cell."""
+
+    def complete(self, given: Values) -> dict[str, float]:
+        """Return `given` with nominal values where it has none.
+
+        Raises:
+            UnknownChoiceError: for a parameter that the mechanism doesn't have.
+            UnusableInputError: for a value out of range.
+        """
+        known = {p.name: p for p in self.parameters}
+        for name, value in given.items():
+            if name not in known:
+                raise unknown_choice(f"parameter of {self.key}", name, known)
+            low, high = known[name].low, known[name].high
+            if not low <= value <= high:
+                raise UnusableInputError(
+                    f"{self.key}: {name} is {value:g}: give {low:g} to {high:g} "
+                    f"[{known[name].unit}]."
+                )
+        return {name: float(given.get(name, p.nominal)) for name, p in known.items()}
+
+    def put(self, given: Values, on: Appliers) -> None:
+        """Complete and apply values; nothing happens where all of them are nominal."""
+        values = self.complete(given)
+        if any(values[p.name] != p.nominal for p in self.parameters):
+            self.apply(values, on)
+
+
+def sign(rng: Rng) -> float:
+    """Draw one of two opposite directions: -1 or 1."""
+    return -1.0 if rng.random() < 0.5 else 1.0
+
+
+def spread(rng: Rng) -> float:
+    """A factor that makes stations of equal severity differ a little."""
+    return float(rng.uniform(0.9, 1.1))
+
+
+def person_side(rng: Rng) -> float:
+    """Where the person stands [rad]: in front of the arm or to either side."""
+    return float(rng.choice([-1.2, -0.6, 0.0, 0.6, 1.2]) + np.clip(rng.normal(0.0, 0.15), -1, 1))
+
+
+class ModelApplier:
+    """The first applier: the scene, its compiled model, and by what success is judged.
+
+    Attributes:
+        arm: the cell's arm.
+        options: what is compiled.
+        criterion: what counts as success.
+        hand: what a person's hand does in every take, or None.
+    """
+
+    def __init__(self, options: SceneOptions, gap_seed: int) -> None:
+        self.arm: CellArm = options.arm
+        self.options = options
+        self.criterion = Criterion(options.task)
+        self.hand: HandVisits | None = None
+        self._gap_seed = gap_seed
+        self._edits: list[SpecEdit] = []
+        self._changes: list[Callable[[mujoco.MjModel], None]] = []
+        self._boxes = 0
+
+    def rng(self, key: str) -> Rng:
+        """Return the generator of what a mechanism's bodies look like at this station."""
+        return stream([self._gap_seed], key, "scene")
+
+    def edit(self, edit: SpecEdit) -> None:
+        """Add to the scene before it is compiled."""
+        self._edits.append(edit)
+
+    def change(self, change: Callable[[mujoco.MjModel], None]) -> None:
+        """Change the compiled model in place."""
+        self._changes.append(change)
+
+    def add_box(self, half_m: tuple[float, float, float], rgba: look.Rgba | None = None) -> None:
+        """Add a loose box of a set-up distractor's colour, or of another."""
+        index = self._boxes
+        self._boxes += 1
+        colour = rgba or look.DISTRACTOR_RGBA[index % len(look.DISTRACTOR_RGBA)]
+
+        def edit(spec: mujoco.MjSpec) -> None:
+            name = f"{DISTRACTOR_PREFIX}{index}"
+            body = spec.worldbody.add_body(name=name, pos=[0.3, 0.3 + 0.06 * index, half_m[2]])
+            body.add_freejoint(name=name)
+            body.add_geom(
+                name=name, type=mujoco.mjtGeom.mjGEOM_BOX, size=half_m, rgba=colour,
+                mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
+            )  # fmt: skip
+
+        self.edit(edit)
+
+    def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
+        """Make the carried object larger or smaller, of the same density."""
+        half = self.options.object_half_size_m
+        self.options = replace(
+            self.options,
+            object_half_size_m=(half[0] * x, half[1] * y, half[2] * z),
+            object_mass_kg=self.options.object_mass_kg * x * y * z,
+        )
+
+    def light(self, lighting: look.Lighting) -> None:
+        """Set the lamps' strengths."""
+
+        def change(model: mujoco.MjModel) -> None:
+            model.light("key").diffuse[:] = scene.KEY_LIGHT_DIFFUSE * np.asarray(lighting.key_rgb)
+            model.light("fill").diffuse[:] = scene.FILL_LIGHT_DIFFUSE * np.asarray(
+                lighting.fill_rgb
+            )
+            ambient = model.vis.headlight.ambient
+            ambient[:] = ambient * np.asarray(lighting.fill_rgb)
+
+        self.change(change)
+
+    def move_camera(self, offset: Sequence[float]) -> None:
+        """Move the overhead camera by (dx, dy, dz [m], roll, pitch, yaw [rad])."""
+        if not any(offset):
+            return
+
+        def change(model: mujoco.MjModel) -> None:
+            camera = model.camera(CAMERA_NAME)
+            camera.pos[:] += np.asarray(offset[:3])
+            turn, quat = np.zeros(4), np.zeros(4)
+            mujoco.mju_euler2Quat(turn, np.asarray(offset[3:]), "XYZ")  # about the base's axes
+            mujoco.mju_mulQuat(quat, turn, camera.quat)
+            camera.quat[:] = quat
+
+        self.change(change)
+
+    def move_table(self, height_m: float) -> None:
+        """Raise the table by `height_m` [m], or lower it."""
+
+        def change(model: mujoco.MjModel) -> None:
+            model.body("table").pos[2] += height_m
+
+        self.change(change)
+
+    def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
+        """Change each servo but the gripper's, which keeps its strength.
+
+        Args:
+            change: given the model, the servo, its joint's degree of freedom, and how much
+                stronger the servo is than the SO-101's: by that a torque grows.
+        """
+        servos = self.arm.servos
+
+        def all_of_them(model: mujoco.MjModel) -> None:
+            for name, stall_nm in zip(self.arm.joint_names[:-1], servos.stall_nm, strict=False):
+                dof = int(model.joint(name).dofadr[0])
+                change(model, model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0])
+
+        self.change(all_of_them)
+
+    def fingers(self, model: mujoco.MjModel) -> list[int]:
+        """Return the geoms of both jaws in a compiled model."""
+        bodies = {model.body(name).id for name in self.arm.finger_bodies}
+        return [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) in bodies]
+
+    def compile(self) -> mujoco.MjModel:
+        """Return the model with all that was asked for."""
+        hand = (add_hand,) if self.hand else ()
+        self.options = replace(self.options, edits=(*self._edits, *hand))
+        model = scene.build_model(self.options)
+        limit_nm = self.arm.servos.gripper_nm
+        model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
+        for change in self._changes:
+            change(model)
+        return model
+
+
+def turn_body(model: mujoco.MjModel, name: str, xyz_rad: Sequence[float]) -> None:
+    """Turn a body of a compiled model about its own axes [rad], shape (3,), in place."""
+    turn, quat = np.zeros(4), np.zeros(4)
+    mujoco.mju_euler2Quat(turn, np.asarray(xyz_rad), "xyz")
+    mujoco.mju_mulQuat(quat, model.body(name).quat, turn)
+    model.body(name).quat[:] = quat
+
+
+class ImageStage(IntEnum):
+    """Where on its way from the scene to the file a picture is changed."""
+
+    LENS = 0
+    FOCUS = 1
+    REFLECTION = 2
+    FLICKER = 3
+    TINT = 4
+    EXPOSURE = 5
+    SHADING = 6
+    TRANSFER = 7
+    READOUT = 8
+
+
+@dataclass(frozen=True)
+class Shot:
+    """What an image effect may know of a picture.
+
+    Attributes:
+        x: place of each pixel from -1 (left) to 1, shape (size, size).
+        y: the same from -1 (top) to 1.
+        t_s: when it was taken, since the take began [s].
+        rng: noise of this picture.
+        take_phase_rad: drawn anew for each take.
+    """
+
+    x: Vector
+    y: Vector
+    t_s: float
+    rng: Rng
+    take_phase_rad: float
+
+
+type ImageEffect = Callable[[NDArray[np.floating], Shot], NDArray[np.floating]]
+"""A picture before and after, RGB, 0 to 255, shape (size, size, 3)."""
+
+
+class ImagePath:
+    """The second applier: what the camera makes of the scene."""
+
+    def __init__(self, size_px: int) -> None:
+        axis = (np.arange(size_px) + 0.5) / size_px * 2.0 - 1.0
+        self._x, self._y = np.meshgrid(axis, axis)
+        self._effects: list[tuple[ImageStage, ImageEffect]] = []
+        self.reset([0])
+
+    def add(self, stage: ImageStage, effect: ImageEffect) -> None:
+        """Change pictures at `stage`. Up to FOCUS they are still uint8, then float32."""
+        self._effects.append((stage, effect))
+        self._effects.sort(key=lambda e: e[0])
+
+    @property
+    def active(self) -> bool:
+        """Whether pictures are changed at all."""
+        return bool(self._effects)
+
+    def reset(self, seed: Sequence[int]) -> None:
+        """Draw what changes from take to take."""
+        self._phase_rad = float(stream(seed, "image").uniform(0.0, 2.0 * np.pi))
+
+    def picture(self, image: NDArray[np.uint8], rng: Rng, t_s: float) -> NDArray[np.uint8]:
+        """Return the picture with the station's faults.
+
+        Args:
+            image: RGB, shape (size, size, 3).
+            rng: pixel noise of this picture.
+            t_s: when it was taken, since the take began [s].
+
+        Returns:
+            A new RGB image of the same shape.
+        """
+        shot = Shot(self._x, self._y, t_s, rng, self._phase_rad)
+        picture: NDArray[np.generic] = image
+        for stage, effect in self._effects:
+            if stage > ImageStage.FOCUS and picture.dtype == np.uint8:
+                picture = picture.astype(np.float32)
+            picture = effect(picture, shot)  # type: ignore[arg-type]
+        if picture.dtype == np.uint8:
+            return picture.copy()  # type: ignore[return-value]
+        rounded = np.clip(picture.astype(np.float32) + 0.5, 0, 255)
+        return np.asarray(rounded, dtype=np.uint8)
+
+
+class GoalFault(Protocol):
+    """Loses goals on their way to the servos."""
+
+    def reset(self, rng: Rng) -> None:
+        """Draw what changes from take to take."""
+        ...
+
+    def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
+        """Change a goal [rad], shape (n_joints,), at `t_s` [s]; the servos have the one before."""
+        ...
+
+
+class CommandPath:
+    """The third applier: from a goal to the servos' set point.
+
+    Dead time, then faults, then a speed limit, then play; each is absent unless asked for.
+
+    Attributes:
+        latency_s: dead time [s].
+        play_rad: how far a joint turns before its servo feels it [rad].
+        speed_limit_rad_s: fastest change of a set point [rad/s].
+        faults: what loses goals, by the key of its mechanism.
+    """
+
+    def __init__(self) -> None:
+        self.latency_s, self.play_rad, self.speed_limit_rad_s = 0.0, 0.0, np.inf
+        self.faults: dict[str, GoalFault] = {}
+        self._pending: deque[tuple[float, Vector]] = deque()
+
+    def reset(self, q_rad: Vector, seed: Sequence[int]) -> None:
+        """Start a take at rest at `q_rad` [rad]; `seed` draws what the faults do."""
+        limited = bool(np.isfinite(self.speed_limit_rad_s))
+        self.active = bool(self.latency_s or self.play_rad or limited or self.faults)
+        self._pending.clear()
+        self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
+        for key, fault in self.faults.items():
+            fault.reset(stream(seed, key))
+
+    def push(self, t_s: float, q_rad: Vector) -> None:
+        """Take note of a goal [rad], shape (n_joints,), given at `t_s` [s]."""
+        self._pending.append((t_s, q_rad.copy()))
+
+    def set_point(self, t_s: float) -> Vector:
+        """Set point [rad], shape (n_joints,), at `t_s` [s]; to be called once per physics step."""
+        while self._pending and self._pending[0][0] <= t_s - self.latency_s + 1e-9:
+            goal = self._pending.popleft()[1]
+            for fault in self.faults.values():
+                fault.pass_on(t_s, goal, self._goal)
+            self._goal = goal
+        step_rad = self.speed_limit_rad_s * TIMESTEP_S
+        self._slewed += np.clip(self._goal - self._slewed, -step_rad, step_rad)
+        half = 0.5 * self.play_rad
+        self._out = np.clip(self._out, self._slewed - half, self._slewed + half)
+        return self._out
+
+
+class ReadingFault(Protocol):
+    """Makes encoders read another angle than the true one."""
+
+    def reset(self, rng: Rng, n_joints: int) -> None:
+        """Draw what changes from take to take."""
+        ...
+
+    def add_to(self, offset_rad: Vector, t_s: float) -> None:
+        """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
+        ...
+
+
+class SensorPath:
+    """The fourth applier: what the encoders report, and a servo bus that goes down.
+
+    Attributes:
+        zero_rad: reading at each joint's true zero [rad], shape (n_joints,).
+        step_rad: steps that readings come in [rad].
+        noise_rad: standard deviation of a reading [rad].
+        stale_fraction: share of the time that the bus is down.
+        outage_s: how long it is down at a time [s].
+        faults: what else is added to readings, by the key of its mechanism.
+    """
+
+    def __init__(self, arm: CellArm) -> None:
+        self.arm = arm
+        self.zero_rad: Vector = np.zeros(len(arm.joint_names))
+        self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
+        self.faults: dict[str, ReadingFault] = {}
+
+    def reset(self, seed: Sequence[int]) -> None:
+        """Draw what changes from take to take."""
+        self.offsets_active = bool(self.zero_rad.any() or self.step_rad or self.faults)
+        self._noise = stream(seed, "noise")
+        self._held: Vector | None = None
+        for key, fault in self.faults.items():
+            fault.reset(stream(seed, key), len(self.zero_rad))
+        self._outages: Vector = np.empty(0)  # times [s] at which the bus goes down, up, down, ...
+        if self.stale_fraction:
+            rng, count = stream(seed, "outages"), int(HORIZON_S / self.outage_s) + 1
+            up_s = self.outage_s * (1.0 / self.stale_fraction - 1.0)
+            lengths = np.array([up_s, self.outage_s]) * rng.uniform(0.3, 1.7, (count, 2))
+            self._outages = np.cumsum(lengths)
+
+    def bus_out(self, t_s: float) -> bool:
+        """Say whether the servo bus is down: no goal arrives and readings repeat."""
+        return bool(np.searchsorted(self._outages, t_s) % 2 == 1)
+
+    def offset(self, t_s: float, q_rad: Vector) -> Vector:
+        """What the encoders read beyond the true angles `q_rad` [rad] at `t_s` [s]; same shape.
+
+        A servo controls its own reading, so the same offset moves the arm the other way.
+        """
+        offset = self.zero_rad.copy()
+        for fault in self.faults.values():
+            fault.add_to(offset, t_s)
+        if self.step_rad:
+            read = q_rad + offset
+            offset += np.round(read / self.step_rad) * self.step_rad - read
+        # The gripper's zero is the closed jaw, which every calibration finds.
+        offset[-1] = 0.0
+        return offset
+
+    def position(self, t_s: float, q_rad: Vector) -> Vector:
+        """Reported position [rad], shape (n_joints,), for a true one."""
+        if self.offsets_active:
+            q_rad = q_rad + self.offset(t_s, q_rad)
+        if self.noise_rad:
+            q_rad = q_rad + self._noise.normal(0.0, self.noise_rad, len(q_rad))
+        if self._held is not None and self.bus_out(t_s):
+            return self._held
+        self._held = q_rad
+        return q_rad
+
+
+@dataclass(frozen=True)
+class Appliers:
+    """Where a mechanism may act."""
+
+    model: ModelApplier
+    images: ImagePath
+    commands: CommandPath
+    sensors: SensorPath

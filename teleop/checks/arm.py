@@ -1,0 +1,503 @@
+"""A connected arm, before a policy may move it: limits, each joint, the loop, the emergency stop.
+
+Each joint makes a test motion, a few degrees, slowly, through the safety filter. What the encoders
+can tell: the joint that was asked for moves, that way and that far, and no other does. What they
+can't: two servos whose ids are swapped answer for each other, command and encoder alike. So
+somebody who watches the arm says which joint moved, without being told which one it should have
+been, in an order that is drawn.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.protocols import Follower
+from gaploop.core.station import Station
+from gaploop.core.types import (
+    NO_REPLY,
+    REBOOTED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafetyReason,
+    Tick,
+)
+from gaploop.core.vocabulary import Domain
+from gaploop.teleop.advice import say_reasons, say_to_do
+from gaploop.teleop.checks.result import By, CheckResult, Level, Person
+from gaploop.teleop.control import ControlThread, LoopMode
+from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.safety import make_safety
+from gaploop.teleop.workspace import guards_for
+
+log = logging.getLogger(__name__)
+
+LIMITS: Final = "limits"
+JOINT_ORDER: Final = "joint_order"
+ESTOP: Final = "estop"
+AT_STOP_RAD: Final = 0.1
+"""A joint at rest on its stop may read this much beyond its limit [rad]."""
+SWING_RAD: Final = 0.1
+"""How far a joint moves [rad]: 6°, several times a hobby servo's play and dead zone."""
+VELOCITY_RAD_S: Final = 0.25
+ACCELERATION_RAD_S2: Final = 2.0
+HELD_S: Final = 0.4
+"""It stays there this long, to settle and to be seen [s]."""
+MOVED: Final = 0.6
+"""A joint that came this share of the way has moved."""
+STILL: Final = 0.3
+"""A joint that came less than this share of the way has not."""
+MARGIN_RAD: Final = 0.03
+"""Kept off the joint limits [rad]."""
+LATE_S: Final = 60.0
+"""The motion may take this much longer than it should [s]: a busy machine is told of elsewhere."""
+SETTLED_TURNS: Final = 20
+"""The loop's first turns are late: caches are cold."""
+SLACK_S: Final = 0.2
+"""Torque is off this much after the hold that the station asks for, at most [s]."""
+PRESS_S: Final = 30.0
+"""How long a press of the switch is waited for [s]."""
+SILENT_S: Final = 2.0
+"""An arm that reports nothing for this long has lost its power, or its bus [s]."""
+SAG: Final = 0.7
+"""A supply below this share of what it was has been cut."""
+POLL_S: Final = 0.005
+FIX_JOINT: Final = "Look for what holds it, and for a cable or an id that is wrong: gaploop doctor."
+FIX_IDS: Final = (
+    "Set the ids, one motor at a time: lerobot-setup-motors; then lerobot-calibrate. Takes that "
+    "were recorded with swapped ids have swapped joints, too."
+)
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+def check_limits(
+    station: Station, follower: Follower, period_s: float, has_file: bool
+) -> Iterator[CheckResult]:
+    """Yield what the safety filter will hold the arm to, and whether the arm stands within it.
+
+    Args:
+        station: limits and workspace.
+        follower: the arm.
+        period_s: of the control loop [s].
+        has_file: somebody wrote a station file for this cell.
+    """
+    try:
+        safety = make_safety(station, follower, period_s)
+    except UnusableInputError as error:
+        yield CheckResult(LIMITS, Level.FAIL, str(error), "Correct the station file.")
+        return
+    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    q_rad = follower.read().position_rad
+    data: dict[str, Any] = {"q_rad": q_rad.tolist()}
+    beyond = np.maximum(limits_rad[:, 0] - q_rad, q_rad - limits_rad[:, 1])
+    out = [f"{follower.joint_names[j]} by {beyond[j]:.2f} rad"
+           for j in np.flatnonzero(beyond > AT_STOP_RAD)]  # fmt: skip
+    try:
+        safety.reset(q_rad)
+    except DeviceError as error:
+        yield CheckResult(LIMITS, Level.FAIL, str(error), "Run: lerobot-calibrate", data)
+    else:
+        found, fix = "the arm stands inside its joint limits", ""
+        if out:
+            found = f"the arm stands outside its joint limits: {', '.join(out)}"
+            fix = "Put it inside by hand; if it is inside, run lerobot-calibrate."
+        yield CheckResult(LIMITS, Level.FAIL if out else Level.OK, found, fix, data)
+
+    boxes, limits = len(guards_for(station, follower)), safety.limits
+    found = (
+        f"{limits.velocity_rad_s:g} rad/s, {limits.acceleration_rad_s2:g} rad/s², trips at "
+        f"{limits.stall_current_a:g} A for {limits.stall_s:g} s, torque off after "
+        f"{limits.torque_off_s:g} s; {f'{boxes} workspace box(es)' if boxes else 'no box'}"
+    )
+    data = {"boxes": boxes, "velocity_rad_s": limits.velocity_rad_s, "station": station.name}
+    level, fix = Level.OK, ""
+    if not boxes:
+        level = Level.WARN
+        fix = "Give the station a robot_model, so that the arm can be kept off table and people."
+    elif not has_file and station.domain is Domain.REAL:
+        level = Level.WARN
+        found += "; the arm model's own box, for no station file says what is around the arm"
+        fix = "Write a station.yaml with the cell's workspace and name it: --station=FILE"
+    yield CheckResult(LIMITS, level, found, fix, data)
+
+
+# --- what moves the arm ------------------------------------------------------------------------
+
+
+def check_moving(
+    follower: Follower, clock: Clock, station: Station, rates: Rates, person: Person
+) -> Iterator[CheckResult]:
+    """Hold the arm, move its joints, stop it, and have its power cut.
+
+    Raises:
+        DeviceError: a device failed.
+        KeyboardInterrupt: Ctrl-C; torque is off.
+    """
+    safety = make_safety(station, follower, rates.period_s)
+    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
+    leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
+    is_simulated = station.domain is Domain.SIM
+    if not is_simulated:
+        log.info(
+            "The arm now holds, and moves joint by joint. Keep clear. Space is the emergency stop; "
+            "Ctrl-C lets go of it."
+        )
+    control = ControlThread(
+        follower, leader, safety, rates, clock=clock, sinks=(leader, lateness), until_done=False
+    )
+    with (
+        control,
+        control.signals() as stopped,
+        person.listening(control.estop, lambda: bool(stopped)),
+    ):
+        control.start()
+        watcher, seed = None if is_simulated else person, secrets.randbelow(2**31)
+        try:
+            yield from check_joints(control, leader, follower.joint_names, watcher, seed)
+        except DeviceError:
+            if stopped:
+                raise KeyboardInterrupt from None
+            raise
+        if person.stopped:
+            found = "stopped with the emergency stop" if person.is_there else "nobody is there"
+            fix = "Check again from the start."
+            yield CheckResult(ESTOP, Level.FAIL, found, fix, by=By.PERSON)
+            return
+        yield lateness.check(rates.period_s, station.domain)
+        yield check_estop(control, follower, safety.limits.torque_off_s)
+        if not is_simulated:
+            yield check_switch(control, person)
+    if stopped:
+        raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What one joint's motion did.
+
+    Attributes:
+        joint: index of the joint that was asked to move.
+        asked_rad: how far [rad], with its sign; 0 where it had no room.
+        came_rad: how far every joint came [rad], shape (n_joints,).
+        tripped: why the safety filter ended it, or "".
+        boxed: the workspace box was in the way.
+    """
+
+    joint: int
+    asked_rad: float
+    came_rad: FloatArray
+    tripped: str = ""
+    boxed: bool = False
+
+    def fault(self, names: Sequence[str]) -> str:
+        """Return what the encoders show to be wrong, or ""."""
+        name = names[self.joint]
+        if self.tripped:
+            return f"{name}: {self.tripped}"
+        if self.asked_rad == 0.0:
+            return f"{name} has no room to move in its limits"
+        share = self.came_rad / self.asked_rad
+        others = [j for j in range(len(names)) if j != self.joint and abs(share[j]) > STILL]
+        if others:
+            moved = ", ".join(names[j] for j in others)
+            stood = abs(share[self.joint]) < STILL
+            return (
+                f"{name} was asked to move and {moved} moved{' in its place' if stood else ' too'}"
+            )
+        if self.boxed:
+            return f"{name} would leave the workspace box: put the arm into the middle of it"
+        if share[self.joint] < -STILL:
+            return f"{name} moves the wrong way"
+        if share[self.joint] < STILL:
+            return f"{name} doesn't move: it is stuck, or its servo is"
+        if share[self.joint] < MOVED:
+            return f"{name} came only {share[self.joint]:.0%} of the way"
+        return ""
+
+
+class OneJoint:
+    """A `Leader` that holds the arm and moves one joint when told to. A `TakeSink` of the loop.
+
+    Args:
+        start_rad: where the arm stands [rad], shape (n_joints,).
+        limits_rad: joint limits [rad], shape (n_joints, 2).
+    """
+
+    def __init__(self, start_rad: FloatArray, limits_rad: FloatArray) -> None:
+        low, high = limits_rad.T
+        self._home = np.clip(start_rad, low, high)
+        self._room = (low + MARGIN_RAD, high - MARGIN_RAD)
+        self._motion: Trajectory | None = None
+        self._began_s = math.nan
+        self._held: list[FloatArray] = []
+        self._before: FloatArray = start_rad
+        self._newest: FloatArray = start_rad
+        self._told_s = math.nan
+        self.finished = True
+        self.boxed = False
+
+    def reset(self) -> None:
+        """Get ready; there is nothing to do."""
+
+    def begin(self, joint: int) -> float:
+        """Move `joint` out and back from now on; return how far [rad], 0 where it has no room."""
+        low, high = (bound[joint] for bound in self._room)
+        at = self._home[joint]
+        way_rad = SWING_RAD if high - at >= at - low else -SWING_RAD
+        if not low <= at + way_rad <= high:
+            return 0.0
+        out = self._home.copy()
+        out[joint] += way_rad
+        there = Smooth.within(self._home, out, VELOCITY_RAD_S, ACCELERATION_RAD_S2)
+        back = Smooth(out, self._home, there.duration_s)
+        self._held_from_s = there.duration_s + 0.5 * HELD_S
+        self._held_to_s = there.duration_s + HELD_S
+        self._before, self._held, self._began_s = self._newest, [], math.nan
+        self.finished = self.boxed = False
+        self._motion = Trajectory([there, Dwell(out, HELD_S), back])
+        return way_rad
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it has heard of all turns in which the joint was held."""
+        return self._told_s - self._began_s > self._held_to_s
+
+    @property
+    def duration_s(self) -> float:
+        """How long the motion takes that is on [s]."""
+        motion = self._motion
+        return 0.0 if motion is None else motion.duration_s + 0.5 * HELD_S
+
+    @property
+    def came_rad(self) -> FloatArray:
+        """How far every joint had come while it was held [rad], shape (n_joints,)."""
+        held = np.median(self._held, axis=0) if self._held else self._before
+        return np.asarray(held - self._before)
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return the goal at loop time `t_s` [s]."""
+        motion = self._motion
+        if motion is None:
+            return LeaderSample(t_s, self._home)
+        if math.isnan(self._began_s):
+            self._began_s = t_s
+        since_s = t_s - self._began_s
+        if since_s > self.duration_s:
+            self._motion, self.finished = None, True
+        return LeaderSample(t_s, motion.at(since_s))
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of where the arm is."""
+        self._newest, self._told_s = tick.state.position_rad, tick.leader.t_s
+        self.boxed |= not self.finished and bool(tick.command.reasons & SafetyReason.WORKSPACE)
+        if not math.isnan(self._began_s):
+            since_s = tick.leader.t_s - self._began_s
+            if self._held_from_s <= since_s <= self._held_to_s:
+                self._held.append(self._newest)
+
+    def done(self) -> bool:
+        """Return False: the arm is held between motions."""
+        return False
+
+
+def check_joints(
+    control: ControlThread,
+    leader: OneJoint,
+    names: Sequence[str],
+    person: Person | None,
+    seed: int,
+) -> Iterator[CheckResult]:
+    """Move every joint a few degrees and back, and say what is wrong with it.
+
+    Args:
+        control: running, led by `leader`, which it also tells its turns.
+        leader: moves the joints.
+        names: of the joints.
+        person: watches the arm and says what moved; None where there is nothing to watch.
+        seed: draws the order.
+
+    Raises:
+        DeviceError: the control loop has ended, or stands still.
+    """
+    for joint in np.random.default_rng(seed).permutation(len(names)).tolist():
+        moved = _move(control, leader, joint)
+        fault = moved.fault(names)
+        data = {
+            "joint": names[joint],
+            "asked_rad": moved.asked_rad,
+            "came_rad": moved.came_rad.tolist(),
+        }
+        if fault:
+            yield CheckResult(JOINT_ORDER, Level.FAIL, fault, FIX_JOINT, data)
+            if moved.tripped:
+                return
+            continue
+        found = f"{names[joint]} came {moved.came_rad[joint] / moved.asked_rad:.0%} of the way"
+        result = CheckResult(JOINT_ORDER, Level.OK, f"{found}, nothing else moved", data=data)
+        if person is not None:
+            result = _watched(control, leader, joint, names, person, result)
+        yield result
+
+
+def _move(control: ControlThread, leader: OneJoint, joint: int) -> Moved:
+    asked_rad = leader.begin(joint)
+    if asked_rad == 0.0:
+        return Moved(joint, 0.0, np.zeros_like(leader.came_rad))
+    give_up_s = time.monotonic() + leader.duration_s + LATE_S
+    while not (leader.finished and leader.is_told):
+        tripped = control.snapshot().tripped
+        if tripped:
+            said = f"{say_reasons(tripped)} ({say_to_do(tripped)})"
+            return Moved(joint, asked_rad, leader.came_rad, said)
+        if not control.alive or time.monotonic() > give_up_s:
+            raise DeviceError("The control loop stood still in the test motion. Try again.")
+        time.sleep(POLL_S)
+    return Moved(joint, asked_rad, leader.came_rad, boxed=leader.boxed)
+
+
+def _watched(
+    control: ControlThread,
+    leader: OneJoint,
+    joint: int,
+    names: Sequence[str],
+    person: Person,
+    result: CheckResult,
+) -> CheckResult:
+    """Let somebody say which joint moved; the motion is repeated as often as asked for."""
+    choices = {str(n + 1): name for n, name in enumerate(names)}
+    choices |= {"r": "again", "0": "none or several of them"}
+    while (answer := person.asked("Which joint has just moved?", choices, safety=True)) == "r":
+        if _move(control, leader, joint).tripped:  # it won't move any more
+            answer = None
+            break
+    result = replace(result, data={**result.data, "answer": answer}, by=By.PERSON)
+    if answer is None:
+        found = f"{result.found}; nobody said which joint that was"
+        fix = "Run it in a terminal, with somebody who sees the arm."
+        return replace(result, level=Level.UNANSWERED, found=found, fix=fix)
+    if answer == str(joint + 1):
+        return replace(result, found=f"{result.found}; seen to move")
+    found = f"{names[joint]} was asked to move, and somebody saw: {choices.get(answer, answer)}"
+    return replace(result, level=Level.FAIL, found=found, fix=FIX_IDS)
+
+
+class Lateness:
+    """A `TakeSink` that keeps how late the loop's turns began."""
+
+    def __init__(self) -> None:
+        self.late_s: list[float] = []
+
+    def tick(self, tick: Tick) -> None:
+        """Take note of one turn."""
+        self.late_s.append(tick.lateness_s)
+
+    def check(self, period_s: float, domain: Domain) -> CheckResult:
+        """Return whether turns began before the next one was due."""
+        late_s = self.late_s[SETTLED_TURNS:] or [0.0]
+        worst_s = float(np.quantile(late_s, 0.99))
+        data = {"late_p99_s": worst_s, "period_s": period_s, "turns": len(late_s)}
+        found = f"turns of {period_s * 1e3:.0f} ms began at most {worst_s * 1e3:.2f} ms late (p99)"
+        if worst_s <= period_s:
+            return CheckResult("loop", Level.OK, found, data=data)
+        level = Level.FAIL if domain is Domain.REAL else Level.WARN
+        fix = "End other programs; grant real-time rights: gaploop doctor"
+        return CheckResult("loop", level, found, fix, data)
+
+
+def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> CheckResult:
+    """Press the program's emergency stop, the one behind the space bar, and time it.
+
+    Args:
+        control: running; it is tripped, and limp, afterwards.
+        follower: says whether every servo has let go.
+        hold_s: how long a trip is held before torque goes off [s].
+    """
+    if tripped := control.snapshot().tripped:
+        found = f"not tried: the arm had tripped before ({tripped.name})"
+        return CheckResult(ESTOP, Level.FAIL, found, "Fix that, then check again.")
+    clock = control.clock
+    pressed_s = clock.now_s()
+    control.estop()
+    allowed_s = hold_s + SLACK_S
+    while control.snapshot().mode is not LoopMode.TRIPPED:
+        if clock.now_s() - pressed_s > 2 * allowed_s + 1.0 or not control.alive:
+            break
+        time.sleep(POLL_S)
+    took_s = clock.now_s() - pressed_s
+    data = {"took_s": took_s, "allowed_s": allowed_s}
+    try:
+        follower.torque_off()
+    except DeviceError as error:
+        return CheckResult(ESTOP, Level.FAIL, str(error), "Switch the power off.", data)
+    found = f"torque off {took_s * 1e3:.0f} ms after the program's stop, {hold_s * 1e3:.0f} of "
+    found += "them held on purpose"
+    if control.snapshot().mode is LoopMode.TRIPPED and took_s <= allowed_s:
+        return CheckResult(ESTOP, Level.OK, found, data=data)
+    fix = "The machine is too busy, or real-time rights are missing: gaploop doctor"
+    return CheckResult(ESTOP, Level.FAIL, found, fix, data)
+
+
+def check_switch(control: ControlThread, person: Person) -> CheckResult:
+    """Have the switch pressed that cuts the arm's power, and see it on the bus.
+
+    Args:
+        control: tripped; it goes on asking the arm how it is.
+        person: presses it.
+    """
+    before = control.snapshot().state
+    volts = float(np.nanmedian(before.voltage_v)) if before is not None else math.nan
+    what = (
+        "Cut the arm's power now, with its emergency stop, or the supply's switch or plug "
+        f"({PRESS_S:.0f} s)."
+    )
+    if not person.told(what):
+        found = "nobody is there to press the arm's emergency stop"
+        fix = "Run it in a terminal, with somebody beside the arm."
+        return CheckResult(ESTOP, Level.UNANSWERED, found, fix, by=By.PERSON)
+    began_s = heard_s = time.monotonic()
+    newest, why = before, ""
+    while (now_s := time.monotonic()) - began_s < PRESS_S and not why:
+        time.sleep(POLL_S)
+        if (state := control.snapshot().state) is not newest:
+            newest, heard_s = state, now_s
+        why = _is_cut(newest, volts) or ("the bus is silent" if now_s - heard_s > SILENT_S else "")
+    if not why:
+        found = f"the arm's power wasn't cut within {PRESS_S:.0f} s"
+        fix = "Put a switch into the supply's lead where the operator reaches it, and press it."
+        return CheckResult(ESTOP, Level.FAIL, found, fix)
+    # What follows shall find an arm that answers.
+    person.told(f"That works. Switch it on again ({PRESS_S:.0f} s).")
+    give_up_s = time.monotonic() + PRESS_S
+    while time.monotonic() < give_up_s:
+        state = control.snapshot().state
+        if state is not None and not (state.status & NO_REPLY).any():
+            break
+        time.sleep(POLL_S)
+    found = f"the switch cuts the arm's power: {why}"
+    return CheckResult(ESTOP, Level.OK, found, data={"seen": why})
+
+
+def _is_cut(state: FollowerState | None, volts: float) -> str:
+    """Return what shows that the power is off, or ""."""
+    if state is None:
+        return ""
+    if (state.status & NO_REPLY).all():
+        return "no servo answers"
+    if (state.status & REBOOTED).any():
+        return "a servo lost power"
+    if np.nanmedian(state.voltage_v) < SAG * volts:
+        return f"the supply fell to {np.nanmedian(state.voltage_v):.1f} V"
+    return ""

@@ -1,0 +1,155 @@
+"""Cameras: who may open them, what they give, and whether their pictures are new and in time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.clock import Clock
+from gaploop.core.errors import DeviceError
+from gaploop.core.protocols import CameraSource
+from gaploop.core.types import CameraFrame
+from gaploop.teleop.checks.ports import Access
+from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.servos.port import permission_fix, port_holder
+
+AREA: Final = "camera"
+NAME: Final = "cameras"
+MEASURE_S: Final = 1.0
+"""Each camera is watched this long [s]."""
+SLOW_SHARE: Final = 0.8
+"""Fewer pictures than this share of what the camera promises is a warning."""
+LOOK_S: Final = 0.005
+STALE_S: Final = 0.5
+"""A take ends where a picture is older than this [s]."""
+OLD_S: Final = 0.15
+"""Pictures older than this make a policy late [s]."""
+FLAT_GREY: Final = 2.0
+"""Pictures whose grey levels spread less than this show nothing: a lens cap, a dead sensor."""
+
+
+# --- those that Linux offers -------------------------------------------------------------------
+
+
+def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[CheckResult]:
+    """Return what every camera at this machine gives; each is opened for about a second.
+
+    Args:
+        root: where `/sys`, `/dev` and `/proc` are looked for.
+        access: says whether the user may open a file, as `os.access`.
+    """
+    results = []
+    nodes = root.glob("sys/class/video4linux/video*")
+    for node in sorted(nodes, key=lambda one: (len(one.name), one.name)):
+        index = node / "index"
+        if not index.exists() or index.read_text().strip() == "0":  # the others give metadata
+            results.append(_device(node, root, access))
+    if results:
+        return results
+    fix = "Plug one in, or serve one over the network (LeRobot's camera type zmq)."
+    none = "no camera at this machine"
+    return [CheckResult(AREA, Level.OK, none, data={"hint": fix}, subject="none")]
+
+
+def _device(node: Path, root: Path, access: Access) -> CheckResult:
+    device = str(root / "dev" / node.name)
+    try:
+        name = (node / "name").read_text().strip() or node.name
+    except OSError:
+        name = node.name
+
+    def failed(found: str, fix: str) -> CheckResult:
+        return CheckResult(AREA, Level.FAIL, f"{name}: {found}", fix, subject=device)
+
+    if not os.path.exists(device):
+        return failed("no such device", "Plug it in again.")
+    if not access(device, os.R_OK | os.W_OK):
+        return failed("no permission", permission_fix(device, os.stat(device).st_gid))
+    held = port_holder(device, root)
+    if held is not None:
+        return failed(f"held by {held[1]} (process {held[0]})", f"Stop it: kill {held[0]}")
+    import cv2
+
+    video = cv2.VideoCapture(device, cv2.CAP_V4L2)
+    try:
+        ok, picture = video.read()
+        if not ok:
+            fix = "Plug it into another USB port (two cameras on one hub may be too much)."
+            return failed("opens but gives no picture", fix)
+        promised_hz = float(video.get(cv2.CAP_PROP_FPS))
+        start_s, count = time.monotonic(), 0
+        while time.monotonic() - start_s < MEASURE_S:
+            count += int(video.grab())
+        measured_hz = count / (time.monotonic() - start_s)
+    finally:
+        video.release()
+    height, width = picture.shape[:2]
+    data = {"width": width, "height": height, "fps": promised_hz, "measured_fps": measured_hz}
+    found = f"{name}: {width}×{height}, {measured_hz:.1f} of {promised_hz:.0f} pictures/s"
+    if measured_hz >= SLOW_SHARE * promised_hz:
+        return CheckResult(AREA, Level.OK, found, data=data, subject=device)
+    fix = "More light (long exposures slow a camera down), or another USB port."
+    return CheckResult(AREA, Level.WARN, found, fix, data, device)
+
+
+# --- those that a policy sees with -------------------------------------------------------------
+
+
+def check_pictures(
+    cameras: Iterable[CameraSource], clock: Clock, is_real: bool
+) -> Iterator[CheckResult]:
+    """Watch every camera for a second: does it give new pictures, in time, of something?
+
+    Args:
+        cameras: connected.
+        clock: that capture times are on.
+        is_real: they are real ones, whose pictures of a still scene differ by noise.
+    """
+    for camera in cameras:
+        ages_s: list[float] = []
+        frames: list[CameraFrame] = []
+        try:
+            camera.frame()  # what is set up for the first picture doesn't count
+            clock.sleep_until(clock.now_s() + LOOK_S)
+            start_s = now_s = clock.now_s()
+            while now_s - start_s < MEASURE_S:
+                frame = camera.frame()
+                ages_s.append(clock.now_s() - frame.t_capture_s)
+                if not frames or frame.t_capture_s > frames[-1].t_capture_s:
+                    frames.append(frame)
+                clock.sleep_until(now_s + LOOK_S)
+                now_s = clock.now_s()
+        except DeviceError as error:
+            yield CheckResult(NAME, Level.FAIL, str(error), "Run: gaploop doctor")
+            continue
+        rate_hz, oldest_s = (len(frames) - 1) / (now_s - start_s), float(np.percentile(ages_s, 99))
+        last = frames[-1].image
+        height, width = last.shape[:2]
+        data = {
+            "camera": camera.name,
+            "rate_hz": rate_hz,
+            "age_p99_s": oldest_s,
+            "size": [width, height],
+        }
+        found = f"{camera.name}: {width}x{height}, {rate_hz:.0f} pictures/s, "
+        found += f"at most {oldest_s * 1e3:.0f} ms old"
+        level, fix = Level.FAIL, ""
+        if rate_hz == 0 or oldest_s > STALE_S:
+            found, fix = f"{found}; it is stale", "Plug it in again, or see gaploop doctor."
+        elif float(np.std(last)) < FLAT_GREY:
+            found += "; the picture shows nothing"
+            fix = "Take the cap off; switch the light on."
+        elif is_real and all(np.array_equal(f.image, last) for f in frames):
+            found += "; every picture is the same to the last bit"
+            fix = "Connect it anew: it hangs."
+        elif oldest_s > OLD_S:
+            level = Level.WARN
+            fix = "Fewer cameras on one USB hub, a lower resolution, or more light."
+        else:
+            level = Level.OK
+        yield CheckResult(NAME, level, found, fix, data)

@@ -1,0 +1,175 @@
+"""The machine itself: versions, real-time rights, governor, memory, disk, encoder, rendering."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.realtime import realtime_rights
+
+AREA: Final = "this machine"
+PYTHON: Final = (3, 12)
+LEROBOT: Final = ("0.6.1", "0.7")
+"""Oldest LeRobot that works, and the first that isn't tried."""
+
+JOURNAL_MB_PER_MIN: Final = 35.0
+"""Two 640×480 cameras at 50 Hz (4.3 KiB a frame) and 200 Hz telemetry of 80 columns [MB/min]."""
+LOW_DISK_GB: Final = 10.0
+FULL_DISK_GB: Final = 1.0
+LOW_MEMORY_GB: Final = 2.0
+"""A session with two encoders and a policy of a few MB holds about 1 GB; less than this left, and
+pictures may be lost where something else grows [GB]."""
+LEAST_MEMORY_GB: Final = 0.5
+RENDER_TIMEOUT_S: Final = 30.0
+
+_RENDER: Final = "import mujoco; c = mujoco.GLContext(16, 16); c.make_current(); c.free()"
+
+
+def check_machine(journal: Path, codec: str) -> list[CheckResult]:
+    """Return what the machine itself offers.
+
+    Args:
+        journal: folder that takes would be written to; need not exist.
+        codec: the encoder that recording uses, such as `h264`.
+    """
+    return [
+        check_python(),
+        check_lerobot(),
+        check_real_time(),
+        *check_governor(),
+        check_disk(journal),
+        check_encoder(codec),
+        check_rendering(),
+    ]
+
+
+def check_python() -> CheckResult:
+    """Return whether this Python is new enough."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    new = sys.version_info >= PYTHON
+    fix = "" if new else "gaploop needs Python 3.12 or newer: make setup PYTHON=/path/to/python3.12"
+    level = Level.OK if new else Level.FAIL
+    return CheckResult(AREA, level, found, fix, {"version": found}, "Python")
+
+
+def check_lerobot() -> CheckResult:
+    """Return whether the LeRobot installed here is one that gaploop is tried with."""
+    try:
+        found = version("lerobot")
+    except PackageNotFoundError:
+        return CheckResult(AREA, Level.FAIL, "not installed", "Run: make setup", subject="LeRobot")
+    low, high = LEROBOT
+    oldest, here, untried = (
+        tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+        for text in (low, found, high)
+    )
+    fits = oldest <= here < untried
+    fix = "" if fits else f'Run: pip install "lerobot>={low},<{high}"'
+    level = Level.OK if fits else Level.FAIL
+    return CheckResult(AREA, level, found, fix, {"version": found}, "LeRobot")
+
+
+def check_real_time() -> CheckResult:
+    """Return whether the control loop may have real-time scheduling, and how to grant it."""
+    rights, name = realtime_rights(), "real-time rights"
+    if rights.granted:
+        return CheckResult(AREA, Level.OK, "granted", data={"granted": True}, subject=name)
+    found, _, fix = rights.hint.partition(": ")
+    return CheckResult(AREA, Level.WARN, found, fix or rights.hint, {"granted": False}, name)
+
+
+def check_governor(root: Path = Path("/")) -> list[CheckResult]:
+    """Return how the processor's clock is governed; nothing where the system doesn't say."""
+    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
+    names = sorted({file.read_text().strip() for file in files})
+    if not names:
+        return []
+    level, fix = Level.OK, ""
+    if names != ["performance"]:
+        level = Level.WARN
+        fix = "A clock that idles makes turns late: sudo cpupower frequency-set -g performance"
+    return [CheckResult(AREA, level, ", ".join(names), fix, {"governors": names}, "CPU governor")]
+
+
+def check_memory(root: Path = Path("/")) -> CheckResult:
+    """Return whether memory is left for a session, with the policy loaded.
+
+    Args:
+        root: where `/proc` is looked for.
+    """
+    try:
+        lines = (root / "proc" / "meminfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    pairs = (line.partition(":") for line in lines)
+    kib = {name: int(rest.split()[0]) for name, _, rest in pairs if rest.split()}
+    if "MemAvailable" not in kib:
+        return CheckResult("memory", Level.WARN, "this system doesn't say what is left")
+    free_gb, whole_gb = (kib[key] * 1024 / 1e9 for key in ("MemAvailable", "MemTotal"))
+    found = f"{free_gb:.1f} of {whole_gb:.1f} GB left with the policy loaded"
+    data = {"free_gb": free_gb, "total_gb": whole_gb}
+    if free_gb >= LOW_MEMORY_GB:
+        return CheckResult("memory", Level.OK, found, data=data)
+    level = Level.WARN if free_gb >= LEAST_MEMORY_GB else Level.FAIL
+    return CheckResult("memory", level, found, "End other programs.", data)
+
+
+def check_disk(journal: Path) -> CheckResult:
+    """Return how much can be recorded to where `journal` lies, which need not exist."""
+    folder, name = journal.absolute(), "journal disk"
+    while not folder.exists():
+        folder = folder.parent
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    minutes = free_gb * 1e3 / JOURNAL_MB_PER_MIN
+    found = f"{free_gb:.0f} GB free in {folder}: about {minutes / 60:.0f} h of takes"
+    data = {"free_gb": free_gb, "folder": str(folder)}
+    if not os.access(folder, os.W_OK):
+        fix = f"Choose another with --journal=DIR, or: sudo chown $USER {folder}"
+        return CheckResult(AREA, Level.FAIL, f"{folder} can't be written", fix, data, name)
+    if free_gb >= LOW_DISK_GB:
+        return CheckResult(AREA, Level.OK, found, data=data, subject=name)
+    level = Level.WARN if free_gb > FULL_DISK_GB else Level.FAIL
+    fix = "Make room, or name another folder with --journal=DIR."
+    return CheckResult(AREA, level, found, fix, data, name)
+
+
+def check_encoder(codec: str) -> CheckResult:
+    """Return whether pictures can be encoded as recording does it."""
+    import av
+    from av.codec import Codec
+
+    name = "video encoder"
+    try:
+        encoder = Codec(codec, "w").name
+    except (av.error.FFmpegError, ValueError):
+        fix = "Recording pictures needs it: pip install --force-reinstall av"
+        return CheckResult(AREA, Level.FAIL, f"no encoder for {codec}", fix, subject=name)
+    data = {"encoder": encoder}
+    return CheckResult(AREA, Level.OK, f"{codec} by {encoder}", data=data, subject=name)
+
+
+def check_rendering() -> CheckResult:
+    """Return whether MuJoCo can draw here (for the embedded cell and the emulator's cameras)."""
+    chosen = os.environ.get("MUJOCO_GL", "")
+    run = [sys.executable, "-c", _RENDER]
+    try:
+        done = subprocess.run(run, capture_output=True, text=True, timeout=RENDER_TIMEOUT_S)
+        works = done.returncode == 0
+    except subprocess.TimeoutExpired:
+        works = False
+    data = {"mujoco_gl": chosen}
+    if works:
+        found = f"MUJOCO_GL={chosen}" if chosen else "MuJoCo's own choice"
+        return CheckResult(AREA, Level.OK, found, data=data, subject="rendering")
+    fix = (
+        "Only simulated pictures need it: export MUJOCO_GL=egl and "
+        "apt-get install libegl1 libgl1-mesa-dri, or MUJOCO_GL=osmesa"
+    )
+    found = f"MUJOCO_GL='{chosen}' fails"
+    return CheckResult(AREA, Level.WARN, found, fix, data, "rendering")

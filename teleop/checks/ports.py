@@ -1,0 +1,139 @@
+"""Serial ports: which there are, who may open them, who holds them, what slows them down."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gaploop.teleop.checks.result import CheckResult, Level
+from gaploop.teleop.servos.port import permission_fix, port_holder
+
+AREA: Final = "serial port"
+
+ADAPTERS: Final[dict[tuple[int, int], str]] = {
+    (0x1A86, 0x55D3): "WCH CH343 (Waveshare / Feetech bus servo adapter)",
+    (0x1A86, 0x7523): "WCH CH340",
+    (0x1A86, 0x7522): "WCH CH340",
+    (0x0403, 0x6014): "FTDI FT232H (ROBOTIS U2D2)",
+    (0x0403, 0x6001): "FTDI FT232R",
+    (0x10C4, 0xEA60): "Silicon Labs CP210x",
+    (0x2F5D, 0x2202): "ROBOTIS OpenRB-150",
+    (0xFFF1, 0xFF48): "ROBOTIS OpenCM 9.04",
+}
+"""USB vendor and product id of adapters that servo buses hang on (the makers' USB ids)."""
+
+SLOW_LATENCY_MS: Final = 1
+"""An FTDI adapter hands its bytes over after this long [ms]; Linux sets 16 unless told."""
+
+type Access = Callable[[str, int], bool]
+
+
+@dataclass(frozen=True)
+class FoundPort:
+    """One serial port.
+
+    Attributes:
+        path: what to open, such as `/dev/ttyACM0`.
+        stable: its name that survives re-plugging, such as `/dev/serial/by-id/…`, or empty.
+        adapter: what it is, in words.
+        is_servo_adapter: servo buses hang on such adapters, so it may be scanned.
+    """
+
+    path: str
+    stable: str = ""
+    adapter: str = ""
+    is_servo_adapter: bool = False
+
+
+def find_ports() -> list[FoundPort]:
+    """Return the USB serial ports of this machine."""
+    from serial.tools import list_ports
+
+    names = {os.path.realpath(p): str(p) for p in Path("/dev/serial/by-id").glob("*")}
+    ports = []
+    for info in sorted(list_ports.comports(), key=lambda port: port.device):
+        if info.vid is None:
+            continue  # a port of the mainboard: no servo bus hangs there
+        known = ADAPTERS.get((info.vid, info.pid), "")
+        adapter = known or f"{info.description} ({info.vid:04x}:{info.pid:04x})"
+        ports.append(FoundPort(info.device, names.get(info.device, ""), adapter, bool(known)))
+    return ports
+
+
+def no_port() -> CheckResult:
+    """Return what is said where no serial port is found."""
+    fix = "Plug in the arm's adapter and its power supply, or name a port: --port=./follower"
+    return CheckResult(AREA, Level.WARN, "no USB serial port at this machine", fix, subject="none")
+
+
+def check_port(
+    port: FoundPort, root: Path = Path("/"), access: Access = os.access
+) -> list[CheckResult]:
+    """Return what stands in the way of using a port; it isn't opened.
+
+    Args:
+        port: the port.
+        root: where `/proc` and `/sys` are looked for.
+        access: says whether the user may open a file, as `os.access`.
+    """
+    trouble = _trouble(port.path, access)
+    if trouble is not None:
+        return [CheckResult(AREA, Level.FAIL, *trouble, subject=port.path)]
+    held = port_holder(port.path, root)
+    if held is not None:
+        pid, program = held
+        found, fix = f"held by {program} (process {pid})", f"Stop that program, or: kill {pid}"
+        data = {"holder_pid": pid, "holder": program}
+        return [CheckResult(AREA, Level.FAIL, found, fix, data, port.path)]
+    real = Path(os.path.realpath(port.path))
+    found = " ".join(filter(None, (port.adapter, port.stable))) or str(real)
+    data = {"stable": port.stable, "adapter": port.adapter}
+    results = [CheckResult(AREA, Level.OK, found, data=data, subject=port.path)]
+    timer = root / "sys/bus/usb-serial/devices" / real.name / "latency_timer"
+    try:
+        wait_ms = int(timer.read_text())
+    except (OSError, ValueError):
+        return results
+    level, found, fix = Level.OK, f"latency timer {wait_ms} ms", ""
+    if wait_ms > SLOW_LATENCY_MS:
+        level, fix = Level.WARN, f"echo 1 | sudo tee {timer}"
+        found += ": every reply waits that long, 200 Hz can't be reached"
+    waits = CheckResult(AREA, level, found, fix, {"latency_timer_ms": wait_ms}, real.name)
+    return [*results, waits]
+
+
+def _trouble(port: str, access: Access) -> tuple[str, str] | None:
+    """Return why a port can't be opened and how to fix it, or None where it can."""
+    path = Path(port)
+    try:
+        mode = path.stat()
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return "its folder can't be read", f"sudo chmod a+rx {path.parent}"
+        there = ", ".join(p.stable or p.path for p in find_ports()) or "none"
+        found = "dangling link" if path.is_symlink() else "not found"
+        return found, f"Plug it in, or choose one that is there: {there}"
+    if not stat.S_ISCHR(mode.st_mode):
+        return "not a serial port", "Name a serial port, such as /dev/ttyACM0."
+    if not access(port, os.R_OK | os.W_OK):
+        return "no permission", permission_fix(port, mode.st_gid)
+    return None
+
+
+def check_modem_manager(root: Path = Path("/")) -> list[CheckResult]:
+    """Return a warning where ModemManager runs: it talks to every new serial port for seconds."""
+    for comm in (root / "proc").glob("[0-9]*/comm"):
+        try:
+            name = comm.read_text().strip()
+        except OSError:
+            continue
+        if name == "ModemManager":
+            found = "running: it talks to a bus for seconds after it is plugged in"
+            fix = "sudo systemctl disable --now ModemManager"
+            return [CheckResult(AREA, Level.WARN, found, fix, subject=name)]
+    return []

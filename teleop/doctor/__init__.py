@@ -1,1 +1,0 @@
-"""What is connected to this machine and ready for teleoperation; everything here only looks."""

@@ -1,0 +1,566 @@
+"""DYNAMIXEL X servos: their control table, what its registers do, what they answer on a bus.
+
+Those of Koch's arms and OpenMANIPULATOR-X/OMX. Addresses, initial values and ranges: ROBOTIS
+e-Manual, pages XL330-M288-T, XL330-M077-T and XL430-W250-T, "Control Table of EEPROM Area" and "of
+RAM Area". Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gaploop.teleop.emulator.chain import Chain
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.servo import (
+    ControlTable,
+    EmulatedRegister,
+    EmulatedServo,
+    Mount,
+    approach,
+)
+from gaploop.teleop.servos import dynamixel
+from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
+from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
+from gaploop.teleop.servos.registers import MODELS
+
+BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
+"""Bits per second for each value of Baud_Rate."""
+
+RAM: Final = 64
+"""First address that may be written with torque on, and that a reboot forgets."""
+
+FIRMWARE: Final = 52  # a version that has fast sync read (it came with 45 on the X series)
+_GAIN: Final = 16_383
+_EXTENDED: Final = 1_048_575
+_PROFILE: Final = 32_767
+
+
+@functools.cache
+def dynamixel_table(model: str) -> ControlTable:
+    """Return the control table of `model`, one of xl330-m077, xl330-m288 and xl430-w250."""
+    small = model.startswith("xl330")
+    volts = (70, 35, 31, 70) if small else (140, 60, 60, 140)
+    speed = {"xl330-m077": (1620, 2047), "xl330-m288": (445, 2047), "xl430-w250": (265, 1023)}
+    gains = (1_600, 180, 0, 400) if small else (1_000, 100, 4_000, 640)
+    who = (
+        ("Model_Number", 0, 2, MODELS[model].number),
+        ("Model_Information", 2, 4, 0),
+        ("Firmware_Version", 6, 1, FIRMWARE),
+    )
+    # Name, address, size, initial, least and greatest value.
+    eeprom = [
+        ("ID", 7, 1, 1, 0, 252),
+        ("Baud_Rate", 8, 1, 1, 0, 6 if small else 7),
+        ("Return_Delay_Time", 9, 1, 250, 0, 254),
+        ("Drive_Mode", 10, 1, 0, 0, 13),
+        ("Operating_Mode", 11, 1, 3, 0, 16),
+        ("Secondary_ID", 12, 1, 255, 0, 255),
+        ("Protocol_Type", 13, 1, 2, 2 if small else 1, 22 if small else 2),
+        ("Homing_Offset", 20, 4, 0, -1_044_479, 1_044_479),
+        ("Moving_Threshold", 24, 4, 10, 0, 1_023),
+        ("Temperature_Limit", 31, 1, 70 if small else 72, 0, 100),
+        ("Max_Voltage_Limit", 32, 2, volts[0], volts[2], volts[3]),
+        ("Min_Voltage_Limit", 34, 2, volts[1], volts[2], volts[3]),
+        ("PWM_Limit", 36, 2, 885, 0, 885),
+        *([("Current_Limit", 38, 2, 1_750, 0, 1_750)] if small else []),
+        ("Velocity_Limit", 44, 4, speed[model][0], 0, speed[model][1]),
+        ("Max_Position_Limit", 48, 4, 4_095, 0, 4_095),
+        ("Min_Position_Limit", 52, 4, 0, 0, 4_095),
+        ("Startup_Configuration", 60, 1, 0, 0, 3),
+        *([("PWM_Slope", 62, 1, 140, 1, 255)] if small else []),
+        ("Shutdown", 63, 1, 53 if small else 52, 0, 255),
+    ]
+    ram = [
+        ("Torque_Enable", 64, 1, 0, 0, 1),
+        ("LED", 65, 1, 0, 0, 1),
+        ("Status_Return_Level", 68, 1, 2, 0, 2),
+        ("Velocity_I_Gain", 76, 2, gains[0], 0, _GAIN),
+        ("Velocity_P_Gain", 78, 2, gains[1], 0, _GAIN),
+        ("Position_D_Gain", 80, 2, gains[2], 0, _GAIN),
+        ("Position_I_Gain", 82, 2, 0, 0, _GAIN),
+        ("Position_P_Gain", 84, 2, gains[3], 0, _GAIN),
+        ("Feedforward_2nd_Gain", 88, 2, 0, 0, _GAIN),
+        ("Feedforward_1st_Gain", 90, 2, 0, 0, _GAIN),
+        ("Bus_Watchdog", 98, 1, 0, 0, 127),
+        ("Goal_PWM", 100, 2, 885, -885, 885),
+        *([("Goal_Current", 102, 2, 1_750, -1_750, 1_750)] if small else []),
+        ("Goal_Velocity", 104, 4, 0, -2_047, 2_047),
+        ("Profile_Acceleration", 108, 4, 0, 0, _PROFILE),
+        ("Profile_Velocity", 112, 4, 0, 0, _PROFILE),
+        ("Goal_Position", 116, 4, 0, -_EXTENDED, _EXTENDED),
+    ]
+    measured = (  # name, address, size, two's complement
+        ("Registered_Instruction", 69, 1, False),
+        ("Hardware_Error_Status", 70, 1, False),
+        ("Realtime_Tick", 120, 2, False),
+        ("Moving", 122, 1, False),
+        ("Moving_Status", 123, 1, False),
+        ("Present_PWM", 124, 2, True),
+        ("Present_Current" if small else "Present_Load", 126, 2, True),
+        ("Present_Velocity", 128, 4, True),
+        ("Present_Position", 132, 4, True),
+        ("Velocity_Trajectory", 136, 4, True),
+        ("Position_Trajectory", 140, 4, True),
+        ("Present_Input_Voltage", 144, 2, False),
+        ("Present_Temperature", 146, 1, False),
+        ("Backup_Ready", 147, 1, False),
+    )
+    registers = [
+        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
+        *(EmulatedRegister(*row, kept=True, signed=row[4] < 0) for row in eeprom),
+        *(EmulatedRegister(*row, signed=row[4] < 0) for row in ram),
+        *(
+            EmulatedRegister(name, address, size, writable=False, signed=signed)
+            for name, address, size, signed in measured
+        ),
+    ]
+    # XL330: 20 pairs of indirect registers. XL430: 56 pairs in two blocks.
+    blocks = ((1, 20, 168, 208),) if small else ((1, 28, 168, 224), (29, 28, 578, 634))
+    size = 228 if small else 662
+    for first, count, addresses, data in blocks:
+        for n in range(count):
+            name, target = f"Indirect_Address_{first + n}", data + n
+            registers += [
+                EmulatedRegister(name, addresses + 2 * n, 2, target, RAM, size - 1),
+                EmulatedRegister(f"Indirect_Data_{first + n}", target, 1, 0, 0, 255),
+            ]
+    return ControlTable(tuple(sorted(registers, key=lambda one: one.address)), size)
+
+
+# --- one servo ---------------------------------------------------------------------------------
+
+# e-Manual, "Specifications" of each model: stall torque and current, no load speed.
+MOTORS: Final = {
+    "xl330-m077": MotorSpec(0.215, 1.47, 383 * math.tau / 60, 5.0, 0.0004, 0.008, 0.1),
+    "xl330-m288": MotorSpec(0.52, 1.47, 103 * math.tau / 60, 5.0, 0.002, 0.02, 0.1),
+    "xl430-w250": MotorSpec(
+        1.4, 1.3, 57 * math.tau / 60, 11.1, 0.006, 0.04, 0.1, current_sensor=False
+    ),
+}
+"""Inertia and friction are assumed: they give the settling times that Koch's users see."""
+
+VELOCITY_TICKS_S: Final = 0.229 / 60 * 4096  # one unit of velocity registers
+ACCELERATION_TICKS_S2: Final = 214.577 / 3600 * 4096
+_PWM: Final = 885
+_PRESENT: Final = 120
+_GOAL: Final = 116
+_FAR: Final = 1_048_575
+_WATCHDOG_S: Final = 0.02
+_OVERLOAD_S: Final = 2.0  # assumed: the e-Manual gives no figure for "persistent"
+_OVERLOAD: Final = 0.9
+
+VOLTAGE, HEAT, ENCODER, SHOCK, OVERLOAD = 0x01, 0x04, 0x08, 0x10, 0x20
+"""Bits of Hardware_Error_Status and Shutdown."""
+
+
+class OperatingMode:
+    """Values of Operating_Mode."""
+
+    CURRENT, VELOCITY, POSITION, EXTENDED, CURRENT_POSITION, PWM = 0, 1, 3, 4, 5, 16
+
+
+class DynamixelServo(EmulatedServo):
+    """An XL330 or XL430."""
+
+    BAUD_RATES = BAUD_RATES
+    ID, BAUD = 7, 8
+
+    def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
+        self.shut_off = False
+        self.tripped_watchdog = False
+        self.heard_s = self.now_s = 0.0
+        super().__init__(model, dynamixel_table(model), mount, joint)
+
+    @property
+    def torque(self) -> bool:
+        """Whether the motor holds or moves the joint, as of the last instruction."""
+        return self.powered and bool(self.memory.bytes[RAM]) and not self.shut_off
+
+    # --- registers -------------------------------------------------------------------------
+
+    def read(self, address: int, length: int) -> tuple[int, bytes]:
+        """Return the error number and the bytes; gaps between registers read as 0."""
+        if not length:
+            return ErrorCode.DATA_LENGTH, b""
+        if address + length > self.memory.table.size:
+            return ErrorCode.ACCESS, b""
+        if address < 168:
+            if address + length > _PRESENT - 51:  # 69, 70 and 98 change by themselves too
+                self.refresh()
+            return ErrorCode.NONE, bytes(self.memory.bytes[address : address + length])
+        self.refresh()
+        places = range(address, address + length)
+        return ErrorCode.NONE, bytes(self.memory.bytes[self._direct(place)] for place in places)
+
+    def _direct(self, address: int) -> int:
+        """Return where a byte is kept: at another address where it is an indirect one."""
+        owner = self.memory.table.by_byte[address]
+        if owner is None or not owner.name.startswith("Indirect_Data"):
+            return address
+        target = self.memory["Indirect_Address_" + owner.name.rsplit("_", 1)[1]]
+        pointed = self.memory.table.by_byte[target]
+        points_on = pointed is not None and pointed.name.startswith("Indirect_Data")
+        return address if points_on else target
+
+    def write(self, address: int, data: bytes) -> int:
+        """Write bytes; return the error number. Nothing is written where one is not 0."""
+        if address == _GOAL and len(data) == 4 and self._quick_goal(data):
+            return ErrorCode.NONE
+        if address + len(data) > self.memory.table.size or not data:
+            return ErrorCode.ACCESS if data else ErrorCode.DATA_LENGTH
+        places = {self._direct(address + n): byte for n, byte in enumerate(data)}
+        changes: dict[str, int] = {}
+        for register in dict.fromkeys(self.memory.table.by_byte[place] for place in sorted(places)):
+            if register is None or not register.writable:
+                return ErrorCode.ACCESS
+            if any(a not in places for a in range(register.address, register.end)):
+                return ErrorCode.DATA_LENGTH
+            raw = bytes(places[a] for a in range(register.address, register.end))
+            value = int.from_bytes(raw, "little", signed=register.signed)
+            error = self._refusal(register, value)
+            if error:
+                return error
+            changes[register.name] = value
+        for name, value in changes.items():
+            self._apply(self.memory.table.by_name[name], value)
+        self.configure()
+        return ErrorCode.NONE
+
+    def _quick_goal(self, data: bytes) -> bool:
+        """Take a goal position that nothing speaks against: it is written every few ms."""
+        goal = int.from_bytes(data, "little", signed=True)
+        low, high = self._range
+        if self.tripped_watchdog or not low <= goal <= high:
+            return False
+        self.memory.bytes[_GOAL : _GOAL + 4] = data
+        self.goal = float(goal)
+        return True
+
+    def _refusal(self, register: EmulatedRegister, value: int) -> int:
+        """Return the error number of writing `value`."""
+        if register.address < RAM and self.memory["Torque_Enable"]:
+            return ErrorCode.ACCESS
+        if register.bounded and not register.low <= value <= register.high:
+            return ErrorCode.DATA_RANGE
+        name = register.name
+        if name == "Torque_Enable" and value and self.shut_off:
+            return ErrorCode.RESULT_FAIL  # a shut-down servo wants a reboot first
+        if name.startswith("Goal_") and self.tripped_watchdog:
+            return ErrorCode.DATA_RANGE
+        if name == "Goal_Position" and self.mode == OperatingMode.POSITION:
+            low, high = self.memory["Min_Position_Limit"], self.memory["Max_Position_Limit"]
+            return ErrorCode.NONE if low <= value <= high else ErrorCode.DATA_LIMIT
+        limit = {
+            "Goal_PWM": "PWM_Limit",
+            "Goal_Current": "Current_Limit",
+            "Goal_Velocity": "Velocity_Limit",
+            "Profile_Velocity": "",
+        }.get(name)
+        return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
+
+    def _apply(self, register: EmulatedRegister, value: int) -> None:
+        name, memory = register.name, self.memory
+        was = memory[name]
+        memory.store(register, value)
+        if register.kept:
+            memory.keep(register)
+        if name == "Torque_Enable" and value and not was:
+            self.hold_here()
+        elif name == "Operating_Mode":
+            self._reset_goals(value)
+        elif name == "Drive_Mode":
+            self.configure()
+            self.count_turns()
+        elif name == "Bus_Watchdog":
+            self.tripped_watchdog = False
+        elif name == "Goal_Position":
+            self.goal = float(value)
+
+    def _reset_goals(self, mode: int) -> None:
+        """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""
+        memory = self.memory
+        for name in ("Position_D_Gain", "Position_I_Gain", "Position_P_Gain"):
+            register = memory.table.by_name[name]
+            memory.store(register, register.initial)
+        memory["Goal_PWM"] = memory["PWM_Limit"]
+        memory["Goal_Velocity"] = memory["Velocity_Limit"] if mode != OperatingMode.VELOCITY else 0
+        if "Goal_Current" in memory.table.by_name:
+            memory["Goal_Current"] = memory["Current_Limit"] if mode != OperatingMode.CURRENT else 0
+        if mode == OperatingMode.POSITION:
+            self.count_turns()
+
+    def configure(self) -> None:
+        """Take over what was written to the memory."""
+        memory = self.memory
+        self.mode = memory["Operating_Mode"]
+        self.offset = memory["Homing_Offset"]
+        self.reverse = bool(memory["Drive_Mode"] & 1)
+        limits = (memory["Min_Position_Limit"], memory["Max_Position_Limit"])
+        self._range = limits if self.mode == OperatingMode.POSITION else (-_FAR, _FAR)
+        self._watchdog_s = memory["Bus_Watchdog"] * _WATCHDOG_S
+        scale = 4096 / math.tau / 128 / _PWM
+        self.joint.gain = memory["Position_P_Gain"] * scale
+        self.joint.damping = memory["Position_D_Gain"] / 16 * 0.001 * 4096 / math.tau / _PWM
+        self._pwm = min(memory["PWM_Limit"], abs(memory["Goal_PWM"])) / _PWM
+        self._top_speed = memory["Profile_Velocity"] * VELOCITY_TICKS_S or math.inf
+        self._rate = memory["Profile_Acceleration"] * ACCELERATION_TICKS_S2 or math.inf
+        has_current = "Goal_Current" in memory.table.by_name
+        self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
+
+    # --- motion ----------------------------------------------------------------------------
+
+    def shown_ticks(self) -> float:
+        """Present position with offset, direction and turns as the registers ask [ticks]."""
+        ticks = -self.encoder_ticks() if self.reverse else self.encoder_ticks()
+        return ticks - 4096 * self.turns + self.offset
+
+    def control(self, dt: float) -> None:
+        """Move the set point by `dt` [s] and set the joint's drive."""
+        joint = self.joint
+        if not self.powered or not self.memory.bytes[RAM] or self.shut_off:
+            joint.drive = Drive.LIMP
+            return
+        joint.duty_limit = self._pwm
+        silent_s = self.now_s - self.heard_s
+        if self._watchdog_s and silent_s > self._watchdog_s and not self.tripped_watchdog:
+            self.tripped_watchdog = True  # stop here and refuse goals until it is cleared
+            self.hold_here()
+            self.memory["Goal_Velocity"] = 0
+        mode = self.mode
+        if mode in (OperatingMode.POSITION, OperatingMode.EXTENDED, OperatingMode.CURRENT_POSITION):
+            self.setpoint, self.setpoint_speed = approach(
+                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
+            )
+            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
+            if mode == OperatingMode.CURRENT_POSITION:
+                share = abs(self._goal_current_a) / joint.motor.stall_a
+                emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
+                joint.duty_limit = min(self._pwm, share + emf)
+        elif mode == OperatingMode.VELOCITY:
+            speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
+            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
+        else:
+            share = self.memory["Goal_PWM"] / _PWM
+            if mode == OperatingMode.CURRENT:
+                emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
+                share = self._goal_current_a / joint.motor.stall_a + emf
+            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+
+    def protect(self, dt: float) -> None:
+        """Check limits `dt` [s] after the last check; shut off where one is passed."""
+        memory, joint = self.memory, self.joint
+        tenths = round(joint.voltage_v * 10)
+        alarm = self.alarm_bits
+        if not memory["Min_Voltage_Limit"] <= tenths <= memory["Max_Voltage_Limit"]:
+            alarm |= VOLTAGE
+        if self.temperature_c > memory["Temperature_Limit"]:
+            alarm |= HEAT
+        stuck = abs(self.load) > _OVERLOAD and abs(joint.v_rad_s) < 0.1
+        self._strained_s = self._strained_s + dt if stuck and self.torque else 0.0
+        if self._strained_s > _OVERLOAD_S:
+            alarm |= OVERLOAD
+        self.alarm_bits = alarm
+        if alarm & memory["Shutdown"] and not self.shut_off:
+            self.shut_off = True
+            memory["Torque_Enable"] = 0
+            joint.drive = Drive.LIMP
+
+    def power_up(self) -> None:
+        """Begin as after switching on or a reboot."""
+        self.shut_off = self.tripped_watchdog = False
+        self.heard_s = self.now_s
+        super().power_up()
+        self._reset_goals(self.mode)
+        if self.memory["Startup_Configuration"] & 1:
+            self.memory["Torque_Enable"] = 1
+        self.configure()
+
+    def clear_turns(self) -> bool:
+        """Take the present position back into one turn; return whether it stood still."""
+        if abs(self.joint.v_rad_s) > 0.05:
+            return False
+        self.count_turns()
+        self.hold_here()
+        return True
+
+    def refresh(self) -> None:
+        """Write what is measured into the memory."""
+        joint, memory = self.joint, self.memory
+        sign = self.shown_direction()
+        if joint.motor.current_sensor and self.forced_load is None:
+            strain = round(joint.current_a * 1000 * sign)
+        else:
+            per_unit = joint.motor.stall_a if joint.motor.current_sensor else 1.0
+            strain = round(self.load * per_unit * 1000 * sign * self.mount.direction)
+        unit = TICKS_PER_RAD / VELOCITY_TICKS_S
+        speed = round(joint.v_rad_s * unit * sign)
+        still = abs(speed) <= memory["Moving_Threshold"]
+        arrived = abs(self.shown_ticks() - self.goal) < 20
+        struct.pack_into(
+            "<HBBhhiiiiHB",
+            memory.bytes,
+            _PRESENT,
+            int(self.now_s * 1000) % 32768,
+            not still,
+            int(arrived) | (0 if self.setpoint == self.goal else 2),
+            round(joint.duty * _PWM * sign),
+            max(-32768, min(32767, strain)),
+            speed,
+            round(self.shown_ticks()),
+            round(self.setpoint_speed / VELOCITY_TICKS_S),
+            round(self.setpoint),
+            round(joint.voltage_v * 10),
+            round(self.temperature_c),
+        )
+        memory.bytes[69] = self.registered is not None
+        memory.bytes[70] = self.alarm_bits
+        if self.tripped_watchdog:
+            memory.bytes[98] = 0xFF
+
+
+# --- servos on one bus -------------------------------------------------------------------------
+
+
+class DynamixelChain(Chain[DynamixelServo]):
+    """XL330 and XL430 servos, Protocol 2.0."""
+
+    def __init__(
+        self, servos: Sequence[DynamixelServo], mechanics: Mechanics, now_s: float = 0.0
+    ) -> None:
+        super().__init__(servos, mechanics, dynamixel.Parser(), now_s)
+
+    def advance(self, now_s: float) -> None:
+        """Let the servos move until `now_s` [s]."""
+        for servo in self.servos:
+            servo.now_s = now_s
+        super().advance(now_s)
+
+    def _broken(self) -> list[bytes]:
+        ids, self._parser.corrupt_ids[:] = list(self._parser.corrupt_ids), []
+        return [dynamixel.status(i, ErrorCode.CRC) for i in ids if i in self._by_id]
+
+    def _answer(self, frame: Frame) -> list[bytes]:
+        for servo in self._each(BROADCAST_ID):
+            servo.heard_s = self.now_s
+        params = frame.params
+        try:
+            code = Instruction(frame.code)
+        except ValueError:
+            if frame.id == BROADCAST_ID or frame.id not in self._by_id:
+                return []
+            error = ErrorCode.INSTRUCTION
+            replies = [self._status(s, error, b"", frame.id) for s in self._by_id[frame.id]]
+            return [self._collide(replies)]
+        match code:
+            case Instruction.SYNC_READ:
+                return self._in_turn((i, _word(params, 0), _word(params, 2)) for i in params[4:])
+            case Instruction.BULK_READ:
+                starts = range(0, len(params) - 4, 5)
+                return self._in_turn(
+                    (params[n], _word(params, n + 1), _word(params, n + 3)) for n in starts
+                )
+            case Instruction.FAST_SYNC_READ:
+                return self._fast(_word(params, 0), _word(params, 2), params[4:])
+            case Instruction.SYNC_WRITE:
+                self._sync_write(_word(params, 0), _word(params, 2), params[4:])
+            case Instruction.BULK_WRITE:
+                n = 0
+                while n + 5 <= len(params):
+                    size = _word(params, n + 3)
+                    data = params[n + 5 : n + 5 + size]
+                    if len(data) == size:
+                        for servo in self._by_id.get(params[n], ()):
+                            servo.write(_word(params, n + 1), data)
+                    n += 5 + size
+            case Instruction.STATUS:
+                pass  # another servo's answer, or an echo
+            case _:
+                return self._single(frame, code)
+        return []
+
+    def _single(self, frame: Frame, code: Instruction) -> list[bytes]:
+        """One servo is spoken to, or all with a broadcast."""
+        answers: dict[int, list[bytes]] = {}
+        for servo in self._each(frame.id):
+            level = servo.memory["Status_Return_Level"]
+            before = servo.id
+            error, data = _carry_out(servo, code, frame.params)
+            if frame.id == BROADCAST_ID and code is not Instruction.PING:
+                continue
+            asks = (Instruction.PING, Instruction.READ)
+            if level == 2 or code is asks[0] or (level == 1 and code in asks):
+                answers.setdefault(before, []).append(self._status(servo, error, data, before))
+        if code is Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
+            for servo in self._each(BROADCAST_ID):
+                if servo.memory.bytes[12] == frame.id != servo.id:
+                    _carry_out(servo, code, frame.params)  # its secondary id: it says nothing
+        return [self._collide(some) for some in answers.values()]
+
+    def _status(self, servo: DynamixelServo, error: int, data: bytes, identity: int) -> bytes:
+        return dynamixel.status(identity, error | (ALERT if servo.alarm_bits else 0), data)
+
+    def _in_turn(self, spans: Iterable[tuple[int, int, int]]) -> list[bytes]:
+        """Read (id, address, size). Each waits for the one before: after a silent one none answers.
+
+        Source: ROBOTIS in DynamixelSDK issue 364.
+        """
+        answers: list[bytes] = []
+        for identity, address, size in spans:
+            some = self._by_id.get(identity)
+            if not some:
+                break
+            replies = [self._status(s, *s.read(address, size), identity) for s in some]
+            answers.append(self._collide(replies))
+        return answers
+
+    def _fast(self, address: int, size: int, ids: bytes) -> list[bytes]:
+        blocks: list[Reply] = []
+        for identity in ids:
+            some = self._by_id.get(identity)
+            if not some or size > some[0].memory.table.size:
+                break
+            error, data = some[0].read(address, size)
+            alert = ALERT if some[0].alarm_bits else 0
+            blocks.append(Reply(identity, error | alert, data.ljust(size, b"\0")))
+        return [dynamixel.fast_status(blocks, len(ids))] if blocks else []
+
+
+def _word(params: bytes, place: int) -> int:
+    return int.from_bytes(params[place : place + 2], "little")
+
+
+def _carry_out(servo: DynamixelServo, code: Instruction, params: bytes) -> tuple[int, bytes]:
+    """Do what one instruction asks of one servo; return error number and data."""
+    error, data = ErrorCode.NONE, b""
+    match code:
+        case Instruction.PING:
+            data = bytes(servo.memory.bytes[0:2] + servo.memory.bytes[6:7])
+        case Instruction.READ if len(params) == 4:
+            return servo.read(_word(params, 0), _word(params, 2))
+        case Instruction.WRITE if len(params) >= 3:
+            return servo.write(_word(params, 0), params[2:]), b""
+        case Instruction.REG_WRITE if len(params) >= 3:
+            servo.registered = (_word(params, 0), params[2:])
+        case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
+            error = ErrorCode.DATA_LENGTH
+        case Instruction.ACTION if servo.registered is not None:
+            registered, servo.registered = servo.registered, None
+            return servo.write(*registered), b""
+        case Instruction.REBOOT:
+            servo.power_up()
+        case Instruction.FACTORY_RESET:
+            spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
+            if spared is None:
+                error = ErrorCode.DATA_RANGE
+            else:
+                servo.forget(spared)
+        case Instruction.CLEAR:
+            if params != b"\x01\x44\x58\x4c\x22" or not servo.clear_turns():
+                error = ErrorCode.RESULT_FAIL
+        case _:
+            error = ErrorCode.INSTRUCTION
+    return error, data

@@ -1,0 +1,419 @@
+"""Feetech STS servos: their memory table, what its registers do, and what they answer on a bus.
+
+Addresses, initial values and ranges: Feetech, "STS series memory table" (SMS & STS), and LeRobot's
+motors/feetech/tables.py, whose names are used. Where a factory value isn't in the table, it is
+what LeRobot's users read from a 12 V STS3215. Packets: Feetech, "Communication Protocol User
+Manual".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from gaploop.teleop.emulator.chain import Chain
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.servo import (
+    ControlTable,
+    EmulatedRegister,
+    EmulatedServo,
+    Mount,
+    approach,
+)
+from gaploop.teleop.servos import feetech
+from gaploop.teleop.servos.feetech import Instruction
+from gaploop.teleop.servos.frames import BROADCAST_ID, Frame
+from gaploop.teleop.servos.registers import MODELS
+
+BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
+"""Bits per second for each value of Baud_Rate."""
+
+SRAM: Final = 40
+"""First address that is never kept without power."""
+
+FIRMWARE: Final = (3, 10)
+
+_EPROM: Final = (
+    ("ID", 5, 1, 1, 0, 253),
+    ("Baud_Rate", 6, 1, 0, 0, 7),
+    ("Return_Delay_Time", 7, 1, 250, 0, 254),
+    ("Response_Status_Level", 8, 1, 1, 0, 1),
+    ("Min_Position_Limit", 9, 2, 0, 0, 4_095),
+    ("Max_Position_Limit", 11, 2, 4_095, 0, 4_095),
+    ("Max_Temperature_Limit", 13, 1, 70, 0, 100),
+    ("Max_Voltage_Limit", 14, 1, 140, 0, 254),
+    ("Min_Voltage_Limit", 15, 1, 40, 0, 254),
+    ("Max_Torque_Limit", 16, 2, 1_000, 0, 1_000),
+    ("Phase", 18, 1, 12, 0, 254),
+    ("Unloading_Condition", 19, 1, 44, 0, 254),
+    ("LED_Alarm_Condition", 20, 1, 47, 0, 254),
+    ("P_Coefficient", 21, 1, 32, 0, 254),
+    ("D_Coefficient", 22, 1, 32, 0, 254),
+    ("I_Coefficient", 23, 1, 0, 0, 254),
+    ("Minimum_Startup_Force", 24, 2, 16, 0, 1_000),
+    ("CW_Dead_Zone", 26, 1, 1, 0, 32),
+    ("CCW_Dead_Zone", 27, 1, 1, 0, 32),
+    ("Protection_Current", 28, 2, 500, 0, 2_047),
+    ("Angular_Resolution", 30, 1, 1, 1, 128),
+    ("Homing_Offset", 31, 2, 0, 0, 4_095),
+    ("Operating_Mode", 33, 1, 0, 0, 3),
+    ("Protective_Torque", 34, 1, 20, 0, 254),
+    ("Protection_Time", 35, 1, 200, 0, 254),
+    ("Overload_Torque", 36, 1, 80, 0, 254),
+    ("Velocity_closed_loop_P_proportional_coefficient", 37, 1, 10, 0, 254),
+    ("Over_Current_Protection_Time", 38, 1, 200, 0, 254),
+    ("Velocity_closed_loop_I_integral_coefficient", 39, 1, 10, 0, 254),
+)
+"""Name, address, size, initial, least and greatest value of what is kept without power."""
+_SRAM: Final = (
+    ("Torque_Enable", 40, 1, 0, 0, 128),
+    ("Acceleration", 41, 1, 0, 0, 254),
+    ("Goal_Position", 42, 2, 0, 0, -1),
+    ("Goal_Time", 44, 2, 0, 0, -1),
+    ("Goal_Velocity", 46, 2, 0, 0, -1),
+    ("Torque_Limit", 48, 2, 1_000, 0, 1_000),
+    ("Lock", 55, 1, 1, 0, 1),
+)
+"""The same of what isn't; a range of 0 to -1 is none."""
+_FEEDBACK: Final = (
+    ("Present_Position", 56, 2),
+    ("Present_Velocity", 58, 2),
+    ("Present_Load", 60, 2),
+    ("Present_Voltage", 62, 1),
+    ("Present_Temperature", 63, 1),
+    ("Async_Write_Flag", 64, 1),
+    ("Status", 65, 1),
+    ("Moving", 66, 1),
+    ("Present_Current", 69, 2),
+    ("Goal_Position_2", 71, 2),
+)
+"""Name, address and size of what is only read."""
+_FACTORY: Final = (
+    ("Moving_Velocity_Threshold", 80, 3),
+    ("DTs", 81, 1),
+    ("Velocity_Unit_factor", 82, 1),
+    ("Hts", 83, 0),
+    ("Maximum_Velocity_Limit", 84, 100),
+    ("Maximum_Acceleration", 85, 100),
+    ("Acceleration_Multiplier", 86, 4),
+)
+"""Name, address and initial value."""
+
+
+@functools.cache
+def feetech_table(model: str) -> ControlTable:
+    """Return the memory table of `model`, sts3215 or sts3250."""
+    who = (
+        ("Firmware_Major_Version", 0, 1, FIRMWARE[0]),
+        ("Firmware_Minor_Version", 1, 1, FIRMWARE[1]),
+        ("Endianness", 2, 1, 0),
+        ("Model_Number", 3, 2, MODELS[model].number),
+    )
+    registers = [
+        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
+        *(EmulatedRegister(*row, kept=True) for row in _EPROM),
+        *(EmulatedRegister(*row) for row in _SRAM),
+        *(EmulatedRegister(*row, writable=False) for row in _FEEDBACK),
+        *(EmulatedRegister(name, at, 1, value, 0, 254, kept=True) for name, at, value in _FACTORY),
+    ]
+    return ControlTable(tuple(registers), 87)
+
+
+# --- one servo ---------------------------------------------------------------------------------
+
+# Feetech's sheets: C018, 12 V, 30 kg cm, 2.7 A, 45 rev/min; STS3250, 12 V, 50 kg cm, 75 rev/min.
+MOTORS: Final = {
+    "sts3215": MotorSpec(2.94, 2.7, 45 * math.tau / 60, 12.0, 0.028, 0.052, 0.035),
+    "sts3250": MotorSpec(4.9, 4.0, 75 * math.tau / 60, 12.0, 0.03, 0.06, 0.035),
+}
+"""Inertia and friction of the STS3215: TheRobotStudio's SO-101 MJCF, class sts3215."""
+
+# 1.04 N m bend an STS3215 with its factory P of 32 by 25 ticks (SO-ARM100, issue 134).
+_DUTY_PER_RAD_PER_P: Final = 1.04 / 2.94 / (25 / TICKS_PER_RAD) / 32
+_DUTY_S_PER_RAD_PER_D: Final = 0.0075  # assumed: settles without ringing at the factory's P and D
+_PRESENT: Final = 56
+_GOAL: Final = 42
+CURRENT_STEP_A: Final = 0.0065
+
+VOLTAGE, ENCODER, HEAT, CURRENT, OVERLOAD = 0x01, 0x02, 0x04, 0x08, 0x20
+"""Bits of Status, of Unloading_Condition, and of the error byte of every reply."""
+
+CALIBRATE_MIDDLE: Final = 128
+
+
+def sign_magnitude(value: int, sign_bit: int) -> int:
+    """Encode a number with its sign in bit `sign_bit`, cut to what fits."""
+    magnitude = min(abs(value), (1 << sign_bit) - 1)
+    return magnitude | (value < 0) << sign_bit
+
+
+def from_sign_magnitude(raw: int, sign_bit: int) -> int:
+    """Decode what `sign_magnitude` encodes."""
+    magnitude = raw & (1 << sign_bit) - 1
+    return -magnitude if raw >> sign_bit & 1 else magnitude
+
+
+class FeetechServo(EmulatedServo):
+    """An STS3215 or STS3250."""
+
+    BAUD_RATES = BAUD_RATES
+    ID, BAUD = 5, 6
+
+    def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
+        self.limited = False
+        """Overloaded: the torque is down to Protective_Torque until a new command."""
+        self._over_current_s = 0.0
+        super().__init__(model, feetech_table(model), mount, joint)
+
+    @property
+    def torque(self) -> bool:
+        """Whether the motor holds or moves the joint, as of the last instruction."""
+        return self.powered and self.memory.bytes[SRAM] in (1, 2)
+
+    # --- registers -------------------------------------------------------------------------
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return the bytes; what is beyond the table reads as 0."""
+        if address + length > _PRESENT:
+            self.refresh()
+        return bytes(self.memory.bytes[address : address + length]).ljust(length, b"\0")
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write bytes; read-only ones stay, and what is out of range is cut to it."""
+        memory = self.memory
+        if address == _GOAL and len(data) == 2:  # written every few ms
+            memory.bytes[_GOAL : _GOAL + 2] = data
+            self._new_goal(from_sign_magnitude(data[0] | data[1] << 8, 15))
+            return
+        end = min(address + len(data), memory.table.size)
+        if address >= end:
+            return
+        image = bytearray(memory.bytes)
+        image[address:end] = data[: end - address]
+        for register in memory.table.spanned(address, end - address):
+            if register is None or not register.writable:
+                continue
+            value = int.from_bytes(image[register.address : register.end], "little")
+            if register.bounded:
+                value = max(register.low, min(register.high, value))
+            self._apply(register.name, value)
+            if register.kept and not memory["Lock"]:
+                memory.keep(register)
+        self.configure()
+
+    def _apply(self, name: str, value: int) -> None:
+        memory = self.memory
+        if name == "Torque_Enable":
+            if value == CALIBRATE_MIDDLE:
+                self._calibrate_middle()
+                return
+            if value == 1 and memory["Torque_Enable"] != 1:
+                self.hold_here()
+            self.limited = False
+        memory[name] = value
+        if name == "Max_Torque_Limit":
+            memory["Torque_Limit"] = value
+        elif name == "Goal_Position":
+            self._new_goal(from_sign_magnitude(value, 15))
+
+    def _new_goal(self, ticks: int) -> None:
+        """Feetech's own examples move a servo without writing 40: a goal switches torque on."""
+        memory = self.memory
+        if memory.bytes[SRAM] != 1:
+            self.hold_here()
+            memory["Goal_Position"] = sign_magnitude(ticks, 15)
+            memory["Torque_Enable"] = 1
+        if self.limited and (ticks - self.shown_ticks()) * self.joint.duty <= 0:
+            self.limited = False  # backing off ends the protection
+        if self.mode == 3:
+            self.goal = self.setpoint + ticks
+            return
+        low, high = self._range
+        self.goal = float(ticks if low == high == 0 else max(low, min(high, ticks)))
+
+    def _calibrate_middle(self) -> None:
+        """Torque_Enable 128: what is read here becomes 2048, and is kept."""
+        memory = self.memory
+        offset = round(self.encoder_ticks()) % 4096 - 2048
+        register = memory.table.by_name["Homing_Offset"]
+        memory.store(register, sign_magnitude(offset, 11))
+        memory.keep(register)
+        self.configure()
+        self.hold_here()
+
+    def configure(self) -> None:
+        """Take over what was written to the memory."""
+        memory = self.memory
+        self.mode = memory["Operating_Mode"]
+        self.offset = from_sign_magnitude(memory["Homing_Offset"], 11)
+        self.reverse = bool(memory["Phase"] & 0x80)
+        self.multi_turn = bool(memory["Phase"] & 0x10)
+        self.joint.gain = memory["P_Coefficient"] * _DUTY_PER_RAD_PER_P
+        self.joint.damping = memory["D_Coefficient"] * _DUTY_S_PER_RAD_PER_D
+        self._limit = memory["Torque_Limit"] / 1000
+        self._range = (memory["Min_Position_Limit"], memory["Max_Position_Limit"])
+        fastest = memory["Maximum_Velocity_Limit"] * 50.0
+        asked = abs(from_sign_magnitude(memory["Goal_Velocity"], 15))
+        self._top_speed = min(fastest, asked or fastest)
+        ceiling = memory["Maximum_Acceleration"] or 254
+        self._rate = min(memory["Acceleration"] or 254, ceiling) * 100.0
+
+    # --- motion ----------------------------------------------------------------------------
+
+    def shown_ticks(self) -> float:
+        """Present position with offset, direction and turns as the registers ask [ticks]."""
+        ticks = self.encoder_ticks()
+        ticks = (-ticks if self.reverse else ticks) - self.offset
+        if self.multi_turn:
+            return ticks - 4096 * self.turns
+        shown = ticks % 4096
+        return 0.0 if shown >= 4095.5 else shown
+
+    def hold_here(self) -> None:
+        """Make the present position the goal."""
+        super().hold_here()
+        self.memory["Goal_Position"] = sign_magnitude(round(self.goal), 15)
+
+    def control(self, dt: float) -> None:
+        """Move the set point by `dt` [s] and set the joint's drive."""
+        joint, enable = self.joint, self.memory.bytes[SRAM]
+        if not self.powered or not enable:
+            joint.drive = Drive.LIMP
+            return
+        if enable == 2:
+            joint.drive = Drive.DAMP
+            return
+        limit = self.memory["Protective_Torque"] / 100 if self.limited else 1.0
+        joint.duty_limit = min(self._limit, limit)
+        if self.mode in (0, 3):
+            self.setpoint, self.setpoint_speed = approach(
+                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
+            )
+            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
+        elif self.mode == 1:
+            speed = from_sign_magnitude(self.memory["Goal_Velocity"], 15) / TICKS_PER_RAD
+            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
+        else:
+            share = from_sign_magnitude(self.memory["Goal_Time"], 10) / 1000
+            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+
+    def protect(self, dt: float) -> None:
+        """Check limits `dt` [s] after the last check; shut off where one is passed."""
+        memory, joint = self.memory, self.joint
+        status = 0
+        if not memory["Min_Voltage_Limit"] <= joint.voltage_v * 10 <= memory["Max_Voltage_Limit"]:
+            status |= VOLTAGE
+        if self.temperature_c > memory["Max_Temperature_Limit"]:
+            status |= HEAT
+        over = abs(self.load) * 100 > memory["Overload_Torque"] and self.torque
+        self._strained_s = self._strained_s + dt if over and abs(joint.v_rad_s) < 0.2 else 0.0
+        if self._strained_s > memory["Protection_Time"] / 100:
+            self.limited = True
+        current_a = abs(self.load) * joint.motor.stall_a if self.forced_load else joint.current_a
+        over = abs(current_a) > memory["Protection_Current"] * CURRENT_STEP_A
+        self._over_current_s = self._over_current_s + dt if over else 0.0
+        if self._over_current_s > memory["Over_Current_Protection_Time"] / 100:
+            status |= CURRENT
+        if self.limited:
+            status |= OVERLOAD
+        self.alarm_bits = status
+        if status & ~OVERLOAD & memory["Unloading_Condition"]:
+            memory["Torque_Enable"] = 0
+
+    def power_up(self) -> None:
+        """Begin as after switching on: Torque_Limit is Max_Torque_Limit, the lock is on."""
+        self.limited = False
+        self._over_current_s = 0.0
+        super().power_up()
+        self.memory["Torque_Limit"] = self.memory["Max_Torque_Limit"]
+        self.configure()
+
+    def refresh(self) -> None:
+        """Write what is measured into the memory."""
+        joint, memory = self.joint, self.memory
+        sign = self.shown_direction()
+        load = round(self.load * 1000 * sign * self.mount.direction)
+        current_a = joint.current_a * sign
+        if self.forced_load is not None:
+            current_a = self.load * joint.motor.stall_a
+        moving = abs(joint.v_rad_s) > 0.02 and joint.drive is not Drive.LIMP
+        struct.pack_into(
+            "<HHHBBBBBxxHH",
+            memory.bytes,
+            _PRESENT,
+            sign_magnitude(round(self.shown_ticks()), 15),
+            sign_magnitude(round(joint.v_rad_s * TICKS_PER_RAD * sign), 15),
+            sign_magnitude(load, 10),
+            max(0, min(255, round(joint.voltage_v * 10))),
+            max(0, min(255, round(self.temperature_c))),
+            self.registered is not None,
+            self.alarm_bits,
+            moving or self.setpoint != self.goal,
+            sign_magnitude(round(current_a / CURRENT_STEP_A), 15),
+            sign_magnitude(round(self.goal), 15),
+        )
+
+
+# --- servos on one bus -------------------------------------------------------------------------
+
+
+class FeetechChain(Chain[FeetechServo]):
+    """STS servos."""
+
+    def __init__(
+        self, servos: Sequence[FeetechServo], mechanics: Mechanics, now_s: float = 0.0
+    ) -> None:
+        super().__init__(servos, mechanics, feetech.Parser(), now_s)
+
+    def _answer(self, frame: Frame) -> list[bytes]:
+        code, params = frame.code, frame.params
+        if code == Instruction.SYNC_READ:
+            asked = [(i, self._by_id[i]) for i in params[2:] if i in self._by_id]
+            return [
+                self._collide(
+                    [feetech.status(i, s.alarm_bits, s.read(params[0], params[1])) for s in some]
+                )
+                for i, some in asked
+            ]
+        if code == Instruction.SYNC_WRITE:
+            if len(params) >= 2:
+                self._sync_write(params[0], params[1], params[2:])
+            return []
+        answers: dict[int, list[bytes]] = {}
+        for servo in self._each(frame.id):
+            before, level = servo.id, servo.memory["Response_Status_Level"]
+            data = _carry_out(servo, code, params)
+            asks = code in (Instruction.PING, Instruction.READ)
+            spoken_to = frame.id != BROADCAST_ID or code == Instruction.PING
+            if data is not None and spoken_to and (asks or level):
+                answer = feetech.status(before, servo.alarm_bits, data)
+                answers.setdefault(before, []).append(answer)
+        return [self._collide(some) for some in answers.values()]
+
+
+def _carry_out(servo: FeetechServo, code: int, params: bytes) -> bytes | None:
+    """Do what one instruction asks of one servo; return its data, or None to stay silent."""
+    if code == Instruction.READ:
+        return servo.read(params[0], params[1]) if len(params) == 2 else None
+    if code == Instruction.PING:
+        return b""
+    if code == Instruction.WRITE and params:
+        servo.write(params[0], params[1:])
+        return b""
+    if code == Instruction.REG_WRITE and params:
+        servo.registered = (params[0], params[1:])
+        return b""
+    if code == Instruction.ACTION:
+        if servo.registered is not None:
+            registered, servo.registered = servo.registered, None
+            servo.write(*registered)
+        return b""
+    if code == Instruction.RESET:
+        servo.forget(["ID"])
+        return b""
+    if code == Instruction.REBOOT:
+        servo.power_up()
+    return None

@@ -1,0 +1,303 @@
+"""A session with an operator at the keys: trips are cleared, lost cables found again."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaploop.collect.devices import ArmDevices, Arms
+from gaploop.collect.operator.commands import HELD_S
+from gaploop.collect.operator.keys import Keys
+from gaploop.collect.operator.teleop_view import ProgramMode, TeleopScreen, render
+from gaploop.collect.teleoperation import TeleopEnd, TeleopSession
+from gaploop.core.station import SafetyLimits, Station
+from gaploop.core.types import SafetyReason
+from gaploop.scripts import _arms
+from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
+from gaploop.teleop.loop import Rates
+
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
+HZ = 100.0
+PATIENT = SafetyLimits(stale_leader_s=1.0)
+"""A loop that gets no processor for a while is no leader that is gone."""
+STATION = Station(name="bench", safety=PATIENT)
+PATIENCE_S = 120.0
+
+
+class Operator(Keys):
+    """Presses keys when the view shows what they wait for; gives up after a while.
+
+    Args:
+        script: what must be seen, as (mode, words), and the key pressed then. A key may be a
+            function, for what is done elsewhere.
+    """
+
+    def __init__(self, *script: tuple[ProgramMode, str, str | Callable[[], None]]) -> None:
+        super().__init__(None)
+        self.script = list(script)
+        self.seen: list[TeleopScreen] = []
+        self._until_s = time.monotonic() + PATIENCE_S
+
+    @property
+    def works(self) -> bool:
+        return True
+
+    def show(self, picture: TeleopScreen) -> None:
+        render(picture)  # whatever is shown can be drawn
+        self.seen.append(picture)
+
+    def presses(self, timeout_s: float) -> list[str]:
+        time.sleep(min(timeout_s, 0.02))
+        if not self.script:
+            return []
+        mode, words, key = self.script[0]
+        now = self.seen[-1]
+        text = f"{now.lost} {now.note}"
+        if time.monotonic() > self._until_s:
+            raise AssertionError(f"never saw {mode} '{words}', but {now.mode} '{text}'")
+        limp = mode is not ProgramMode.TRIPPED or not now.torque
+        if now.mode is not mode or words not in text or not limp or not now.figures.turns:
+            return []
+        self.script.pop(0)
+        if callable(key):
+            key()
+            return []
+        if key == "c":
+            time.sleep(HELD_S)  # a person lets go of it
+        return [key]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[], Arms]]]:
+    """A follower, a leader, and what connects to them."""
+    RobotConfig, TeleoperatorConfig = _registries()
+    with ExitStack() as stack:
+        buses = []
+        for role in ("follower", "leader"):
+            plan = arm_plan("so101", role).calibrated()
+            (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
+            link = tmp_path / role
+            bus = EmulatedBus.start(plan=plan, hand="still", link=link)
+            buses.append(stack.enter_context(bus))
+        shared: dict[str, Any] = {"calibration_dir": tmp_path}
+        follower = RobotConfig.get_choice_class("so101_follower")(
+            port=str(tmp_path / "follower"), id="follower", **shared
+        )
+        leader = TeleoperatorConfig.get_choice_class("so101_leader")(
+            port=str(tmp_path / "leader"), id="leader", **shared
+        )
+
+        def connect() -> Arms:
+            return _arms.connect(follower, leader, STATION)
+
+        yield buses[0], buses[1], connect
+
+
+def _registries() -> tuple[Any, Any]:
+    from gaploop.scripts._devices import registries
+
+    return registries()
+
+
+def drive(connect: Callable[[], Arms], operator: Operator, max_s: float = math.inf) -> TeleopEnd:
+    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=max_s)
+    return TeleopSession(devices, operator, operator.show, []).run()
+
+
+def limp(bus: EmulatedBus) -> bool:
+    with bus.lock:
+        return not any(servo.torque for servo in bus.all_servos)
+
+
+def test_q_leaves_with_torque_off(rig: Any) -> None:
+    follower, _, connect = rig
+    ended = drive(connect, Operator((ProgramMode.RUNNING, "", "q")))
+    assert (ended.why, ended.trip, ended.signal) == ("quit", "", 0)
+    assert limp(follower)
+
+
+def test_the_emergency_stop_is_cleared_by_c_pressed_twice(rig: Any) -> None:
+    follower, _, connect = rig
+    was_limp: list[bool] = []
+    operator = Operator(
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", lambda: was_limp.append(limp(follower))),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", lambda: was_limp.append(limp(follower))),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert was_limp == [True, False]
+    assert [trip.reason for trip in ended.figures.trips] == [SafetyReason.ESTOP]
+    assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 0)
+    assert limp(follower)
+
+
+def test_one_press_of_c_clears_nothing(rig: Any) -> None:
+    _, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "h"),
+        (ProgramMode.TRIPPED, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert "emergency stop" in ended.trip
+    assert all(picture.mode is not ProgramMode.READY for picture in operator.seen)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> None:
+    follower, leader, connect = rig
+    faults = (leader if role == "leader" else follower).faults
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, role, faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 1)
+    assert limp(follower)
+
+
+def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
+        (ProgramMode.LOST, "elbow_flex", follower.faults.clear),
+        (ProgramMode.READY, "", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert ended.figures.trips[0].reason & SafetyReason.LOST_SERVO
+    assert ended.reconnected == 1
+    assert limp(follower)
+
+
+def test_a_hot_servo_is_shown_until_the_operator_goes_on(rig: Any) -> None:
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("overheat", id=3, value=68.0))),
+        (ProgramMode.TRIPPED, "", follower.faults.clear),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    (trip,) = ended.figures.trips
+    assert trip.reason & SafetyReason.OVER_TEMPERATURE
+    assert trip.joints == ("elbow_flex",)
+    assert ended.why == "quit"
+
+
+def test_an_arm_that_cannot_get_back_into_its_box_says_so(rig: Any) -> None:
+    """Left limp, an emulated arm fell back over its base; it then stood still without a word."""
+    follower, _, connect = rig
+    follower.hand.set_mode("none")
+    start_rad = [servo.joint.q_rad for servo in follower.all_servos]
+
+    def has_fallen() -> bool:
+        with follower.lock:
+            joints = [servo.joint for servo in follower.all_servos]
+            fell = max(abs(j.q_rad - q) for j, q in zip(joints, start_rad, strict=True)) > 0.5
+            return fell and all(abs(joint.v_rad_s) < 0.01 for joint in joints)
+
+    until_s = time.monotonic() + PATIENCE_S
+    while not has_fallen():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    operator = Operator((ProgramMode.RUNNING, "workspace box is in the way", "q"))
+    assert drive(connect, operator).why == "quit"
+
+
+def test_the_time_of_driving_is_kept_over_trips(rig: Any) -> None:
+    _, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "c"),
+    )
+    ended = drive(connect, operator, max_s=0.5)
+    assert ended.why == "time"
+    assert ended.figures.duration_s <= 0.6 + ended.figures.lateness.max_s
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_what_is_lost_without_an_operator_ends_it_and_is_told(role: str, rig: Any) -> None:
+    """A pulled cable ended the program with exit code 2 and neither the trip nor a summary, and a
+    leader's with "Switch the arm's power off", though torque was off.
+    """
+    follower, leader, connect = rig
+    seen: list[TeleopScreen] = []
+
+    def show(picture: TeleopScreen) -> None:
+        seen.append(picture)
+        if len(seen) == 3:
+            (follower if role == "follower" else leader).faults.add(Fault("unplug"))
+
+    devices = ArmDevices(connect, STATION, Rates(HZ, HZ), max_s=math.inf)
+    ended = TeleopSession(devices, Keys(None), show, []).run()
+    assert ended.why == "trip"
+    assert "stopped answering" in ended.trip
+    assert "press" not in ended.trip  # there is nothing to press
+    assert role in ended.failed
+    assert ("Switch the arm's power off" in ended.failed) is (role == "follower")
+    assert role == "follower" or limp(follower)
+
+
+def test_a_space_while_a_lost_device_is_looked_for_takes_the_first_press_back(rig: Any) -> None:
+    """Only c and q were looked at there: a space between two presses of c let the arm go on."""
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, "follower", follower.faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "space"),
+        (ProgramMode.READY, "", "c"),
+        (ProgramMode.READY, "Press it again", "q"),
+    )
+    ended = drive(connect, operator)
+    assert (ended.why, ended.reconnected) == ("quit", 0)
+    assert limp(follower)
+
+
+def test_clearing_while_the_arm_still_holds_says_when_it_can_be_cleared(rig: Any) -> None:
+    """A station that holds for seconds after a trip: c was ignored for as long, without a word."""
+    _, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", "space"),
+        (ProgramMode.TRIPPED, "", "c"),
+        (ProgramMode.TRIPPED, "Press it again", "q"),
+    )
+    station = Station(name="bench", safety=replace(PATIENT, torque_off_s=1.5))
+    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
+    assert TeleopSession(devices, operator, operator.show, []).run().why == "quit"
+    held = [p.note for p in operator.seen if p.mode is ProgramMode.TRIPPED and p.torque]
+    assert any("goes limp" in note for note in held)
+
+
+def test_a_leaver_isnt_kept_by_what_doesnt_answer(rig: Any) -> None:
+    """After q the torque of a servo without power couldn't be confirmed: it was waited for."""
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("vanish", id=3))),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    station = Station(name="bench", safety=replace(PATIENT, lost_servo_s=60.0))
+    devices = ArmDevices(connect, station, Rates(HZ, HZ), max_s=math.inf)
+    ended = TeleopSession(devices, operator, operator.show, []).run()
+    assert ended.why == "quit"
+    assert "elbow_flex" in ended.failed

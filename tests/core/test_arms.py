@@ -1,0 +1,102 @@
+"""An arm is one file: what is written there is all that the others need."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import serial
+
+from gaploop.core import arms
+from gaploop.core.arms import ARM_MODELS, ARMS, CELL_ARMS, DEFAULT, model_of
+from gaploop.core.kinematics import ArmModel
+from gaploop.teleop.emulator import EmulatedBus, arm_plan
+from gaploop.teleop.servos import feetech
+from gaploop.teleop.servos.ranges import turns_freely
+
+MODEL = """
+<mujoco><compiler angle='radian' autolimits='true'/><worldbody><body name='upper'>
+<geom type='capsule' size='.01' fromto='0 0 0 .2 0 0'/>
+<joint name='shoulder' axis='0 0 1' range='-1 1'/><body name='fore' pos='.2 0 0'>
+<geom type='capsule' size='.01' fromto='0 0 0 .1 0 0'/>
+<joint name='gripper' axis='0 0 1' range='0 1.5'/><site name='tcp' pos='.1 0 0'/>
+</body></body></worldbody></mujoco>
+"""
+MODULE = """
+from gaploop.core.arm import Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
+
+CHAIN = ServoChain("feetech", ("sts3215", "sts3215"), (0.1, 0.0), first_id=4)
+ARM = Arm(
+    name="dinky",
+    robot_types=("dinky_follower",),
+    kinematics=ArmSpec(
+        says="Dinky",
+        model=ModelFile("dinky_models", "mjcf/dinky.xml", "pip install dinky-models"),
+        points=(GuardedPoint("elbow", "fore"),),
+        workspace_m=((0.0, 0.4), (-0.3, 0.3), (-0.1, 0.1)),
+        gripper_percent_rad=(0.0, 1.5),
+    ),
+    stall_current_a=2.5,
+    full_turn=frozenset({"shoulder"}),
+    emulated={"follower": CHAIN, "leader": CHAIN},
+)
+"""
+
+
+@pytest.fixture
+def dinky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts one file among those of the arms, and takes it away again."""
+    (tmp_path / "arms").mkdir()
+    (tmp_path / "arms" / "dinky.py").write_text(MODULE)
+    model = tmp_path / "dinky_models" / "mjcf" / "dinky.xml"
+    model.parent.mkdir(parents=True)
+    (tmp_path / "dinky_models" / "__init__.py").touch()
+    model.write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(arms, "__path__", [*arms.__path__, str(tmp_path / "arms")])
+    monkeypatch.setitem(ARMS, "dinky", arms.find_arms()["dinky"])
+    return model
+
+
+def test_a_new_file_is_an_arm_with_kinematics(dinky: Path) -> None:
+    assert ARM_MODELS["dinky"].mjcf == dinky
+    assert model_of("dinky_follower") == model_of("dinky") == "dinky"
+    assert ArmModel.load("dinky").joint_names == ("shoulder", "gripper")
+    assert turns_freely("dinky_follower", "shoulder")
+    assert not turns_freely("dinky_follower", "gripper")
+    assert "dinky" not in CELL_ARMS
+
+
+@pytest.mark.usefixtures("dinky")
+def test_a_new_file_is_an_arm_that_is_emulated_and_driven() -> None:
+    plan = arm_plan("dinky").calibrated()
+    assert [(s.name, s.id) for s in plan.servos] == [("shoulder", 4), ("gripper", 5)]
+    with (
+        EmulatedBus.start(plan=plan, hand="none") as bus,
+        serial.Serial(bus.port, 1_000_000, timeout=2) as port,
+    ):
+        goal = bus.servos[4].position_ticks + 300
+        port.write(feetech.sync_write(42, 2, bytes((4,)) + goal.to_bytes(2, "little")))
+        end_s = time.monotonic() + 120
+        while abs(bus.servos[4].position_ticks - goal) > 5 and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert abs(bus.servos[4].position_ticks - goal) <= 5
+
+
+def test_the_default_arm_comes_first_and_names_are_unique() -> None:
+    assert next(iter(ARMS)) == next(iter(ARM_MODELS)) == next(iter(CELL_ARMS)) == DEFAULT
+    types = [t for arm in ARMS.values() for t in arm.robot_types]
+    assert len(set(types)) == len(types)
+
+
+@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.emulated])
+def test_servos_and_joints_of_an_emulated_arm_fit_together(name: str) -> None:
+    joints = ArmModel.load(name).joint_names
+    assert ARMS[name].emulated.keys() == {"follower", "leader"}
+    for chain in ARMS[name].emulated.values():
+        for values in (chain.models, chain.gravity_nm, chain.zero_ticks[: len(joints)]):
+            assert len(values) == len(joints)
+        assert chain.inverted <= set(joints)
+        assert np.all(np.array(chain.gravity_nm) >= 0.0)

@@ -1,0 +1,70 @@
+"""What is drawn: nothing is smoothed away, nothing is made up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.vocabulary import Outcome
+from gaploop.datasets.labels.store import LabelStore
+from gaploop.failure_analysis.review.signals import MOST_POINTS, curves, options
+from gaploop.failure_analysis.review.takes import TakeSource
+
+RATE_HZ = 500.0
+
+
+@pytest.fixture
+def take(store: LabelStore) -> Take:
+    return TakeSource(store).take(store.episodes[0])
+
+
+def test_a_take_is_drawn_with_its_phases_and_marks(take: Take) -> None:
+    found = curves(take)
+    titles = [strip.title.split(",")[0] for strip in found.strips]
+    assert titles == ["off command", "gripper", "fastest joint", "current", "late"]
+    phases = [span for span in found.spans if span.kind == "phase"]
+    assert [p.says for p in phases][:2] == ["approach", "grasp"]
+    assert phases[0].start_s == 0.0
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(phases))
+    marks = {(s.kind, s.says): (s.start_s, s.end_s) for s in found.spans if s.kind != "phase"}
+    assert marks["intervention", "a person drives"] == pytest.approx((1.2, 1.48))
+    assert marks["safety", "velocity"] == pytest.approx((0.6, 0.68))
+
+
+def test_the_chart_is_plain_json(take: Take) -> None:
+    found = options(curves(take))
+    json.dumps(found, allow_nan=False)
+    assert len(found["grid"]) == len(found["xAxis"]) == len(found["yAxis"])
+
+
+def test_one_sample_that_sticks_out_of_many_is_drawn() -> None:
+    """A current spike lasts a sample; a curve thinned by taking every n-th would lose it."""
+    current = np.full(20_000, 0.2)
+    current[12_345] = 3.0
+    current[15_000:15_010] = np.nan
+    columns = {"follower.pan.current_a": current}
+    record = Telemetry(np.arange(20_000) / RATE_HZ, columns)
+    bare = Take(TakeInfo("take"), Outcome.FAILURE, Frames.empty(), record)
+    line = curves(bare).strips[0].lines[0]
+    assert len(line.values) <= MOST_POINTS + 2
+    assert np.nanmax(line.values) == 3.0
+    assert line.t_s[np.nanargmax(line.values)] == 12_345 / RATE_HZ
+    assert np.all(np.diff(line.t_s) > 0)
+
+
+def test_a_take_without_any_channel_is_drawn_empty() -> None:
+    bare = Take(TakeInfo("take"), Outcome.FAILURE, Frames.empty(), Telemetry(np.empty(0), {}))
+    found = curves(bare)
+    assert (found.strips, found.spans) == ((), ())
+    json.dumps(options(found))
+
+
+def test_frames_alone_are_drawn(take: Take) -> None:
+    found = curves(replace(take, telemetry=Telemetry(np.empty(0), {})))
+    assert "gripper" in [strip.title for strip in found.strips]

@@ -1,0 +1,204 @@
+"""Attempts on a station that go wrong: hung commands, Ctrl-C, checks that make no sense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.suite import SuiteTask
+from gaploop.finetune.gate import station_attempts
+from gaploop.finetune.gate.folder import SIDES, attempts, outcomes
+from gaploop.finetune.gate.station_attempts import (
+    CheckError,
+    StageEvidence,
+    StationAttempts,
+    check_of,
+)
+
+LIMIT_S = 1.0
+TASK = SuiteTask("reach", timeout_s=0.25)
+FIRST = next(attempts(1, "hardware", 1))
+
+
+def made(
+    path: Path, task: SuiteTask, command: str, answer: str, start_s: float
+) -> tuple[StationAttempts, list[str], Path]:
+    """Return attempts whose operator always says the same, what was asked, and the log."""
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    for name in ("gate", *SIDES):
+        (path / name).mkdir()
+    policies = {side: path / side for side in SIDES}
+    station = StationAttempts(path / "gate", policies, [task], command, ask, start_s)
+    return station, asked, path / "gate" / "attempts" / "hardware_00000" / "log.txt"
+
+
+class Begun(subprocess.Popen[bytes]):
+    """A program whose time is over as soon as it has begun, however busy the machine is."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout != LIMIT_S:
+            return super().wait(timeout)
+        assert isinstance(self.args, list)
+        while not Path(self.args[-1]).exists():
+            assert self.poll() is None
+            time.sleep(0.01)
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+
+def test_a_command_that_never_ends_is_stopped_gently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hung rollout held the gate, and the robot, for ever. It is asked to stop, not killed."""
+    monkeypatch.setattr(station_attempts.subprocess, "Popen", Begun)
+    program = "trap 'echo torque off; exit 0' INT; touch $0; while :; do sleep 0.05; done"
+    command = f'bash -c "{program}" {tmp_path / "up"}'
+    station, asked, log = made(tmp_path, TASK, command, "n", LIMIT_S - TASK.timeout_s)
+    assert not station("hardware", FIRST).success
+    assert "didn't end within 1 s and was stopped" in asked[-1]
+    assert "torque off" in log.read_text()
+
+
+RUN = """
+from pathlib import Path
+from gaploop.core.suite import SuiteTask
+from gaploop.finetune.gate.folder import SIDES, attempts
+from gaploop.finetune.gate.station_attempts import StationAttempts
+policies = dict.fromkeys(SIDES, Path("baseline"))
+program = "trap 'sleep 0.6; echo torque off; exit 0' INT; touch {out}/up; sleep 20 & wait"
+command = 'bash -c "' + program + '"'
+station = StationAttempts(Path("gate"), policies, [SuiteTask("t")], command, lambda _q: "y")
+station("hardware", next(attempts(1, "hardware", 1)))
+"""
+
+
+def test_ctrl_c_lets_the_command_let_go_of_the_robot(tmp_path: Path) -> None:
+    """subprocess.run kills its program a quarter of a second after Ctrl-C, torque on or not."""
+    for name in ("gate", *SIDES):
+        (tmp_path / name).mkdir()
+    gate = subprocess.Popen(
+        [sys.executable, "-c", RUN], cwd=tmp_path, start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    out = tmp_path / "gate" / "attempts" / "hardware_00000"
+    while not (out / "up").exists() and gate.poll() is None:
+        time.sleep(0.05)
+    os.killpg(gate.pid, signal.SIGINT)  # as a terminal does: to everybody
+    gate.wait()
+    assert "torque off" in (out / "log.txt").read_text()
+
+
+def test_a_try_that_did_not_count_leaves_nothing_to_judge(tmp_path: Path) -> None:
+    """What a check found in the folder could be of the try before; how many there were is kept."""
+    for name in ("gate", *SIDES):
+        (tmp_path / name).mkdir()
+    answers = iter(["", "again", "", "again", "", "y"])
+    station = StationAttempts(
+        tmp_path / "gate", {side: tmp_path / side for side in SIDES}, [TASK],
+        "cp -n /dev/null {out}/take", lambda _question: next(answers),
+    )  # fmt: skip
+    assert station("hardware", FIRST).repeats == 2
+    held = sorted(path.name for path in (tmp_path / "gate" / "attempts").iterdir())
+    assert held == ["hardware_00000", "hardware_00000_2", "hardware_00000_3"]
+
+
+def test_an_answer_can_be_taken_back_at_the_next_question(tmp_path: Path) -> None:
+    """Three hundred answers by hand: a slip of the finger stood for ever, and counted."""
+    for name in ("gate", *SIDES):
+        (tmp_path / name).mkdir()
+    answers = iter(["undo", "", "y", "undo", "again", "n", "", "undo", "safety", "y"])
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    policies = {side: tmp_path / side for side in SIDES}
+    station = StationAttempts(tmp_path / "gate", policies, [TASK], "", ask)
+    turns = [turn for turn, _ in zip(attempts(1, "hardware", 1), range(2), strict=False)]
+    done = [(turn, station("hardware", turn)) for turn in turns]
+    assert "no attempt before" in asked[1]
+    assert asked[4] == "Attempt 1, did it succeed? y, n, safety:"
+    assert asked[6].startswith("Attempt 1: it failed. Attempt 2, reach.")
+    assert [tried.before for _, tried in done] == ["", "safety"]
+    found, sides = outcomes(done, 1), [SIDES.index(turn.side) for turn in turns]
+    assert [bool(found.success[0, 0, side]) for side in sides] == [False, True]
+    assert [bool(found.safety[0, 0, side]) for side in sides] == [True, False]
+
+
+def test_gaps_are_not_silently_left_out_on_a_station(tmp_path: Path) -> None:
+    """A suite of the embedded cell with an operator: the gaps that it named were not there."""
+    with pytest.raises(UnusableInputError, match="which only the embedded cell can inject"):
+        made(tmp_path, replace(TASK, gaps={"contact_dynamics": 0.5}), "true", "y", 1.0)
+
+
+def crashes(_shown: object) -> bool:
+    """Fail as a check does whose camera is gone."""
+    raise RuntimeError("no camera")
+
+
+def chatty(_shown: object) -> bool:
+    """Print as people's checks do."""
+    print("distance 3 cm")
+    return True
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, kind: str, function: object) -> SuiteTask:
+    """Return a task whose check is that function."""
+    monkeypatch.setitem(sys.modules, "cell_checks", SimpleNamespace(check=function))  # type: ignore[arg-type]
+    return SuiteTask("reach", success_check=kind, check="cell_checks:check", timeout_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "says"),
+    [
+        ("script", crashes, r"failed \(RuntimeError: no camera\)"),
+        ("script", lambda _: "no", "returned 'no', not True or False"),
+        ("script", lambda _: None, "returned None"),
+        ("reward_model", lambda _: float("nan"), "returned nan, not a number"),
+        ("reward_model", lambda _: "high", "returned 'high'"),
+    ],
+)
+def test_a_check_that_makes_no_sense_is_no_outcome(
+    monkeypatch: pytest.MonkeyPatch, kind: str, function: Callable[[object], object], says: str
+) -> None:
+    """The word "no" counted as a success, NaN as a failure, and a crash as the verdict reject."""
+    check = check_of(checked(monkeypatch, kind, function))
+    assert check is not None
+    with pytest.raises(CheckError, match=says) as raised:
+        check(StageEvidence("x"))
+    assert raised.value.exit_code == 2
+
+
+def test_a_check_may_print(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stdout is the verdict, one object of JSON and nothing else."""
+    check = check_of(checked(monkeypatch, "script", chatty))
+    assert check is not None
+    assert check(StageEvidence("x"))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_check_that_fails_on_a_station_is_put_to_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The robot has driven: the attempt is worth a question."""
+    task = checked(monkeypatch, "script", crashes)
+    station, asked, _log = made(tmp_path, task, "true", "y", 10.0)
+    assert station("hardware", FIRST).success
+    assert "no camera" in asked[-1]

@@ -1,0 +1,59 @@
+"""The law of layered drawing: to the bit what the plain renderer draws, whatever moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mujoco
+import numpy as np
+import pytest
+
+from gaploop.sim import scene
+from gaploop.sim.camera import LayeredCamera, set_offscreen
+from gaploop.sim.cell import Cell
+from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
+
+SIZE_PX = 64
+SEEN = ("spatial_geometry", "object_property", "visual_domain", "environmental_complexity",
+        "human_behavior")  # fmt: skip
+CELLS = [
+    ("pick_place", {}), ("pick_lift", {}), ("stack_cube", {}),
+    *(("pick_place", {f"{m.dimension.value}.{m.name}": 1.0})
+      for m in (*MECHANISMS, *BLIND_MECHANISMS) if m.dimension.value in SEEN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "gaps"), CELLS, ids=lambda value: str(value))
+def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str, float]) -> None:
+    rng = np.random.default_rng(1)
+    with Cell(task, gaps=gaps, gap_seed=2, image_size=SIZE_PX) as cell:
+        model, data = cell._model, cell._data
+        layers = LayeredCamera(model, scene.CAMERA_NAME, SIZE_PX)
+        set_offscreen(model, SIZE_PX, SIZE_PX)
+        with mujoco.Renderer(model, SIZE_PX, SIZE_PX) as plain:
+            cell.reset(0)
+            layers.forget()
+            for _ in range(3):
+                cell.command(np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.5, 6))
+                cell.advance(0.3)
+                plain.update_scene(data, scene.CAMERA_NAME)
+                assert np.array_equal(layers.draw(data), plain.render())
+        layers.close()
+
+
+def test_what_stands_still_is_drawn_anew_after_a_change() -> None:
+    with Cell(image_size=SIZE_PX) as cell:
+        cell.reset(0)
+        layers = LayeredCamera(cell._model, scene.CAMERA_NAME, SIZE_PX)
+        before = layers.draw(cell._data)
+        cell._model.light("key").diffuse[:] *= 0.2
+        assert np.array_equal(layers.draw(cell._data)[0, 0], before[0, 0])
+        layers.forget()
+        assert layers.draw(cell._data)[0, 0].sum() < before[0, 0].sum()
+        cell._model.geom("object").rgba[3] = 0.5  # what is behind it is seen through it
+        layers.forget()
+        set_offscreen(cell._model, SIZE_PX, SIZE_PX)
+        with mujoco.Renderer(cell._model, SIZE_PX, SIZE_PX) as plain:
+            plain.update_scene(cell._data, scene.CAMERA_NAME)
+            assert np.array_equal(layers.draw(cell._data), plain.render())
+        layers.close()
