@@ -48,10 +48,10 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _frames_per_s(size: int) -> dict[str, float]:
     """Render moving scenes of `size` × `size`; return minimum, median and maximum rate [1/s]."""
-    from gaploop.sim.cell import Cell
+    from gaploop.sim.cell import SimCell
 
     rates = []
-    with Cell(image_size=size, camera_hz=50.0) as cell:
+    with SimCell(image_size=size, camera_hz=50.0) as cell:
         cell.reset(0)
         for _ in range(REPEATS):
             spent_s = 0.0

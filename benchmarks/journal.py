@@ -302,7 +302,7 @@ def figures(tally: Tally) -> dict[str, Any]:
         "kills": dict(tally.kills),
         "sealed_takes": tally.sealed,
         "sealed_takes_lost": tally.sealed_lost,
-        "open_takes": sum(map(len, tally.open_lost_s.values())),
+        "load_takes": sum(map(len, tally.open_lost_s.values())),
         "open_lost_s_median": round(statistics.median(lost), 3),
         "open_lost_s_max": round(max(lost), 3),
         "open_lost_s_max_by_phase": {k: round(max(v), 3) for k, v in tally.open_lost_s.items()},

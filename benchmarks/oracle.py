@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from benchmarks.oracle_facts import Record
 from benchmarks.oracle_verdict import Happened, verdict
 from gaploop.core.types import FloatArray, SafetyReason, Tick
-from gaploop.sim.cell import HELD_FORCE_N, Cell
+from gaploop.sim.cell import HELD_FORCE_N, SimCell
 from gaploop.sim.kinematics import TCP_SITE
 
 ARM_ROOT: Final = "base"
@@ -49,7 +49,7 @@ class Oracle:
         cell: the cell that is driven; only looked at.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell = cell
         model = cell.model
         root = model.body(ARM_ROOT).id

@@ -16,7 +16,7 @@ import numpy as np
 from gaploop.core.errors import unknown_choice
 from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps.mechanism import DISTRACTOR_PREFIX
 from gaploop.sim.kinematics import TCP_SITE, from_polar, polar
 
@@ -83,7 +83,7 @@ class Provoked:
     def __init__(
         self,
         leader: Leader,
-        cell: Cell,
+        cell: SimCell,
         way: str,
         seed: int = 0,
         estop: Callable[[], None] = lambda: None,

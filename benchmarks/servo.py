@@ -200,7 +200,7 @@ def shipped_error_rad(logs: Logs) -> float:
     """
     import mujoco
 
-    from gaploop.sim.cell import Cell as SimCell
+    from gaploop.sim.cell import SimCell
 
     model = SimCell("pick_place").model
     joint = model.jnt_dofadr[model.actuator_trnid[0, 0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
 
 TIME_LIMIT_S = 8.0
@@ -28,7 +28,7 @@ class GapCost:
     trials: int
 
 
-def run_take(cell: Cell, leader: ScriptedLeader, seed: int) -> bool:
+def run_take(cell: SimCell, leader: ScriptedLeader, seed: int) -> bool:
     """Run one take in simulated time and say whether it succeeded within TIME_LIMIT_S."""
     cell.reset(seed)
     leader.reset()
@@ -63,7 +63,7 @@ def gap_cost(
     """
     successes = 0
     for station in range(0, trials, seeds_per_station):
-        with Cell(gaps=gaps, gap_seed=station) as cell:
+        with SimCell(gaps=gaps, gap_seed=station) as cell:
             leader = ScriptedLeader(cell, station, sees=sees)
             seeds = range(station, min(station + seeds_per_station, trials))
             successes += sum(run_take(cell, leader, first_seed + seed) for seed in seeds)

@@ -18,7 +18,7 @@ from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.tracker import Tracker
@@ -139,7 +139,7 @@ class EmbeddedRig(Rig):
         cell: what a scripted person looks at; never shown to policies or diagnosis.
     """
 
-    cell: Cell
+    cell: SimCell
 
     def scripted_leader(self, seed: int = 0) -> Leader:
         """Return the scripted teleoperator of this cell; make it after `reset`."""
@@ -173,7 +173,7 @@ def embedded_rig(
             installed, or a rate that doesn't divide.
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
-    cell = Cell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, robot=robot)
+    cell = SimCell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, robot=robot)
     station = station_of(cell.arm)
     rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
     is_target = bool(conditions) or any(severity > 0 for severity in (gaps or {}).values())

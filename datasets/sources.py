@@ -13,7 +13,7 @@ from gaploop.datasets.layout import is_dataset, read_info
 from gaploop.datasets.lerobot_read import read_takes
 
 
-def open_takes(path: Path) -> Iterator[Take]:
+def load_takes(path: Path) -> Iterator[Take]:
     """Yield the takes of the journal or dataset in `path`, oldest first.
 
     Raises:

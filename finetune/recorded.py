@@ -10,7 +10,7 @@ from pathlib import Path
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.sources import open_takes
+from gaploop.datasets.sources import load_takes
 from gaploop.finetune.evaluate import category, condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 
@@ -48,7 +48,7 @@ def recorded(
     """
     rollouts, left_out = list[Rollout](), Counter[str]()
     domains, policies, stations = set[Domain](), Counter[str](), set[str]()
-    for number, take in enumerate(open_takes(folder)):
+    for number, take in enumerate(load_takes(folder)):
         progress(1)
         info = take.info
         if info.kind is not TakeKind.ROLLOUT:

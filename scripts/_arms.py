@@ -210,11 +210,11 @@ def _name(config: Any) -> str:
 
 def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
     """Return the embedded cell's arm in real time, and the expert that can drive it."""
-    from gaploop.sim.cell import Cell
+    from gaploop.sim.cell import SimCell
     from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.follower import CellFollower, PacedCellClock
 
-    cell = Cell(
+    cell = SimCell(
         robot.task,
         gaps=robot.gaps,
         gap_seed=robot.gap_seed,

@@ -170,10 +170,10 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
         cameras = _arms.cameras_of(robot, clock)
         undo.callback(disconnect, *cameras)
         return Devices(follower, cameras, clock)
-    from gaploop.sim.cell import Cell
+    from gaploop.sim.cell import SimCell
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock
 
-    cell = Cell(
+    cell = SimCell(
         robot.task,
         gaps=robot.gaps,
         gap_seed=robot.gap_seed,

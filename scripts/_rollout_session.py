@@ -319,6 +319,6 @@ def _score(watch: str, policy_id: str, is_embedded: bool) -> FailureScore | None
     if watch == AUTO:
         shipped = shipped_score() if is_embedded else None
         return shipped if shipped is not None and shipped.policy == policy_id else None
-    from gaploop.datasets.sources import open_takes
+    from gaploop.datasets.sources import load_takes
 
-    return score_of(open_takes(Path(watch)), watch)
+    return score_of(load_takes(Path(watch)), watch)

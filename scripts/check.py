@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ gaploop check recordings/pick_place --json | jq '.findings[].code'
 
 def run(config: CheckConfig) -> int:
     """Check the folder; 1 if there is an error."""
-    from gaploop.datasets.check.dataset import DEEP, QUICK, check
     from gaploop.datasets.check.findings import ERROR
     from gaploop.scripts import survey
 
@@ -67,17 +67,30 @@ def run(config: CheckConfig) -> int:
                 "the data, videos and consents of one: gaploop check DIR"
             )
         return survey.run(survey.SurveyConfig(config.roots, json=config.json))
-    if root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop check DIR")
-    effort = DEEP if config.deep else QUICK
-    with progress("Checking video files") as advance:
-        findings = check(root, effort, consents=config.consents, advance=advance)
+    findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
     answer: dict[str, Any] = {"ok": not failed, "findings": [asdict(f) for f in findings]}
     emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
     if findings and not config.json:
         _show(findings, str(root))
     return int(failed)
+
+
+@command
+def check(config: CheckConfig) -> list[Finding]:
+    """Check a dataset or a journal; return what is wrong, each with the command that fixes it.
+
+    Raises:
+        UnusableInputError: the folder is neither.
+    """
+    from gaploop.datasets.check import dataset
+
+    root = config.dataset.root
+    if root is None:
+        raise UnusableInputError("Which folder? Name it: gaploop check DIR")
+    effort = dataset.DEEP if config.deep else dataset.QUICK
+    with progress("Checking video files") as advance:
+        return dataset.check(root, effort, consents=config.consents, advance=advance)
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts import options
+from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +66,7 @@ def run(config: DiagnoseConfig) -> int:
     return 0
 
 
+@command
 def diagnose(config: DiagnoseConfig) -> Diagnosis:
     """Diagnose takes and write diagnosis, report, figures and run.json to the output folder.
 
@@ -121,9 +123,9 @@ def _folder(config: DiagnoseConfig) -> Path:
 
 
 def _takes(config: DiagnoseConfig) -> list[Take]:
-    from gaploop.datasets.sources import open_takes
+    from gaploop.datasets.sources import load_takes
 
-    takes, episodes = list(open_takes(config.dataset.folder())), config.dataset.episodes
+    takes, episodes = list(load_takes(config.dataset.folder())), config.dataset.episodes
     if episodes is None:
         return takes
     missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
@@ -136,7 +138,7 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
 
 def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
     """Return what asks the policy along a take; None where none is named."""
-    from gaploop.datasets.sources import open_takes
+    from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.views.policy_view import FeatureSpace, ask, features_of
 
     if not config.policy.path:
@@ -149,7 +151,7 @@ def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] 
     asked, space = probe(load_policy(config.policy.path)), None
     if config.trained_on is not None:
         with options.progress("Asking the policy about its training"):
-            space = FeatureSpace.fit(features_of(open_takes(config.trained_on), asked))
+            space = FeatureSpace.fit(features_of(load_takes(config.trained_on), asked))
     return lambda take: ask(take, asked, space)
 
 
@@ -175,7 +177,7 @@ def _write_report(
 
 
 def _reference(path: Path | None) -> Reference | None:
-    from gaploop.datasets.sources import open_takes
+    from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
 
@@ -183,7 +185,7 @@ def _reference(path: Path | None) -> Reference | None:
         return None
     if not path.is_dir():
         return load_reference(path)
-    built = build_reference(open_takes(path), f"successful takes of {path.resolve().name}")
+    built = build_reference(load_takes(path), f"successful takes of {path.resolve().name}")
     if built is None:
         raise UnusableInputError(
             f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."

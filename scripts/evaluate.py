@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options
+from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
     from gaploop.finetune.evaluation import Drop, Evaluation, Rollout
@@ -121,6 +122,7 @@ def run(config: Any) -> int:
     return 0
 
 
+@command
 def evaluate(config: Any) -> "Evaluation":
     """Roll a policy out, or count what was recorded, and write what was asked for.
 

@@ -13,6 +13,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
 from gaploop.datasets.hub.target import check_repo_id
 from gaploop.scripts import options
+from gaploop.scripts._library import command
 from gaploop.scripts._pushing import MODEL, push_folder
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ def run(config: FinetuneConfig) -> int:
     return max(int(r.retention is not None and not r.retention.is_kept) for r in done.values())
 
 
+@command
 def finetune(config: FinetuneConfig) -> FinetuneResult:
     """Adapt a policy once and write its run folder.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts import options
+from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def run(config: GateConfig) -> int:
         return 0
     if config.verify is not None:
         return _verify(config.verify, config.json)
-    result = gate(config, _tell)
+    result = decide(config, _tell)
     told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
     lines = [f"{stage.stage}: {stage.answer.value}. {stage.says}" for stage in result.stages]
     lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
@@ -92,7 +93,13 @@ def run(config: GateConfig) -> int:
     return result.verdict.exit_code
 
 
-def gate(config: GateConfig, tell: Callable[[str], None] = lambda _words: None) -> GateResult:
+@command
+def gate(config: GateConfig) -> GateResult:
+    """Decide whether a candidate may replace the baseline; see `decide`."""
+    return decide(config)
+
+
+def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None) -> GateResult:
     """Decide whether a candidate may replace the baseline; write report, outcomes and record.
 
     On a station without --command, or with tasks that an operator judges, it asks at the terminal.

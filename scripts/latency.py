@@ -168,10 +168,10 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
         grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
         return Observation(np.zeros(len(facts.state_names)), None, grey)
     from gaploop.sim.arms import to_degrees
-    from gaploop.sim.cell import Cell
+    from gaploop.sim.cell import SimCell
     from gaploop.sim.tracker import Tracker
 
-    with Cell() as cell:
+    with SimCell() as cell:
         cell.reset(seed)
         image = cell.frame().image
         state = to_degrees(cell.read().position_rad)

@@ -11,6 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import options
+from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,6 +99,7 @@ def run(config: PlanConfig) -> int:
     return 0
 
 
+@command
 def plan(config: PlanConfig) -> Plan:
     """Make a plan and write it with its pages, curves.json and run.json to the output folder.
 
@@ -243,11 +245,11 @@ def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
     Raises:
         UnusableInputError: a folder that holds neither.
     """
-    from gaploop.datasets.sources import open_takes
+    from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.planning.effort import SeenTake
 
     for folder in folders:
-        for take in open_takes(folder):
+        for take in load_takes(folder):
             yield SeenTake(take.info, take.outcome, take.duration_s)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.options import DatasetTarget, emit, progress
 
@@ -42,6 +43,20 @@ gaploop publish --journal=recordings/journal --dataset.root=recordings/pick_plac
 
 def run(config: PublishConfig) -> int:
     """Publish what is new; 1 if a sealed take was refused."""
+    report = publish(config)
+    root = config.dataset.folder()
+    pushed = push_after(config.dataset, root, config.consents)
+    emit(config.json, {**asdict(report), "push": pushed}, _words(report, root))
+    return int(bool(report.refused))
+
+
+@command
+def publish(config: PublishConfig) -> PublishReport:
+    """Publish a journal's takes to a LeRobot v3 dataset; `gaploop push` pushes it.
+
+    Raises:
+        UnusableInputError: the journal or the dataset can't be used.
+    """
     from gaploop.core.journal_format import take_folders
     from gaploop.datasets.lerobot_publish import publish_takes
 
@@ -49,16 +64,13 @@ def run(config: PublishConfig) -> int:
         raise UnusableInputError("Which journal? Name its folder with --journal=DIR.")
     root = config.dataset.folder()
     with progress("Publishing", len(take_folders(config.journal))) as advance:
-        report = publish_takes(
+        return publish_takes(
             config.journal,
             root,
             config.dataset.repo_id,
             on_take=lambda _done, _total: advance(),
             consents=config.consents,
         )
-    pushed = push_after(config.dataset, root, config.consents)
-    emit(config.json, {**asdict(report), "push": pushed}, _words(report, root))
-    return int(bool(report.refused))
 
 
 def _words(report: PublishReport, root: Path) -> str:

@@ -17,10 +17,12 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
 from gaploop.scripts._campaign import Campaign, require_consents
+from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options
 
 if TYPE_CHECKING:
+    from gaploop.collect.campaign import Quota
     from gaploop.collect.devices import SharedDriver
     from gaploop.collect.session import SessionEnd, SessionSpec
     from gaploop.core.protocols import Follower
@@ -155,8 +157,78 @@ def config_class_for(arguments: Sequence[str]) -> type:
     return config_class()
 
 
+@dataclass(frozen=True)
+class RecordResult:
+    """What came of a session; what `--json` prints.
+
+    Attributes:
+        root: the dataset.
+        plan: id of the plan that was followed, or "".
+        evidence: what the takes are evidence of, such as sim-to-sim.
+        takes: how many were recorded.
+        outcomes: outcome to how many of them.
+        counted: those that count for what was asked for, of `wanted`.
+        withheld: take to why it isn't published.
+        campaign: how far the plan has come.
+        recovered: takes of an earlier session that were found unsealed.
+        gave_up: a line for each quota that was given up.
+        trip: what tripped the safety filter and ended the session, or "".
+        video: what the encoder couldn't do in time.
+        push: what became of `--dataset.push_to_hub`.
+    """
+
+    journal: Path
+    root: Path
+    plan: str
+    evidence: str
+    takes: int
+    outcomes: dict[str, int]
+    counted: int
+    wanted: int
+    published: int
+    withheld: dict[str, str]
+    campaign: Mapping[str, Any] | None
+    recovered: int
+    reconnected: int
+    interrupted: bool
+    gave_up: Sequence[str]
+    trip: str
+    uids: list[str]
+    video: dict[str, float]
+    push: Mapping[str, Any] | None
+
+
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
+    if config.status:
+        campaign = _asked(config)[1]
+        if campaign is None:
+            raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
+        options.emit(config.json, campaign.as_json(), campaign.as_text())
+        return 0
+    result, stopped = _recorded(config)
+    words = ", ".join(f"{count} {name}" for name, count in result.outcomes.items()) or "none"
+    text = f"{result.takes} takes ({words}) in {result.journal}; "
+    text += f"{result.published} published to {result.root}."
+    if result.interrupted:
+        text += " Stopped; go on with the same command and --resume."
+    options.emit(config.json, result, text)
+    return 128 + stopped[0] if stopped else int(bool(result.gave_up or result.trip))
+
+
+@command
+def record(config: Any) -> RecordResult:
+    """Record takes into a journal and publish them to a LeRobot dataset.
+
+    Raises:
+        UnusableInputError: options don't go together, or a consent is missing.
+        DeviceError: a device can't be used.
+    """
+    return _recorded(config)[0]
+
+
+def _asked(config: Any) -> tuple[tuple[Quota, ...], Campaign | None, Station, Path, Path]:
+    """Return what is to be recorded, at which station, into which dataset and journal."""
     from gaploop.collect.campaign import Quota
     from gaploop.collect.campaign import campaign as in_order
 
@@ -167,14 +239,16 @@ def run(config: Any) -> int:
     plan = load_plan(config.plan) if config.plan is not None else None
     quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
     campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, station)
-    if config.status:
-        if campaign is None:
-            raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
-        options.emit(config.json, campaign.as_json(), campaign.as_text())
-        return 0
+    return tuple(quotas), campaign, station, root, journal
+
+
+def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
+    """Record and publish; return what came of it, and the signals that stopped it."""
+    quotas, campaign, station, root, journal = _asked(config)
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
     require_consents(asked, station, config.consent, config.consents)
+    plan = None if campaign is None else campaign.plan
     for item in plan.items if plan is not None else ():
         if not item.takes:
             what = f"{item.id} ({item.dimension.value})"
@@ -184,7 +258,7 @@ def run(config: Any) -> int:
     from gaploop.scripts._sessions import SessionJob, record_alone
 
     shared, spec = _spec(config, journal)
-    job = SessionJob(config, station, root, journal, tuple(quotas), spec, campaign, shared=shared)
+    job = SessionJob(config, station, root, journal, quotas, spec, campaign, shared=shared)
     if is_attended(config):
         from gaploop.scripts._attended import record_attended
 
@@ -196,8 +270,7 @@ def run(config: Any) -> int:
         end, published, stopped = record_alone(job, attendant, "Recording")
     evidence = _evidence(config, station, plan)
     pushed = push_after(config.dataset, root, config.consents, stopped)
-    _tell_end(config.json, root, journal, end, published, campaign, evidence, pushed)
-    return 128 + stopped[0] if stopped else int(bool(end.gave_up or end.trip))
+    return _result(root, journal, end, published, campaign, evidence, pushed), stopped
 
 
 def is_attended(config: Any) -> bool:
@@ -255,28 +328,16 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
     return drive, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
 
 
-def _tell_end(
-    as_json: bool,
+def _result(
     root: Path,
     journal: Path,
     end: SessionEnd,
     reports: Sequence[PublishReport],
     campaign: Campaign | None,
     evidence: str,
-    pushed: Mapping[str, Any] | None = None,
-) -> None:
-    """Say how a session went.
-
-    Args:
-        as_json: print one JSON object on stdout.
-        root: the dataset.
-        journal: the takes.
-        end: how the session went.
-        reports: of every publication.
-        campaign: the plan that was followed, if any.
-        evidence: what the takes are evidence of, such as sim-to-sim.
-        pushed: what became of `--dataset.push_to_hub`, if that was asked for.
-    """
+    pushed: Mapping[str, Any] | None,
+) -> RecordResult:
+    """Sum a session up, and log what a person should know of it."""
     from gaploop.scripts._sessions import video_figures
 
     for line in end.gave_up:
@@ -288,34 +349,27 @@ def _tell_end(
     withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
     for why, count in Counter(withheld.values()).items():
         log.info("%d not published: %s.", count, why)
-    published = sum(len(report.published) for report in reports)
     counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
-    counts = {name: count for name, count in counts.items() if count}
-    summary = {
-        "journal": journal,
-        "root": root,
-        "plan": "" if campaign is None else campaign.plan.id,
-        "evidence": evidence,
-        "takes": len(end.takes),
-        "outcomes": counts,
-        "counted": end.counted,
-        "wanted": end.wanted,
-        "published": published,
-        "withheld": withheld,
-        "campaign": None if campaign is None else campaign.as_json(),
-        "recovered": end.recovered,
-        "reconnected": end.reconnected,
-        "interrupted": end.interrupted,
-        "gave_up": end.gave_up,
-        "trip": end.trip,
-        "uids": [take.uid for take in end.takes],
-        "video": video_figures(end.takes),
-        "push": pushed,
-    }
-    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-    text = f"{len(end.takes)} takes ({words}) in {journal}; {published} published to {root}."
-    if end.interrupted:
-        text += " Stopped; go on with the same command and --resume."
     if campaign is not None:
         log.info("%s", campaign.as_text())
-    options.emit(as_json, summary, text)
+    return RecordResult(
+        journal=journal,
+        root=root,
+        plan="" if campaign is None else campaign.plan.id,
+        evidence=evidence,
+        takes=len(end.takes),
+        outcomes={name: count for name, count in counts.items() if count},
+        counted=end.counted,
+        wanted=end.wanted,
+        published=sum(len(report.published) for report in reports),
+        withheld=withheld,
+        campaign=None if campaign is None else campaign.as_json(),
+        recovered=end.recovered,
+        reconnected=end.reconnected,
+        interrupted=end.interrupted,
+        gave_up=end.gave_up,
+        trip=end.trip,
+        uids=[take.uid for take in end.takes],
+        video=video_figures(end.takes),
+        push=pushed,
+    )

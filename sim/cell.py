@@ -109,7 +109,7 @@ class Watch:
         return len(pressing) == len(self._fingers)
 
 
-class Cell:
+class SimCell:
     """An arm at a table with an object, a target and an overhead camera.
 
     Attributes:

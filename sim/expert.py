@@ -22,7 +22,7 @@ from gaploop.core.errors import unknown_choice
 from gaploop.core.types import FollowerState, LeaderSample
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
 from gaploop.sim.scene import CUBE_HALF_SIZE_M
 from gaploop.sim.tasks import FULL_SQUARE_RAD, GOAL_TOLERANCE_M
@@ -215,7 +215,7 @@ class SceneSight:
 
     corrects = True
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell = cell
 
     def reset(self) -> None:
@@ -254,7 +254,7 @@ class TrackerSight:
 
     corrects = False
 
-    def __init__(self, cell: Cell, tracker: Tracker | None = None) -> None:
+    def __init__(self, cell: SimCell, tracker: Tracker | None = None) -> None:
         self._cell = cell
         self._tracker = tracker or Tracker.nominal(cell.image_size, arm=cell.arm)
         self._ik = ArmIk(nominal_arm(cell.arm), cell.arm)
@@ -357,7 +357,7 @@ class ScriptedLeader:
 
     def __init__(
         self,
-        cell: Cell,
+        cell: SimCell,
         seed: int = 0,
         *,
         sees: Sees = "scene",

@@ -7,7 +7,7 @@ from typing import Final
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.sim.arms import from_degrees, to_degrees
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 
 CAMERA_NAME: Final = "overhead"
 
@@ -18,7 +18,7 @@ class CellFollower:
     name = "follower"
     units = "deg"
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell = cell
         self.robot_type = cell.arm.robot_type
         self.joint_names: tuple[str, ...] = tuple(cell.joint_names)
@@ -56,7 +56,7 @@ class CellCamera:
 
     name = CAMERA_NAME
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell = cell
 
     def frame(self) -> CameraFrame:
@@ -67,7 +67,7 @@ class CellCamera:
 class CellClock:
     """Simulated time: waiting lets the cell's physics advance, as fast as the machine can."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell = cell
 
     def now_s(self) -> float:
@@ -88,7 +88,7 @@ class PacedCellClock:
         cell: advanced while a loop waits; the cell's time then is this clock's.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: SimCell) -> None:
         self._cell, self._real = cell, MonotonicClock()
         self._start_s = self._real.now_s() - cell.now_s
 

@@ -36,7 +36,7 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.types import FloatArray, FollowerState, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import set_offscreen
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import look_at_quat
 
 CELL_CAMERAS: Final = {"top": scene.CAMERA_NAME, "side": scene.REPORT_CAMERA_NAME}
@@ -130,7 +130,7 @@ def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
     if name not in ARM_MODELS:
         raise unknown_choice("arm model", name, ARM_MODELS)
     if name in CELL_ARMS:
-        cell = Cell(robot=name)
+        cell = SimCell(robot=name)
         cell.reset(seed)
         return MujocoPlant(name, cell.model, cell.data, cell.joint_names)
     spec = mujoco.MjSpec.from_file(str(ARM_MODELS[name].mjcf))

@@ -12,7 +12,7 @@ import numpy as np
 
 from gaploop.core.errors import unknown_choice
 from gaploop.core.types import FloatArray, Image, LeaderSample
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
 from gaploop.sim.kinematics import from_polar, polar
 from gaploop.sim.tracker import Tracker, TrackerCalibration
@@ -33,7 +33,7 @@ class MisledTracker(Tracker):
         target_m: shift of the target [m], shape (2,).
     """
 
-    def __init__(self, cell: Cell, object_m: FloatArray, target_m: FloatArray) -> None:
+    def __init__(self, cell: SimCell, object_m: FloatArray, target_m: FloatArray) -> None:
         super().__init__(TrackerCalibration.nominal(cell.image_size, cell.task, cell.arm))
         self._shifts = ((0, object_m), (3, target_m))
 
@@ -59,7 +59,7 @@ class ErrantLeader:
         UnknownChoiceError: no such error.
     """
 
-    def __init__(self, cell: Cell, error: str, seed: int, error_seed: int = 0) -> None:
+    def __init__(self, cell: SimCell, error: str, seed: int, error_seed: int = 0) -> None:
         if error not in ERRORS + HELD_OUT_ERRORS:
             raise unknown_choice("error", error, ERRORS + HELD_OUT_ERRORS)
         self._error, self._open_rad, self._n_arm = error, cell.arm.grip.open_rad, cell.arm.n_arm

@@ -89,7 +89,7 @@ class ImagePolicyWork:
                 )
         self._opened = opened = replace(whole, takes=kept)
         shares = opened.mixture(1).mean_shares(spec.steps)
-        dataset = open_takes(opened, config, shares, options.cache)
+        dataset = load_takes(opened, config, shares, options.cache)
         bundle = bundles.open_bundle(
             config, dataset.meta, sidecar(opened), stats=options.stats, rename=options.rename
         )
@@ -310,7 +310,7 @@ class LeRobotLearner:
         return made
 
 
-def open_takes(
+def load_takes(
     opened: OpenMixture,
     config: Any,
     shares: Any,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm
 from gaploop.core.errors import DeviceError, unknown_choice
 from gaploop.sim.arms import arm_named, from_degrees, to_degrees
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 from gaploop.sim.scene import CAMERA_NAME
@@ -31,7 +31,7 @@ from gaploop.sim.scene import CAMERA_NAME
 __all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
 
 
-_CELLS: dict[str, tuple[Cell, int]] = {}
+_CELLS: dict[str, tuple[SimCell, int]] = {}
 """Cells of this process by name, with their present scene: a scripted teleoperator finds its
 robot's cell here."""
 
@@ -61,10 +61,10 @@ class So101Sim(Robot):  # type: ignore[misc]
         # LeRobot counts these to size its image writers.
         self.cameras: dict[str, Any] = {CAMERA_NAME: None}
         self.arm = arm_named(config.model, "--robot.model")
-        self._cell: Cell | None = None
+        self._cell: SimCell | None = None
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> SimCell:
         """The cell behind the robot; privileged, for scoring.
 
         Raises:
@@ -96,7 +96,7 @@ class So101Sim(Robot):  # type: ignore[misc]
         if self._cell is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
         config = self.config
-        self._cell = Cell(
+        self._cell = SimCell(
             config.task,
             gaps=config.gaps,
             gap_seed=config.gap_seed,

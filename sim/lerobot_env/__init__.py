@@ -22,7 +22,7 @@ from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import CAMERA_NAME
 
 __all__ = ["CellEnv", "CellEnvConfig"]
@@ -143,7 +143,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         first_scene: int = UNSEEN_SCENES,
         robot: str = SO101.name,
     ) -> None:
-        self._cell = Cell(
+        self._cell = SimCell(
             task,
             gaps=gaps,
             gap_seed=gap_seed,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gaploop.core.take import Take as Take
     from gaploop.datasets.sources import load_takes as load_takes
     from gaploop.failure_analysis.diagnosis import Diagnosis as Diagnosis
-    from gaploop.finetune.verdict import compare as compare
+    from gaploop.finetune.gate.judge import compare as compare
     from gaploop.scripts.check import check as check
     from gaploop.scripts.diagnose import diagnose as diagnose
     from gaploop.scripts.evaluate import evaluate as evaluate
@@ -65,7 +65,7 @@ _NAMES = {
     "plan": "scripts.plan",
     "finetune": "scripts.finetune",
     "evaluate": "scripts.evaluate",
-    "compare": "finetune.verdict",
+    "compare": "finetune.gate.judge",
     "gate": "scripts.gate",
     "Take": "core.take",
     "Station": "core.station",

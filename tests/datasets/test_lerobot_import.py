@@ -25,7 +25,7 @@ from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
-from gaploop.datasets.sources import open_takes
+from gaploop.datasets.sources import load_takes
 from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
@@ -77,12 +77,12 @@ def import_(source: Path, target: Path, *options: str) -> int:
 
 
 def test_a_foreign_dataset_reads_as_unlabelled_imports(foreign: Path) -> None:
-    takes = list(open_takes(foreign))
+    takes = list(load_takes(foreign))
     assert [len(t.frames) for t in takes] == [6, 7, 8, 9]
     assert {t.info.kind for t in takes} == {TakeKind.IMPORT}
     assert {t.outcome for t in takes} == {Outcome.UNLABELLED}
     assert len({t.info.uid for t in takes}) == 4
-    assert [t.info.uid for t in open_takes(foreign)] == [t.info.uid for t in takes]
+    assert [t.info.uid for t in load_takes(foreign)] == [t.info.uid for t in takes]
     levels = [np.mean([p.mean() for p in t.cameras["front"]()]) for t in takes]
     np.testing.assert_allclose(levels, [0, 60, 120, 180], atol=4)
     assert [len(list(t.cameras["front"]())) for t in takes] == [6, 7, 8, 9]

@@ -250,7 +250,7 @@ def test_what_a_person_finished_is_no_success(
     takes = list(read_journal(journal))
     assert takes[1].outcome is Outcome.SUCCESS
     takes[1].frames.intervention[-5:] = True
-    monkeypatch.setattr("gaploop.finetune.recorded.open_takes", lambda _folder: iter(takes))
+    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter(takes))
     found = recorded(journal).evaluation
     assert found.successes == 0
     assert TAKEN_OVER in {r.reason for r in found.outcomes}

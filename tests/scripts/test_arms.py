@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gaploop.scripts._arms import calibration_of
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.drift import CalibrationSighting
 from gaploop.teleop.calibration.store import calibration_path, save_part
@@ -17,7 +17,7 @@ from gaploop.teleop.calibration.store import calibration_path, save_part
 
 @pytest.fixture
 def follower() -> Iterator[CellFollower]:
-    cell = Cell("pick_place")
+    cell = SimCell("pick_place")
     cell.reset(0)
     yield CellFollower(cell)
     cell.close()

@@ -55,7 +55,7 @@ def test_the_library_decides_without_printing(
 ) -> None:
     path, told = outcomes(tmp_path / "o.csv", *RATES["promote"]), list[str]()
     config = GateConfig(outcomes=path, output_dir=tmp_path / "gate")
-    result = scripts_gate.gate(config, told.append)
+    result = scripts_gate.decide(config, told.append)
     assert result.verdict is Answer.PROMOTE
     assert result.folder == tmp_path / "gate"
     assert "false promotion at most 5%" in told[0]

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import HOME_Q_RAD
 
 Trajectory = tuple[NDArray[np.float64], list[NDArray[np.uint8]]]
 
 
 @pytest.fixture(scope="module")
-def nominal() -> Iterator[Cell]:
-    with Cell() as cell:
+def nominal() -> Iterator[SimCell]:
+    with SimCell() as cell:
         yield cell
 
 
@@ -22,7 +22,7 @@ def nominal() -> Iterator[Cell]:
 def sweep() -> Callable[..., Trajectory]:
     """Joint trajectory and some pictures of a fixed motion."""
 
-    def run(cell: Cell, seed: int, ticks: int = 40) -> Trajectory:
+    def run(cell: SimCell, seed: int, ticks: int = 40) -> Trajectory:
         cell.reset(seed)
         joints, pictures = [], []
         home = np.asarray(HOME_Q_RAD)

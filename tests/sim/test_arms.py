@@ -17,7 +17,7 @@ from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.sim import look
 from gaploop.sim.arms import SO101, arm_named, arm_of, arm_with_joints, from_degrees, to_degrees
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.follower import CellFollower
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
@@ -82,28 +82,28 @@ def test_without_its_meshes_an_arm_is_refused_with_what_to_install(
     monkeypatch.setattr(sys, "meta_path", [Without(list(sys.meta_path), VX300S.model.package)])
     for refused in (
         lambda: VX300S.spec(look.PAINT),
-        lambda: Cell(robot="vx300s"),
+        lambda: SimCell(robot="vx300s"),
         lambda: arm_named("vx300s"),
     ):
         with pytest.raises(UnusableInputError, match="pip install --no-deps gym-aloha") as said:
             refused()
         assert "\n" not in str(said.value)
-    Cell(image_size=64).close()  # the default arm needs none of it
+    SimCell(image_size=64).close()  # the default arm needs none of it
 
 
 def test_an_unknown_arm_is_refused_with_the_choices() -> None:
     with pytest.raises(UnknownChoiceError, match="so101, vx300s"):
-        Cell(robot="so100")
+        SimCell(robot="so100")
 
 
 def test_the_default_arm_is_the_so101_to_the_bit(
-    nominal: Cell, sweep: Callable[..., Any], same: Callable[..., bool]
+    nominal: SimCell, sweep: Callable[..., Any], same: Callable[..., bool]
 ) -> None:
-    with Cell(robot="so101") as named:
+    with SimCell(robot="so101") as named:
         assert same(sweep(named, 3), sweep(nominal, 3))
 
 
-def test_scenes_of_the_so101_are_those_that_its_base_was_made_of(nominal: Cell) -> None:
+def test_scenes_of_the_so101_are_those_that_its_base_was_made_of(nominal: SimCell) -> None:
     """The second arm brought the scene's places into data; draws of old seeds must not move."""
     nominal.reset(3)
     truth: dict[str, Any] = nominal.truth()
@@ -157,7 +157,7 @@ def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
 
 @BOTH
 def test_the_tracker_sees_object_and_target_where_they_are(arm: CellArm) -> None:
-    with Cell(robot=arm.name) as cell:
+    with SimCell(robot=arm.name) as cell:
         tracker = Tracker.nominal(cell.image_size, arm=arm)
         for seed in range(4):
             cell.reset(seed)
@@ -169,7 +169,7 @@ def test_the_tracker_sees_object_and_target_where_they_are(arm: CellArm) -> None
 
 @needs_meshes
 def test_the_teleoperator_solves_the_second_arms_cell() -> None:
-    with Cell(robot="vx300s", image_size=64) as cell:
+    with SimCell(robot="vx300s", image_size=64) as cell:
         leader = ScriptedLeader(cell, 1)
         assert all(run_take(cell, leader, seed) for seed in range(4))
 
@@ -178,21 +178,21 @@ def test_the_teleoperator_solves_the_second_arms_cell() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["pick_place", "pick_lift", "stack_cube"])
 def test_the_teleoperator_solves_95_percent_of_the_second_arms_scenes(task: str) -> None:
-    with Cell(task, robot="vx300s", image_size=64) as cell:
+    with SimCell(task, robot="vx300s", image_size=64) as cell:
         leader = ScriptedLeader(cell, 1)
         assert sum(run_take(cell, leader, seed) for seed in range(40)) >= 38
 
 
 @needs_meshes
 def test_a_tracker_driven_controller_solves_the_second_arms_cell() -> None:
-    with Cell(robot="vx300s") as cell:
+    with SimCell(robot="vx300s") as cell:
         leader = ScriptedLeader(cell, 1, sees="tracker")
         assert all(run_take(cell, leader, seed) for seed in range(3))
 
 
 @needs_meshes
 def test_the_second_arm_reports_seven_joints_in_its_own_units() -> None:
-    with Cell(robot="vx300s", image_size=64) as cell:
+    with SimCell(robot="vx300s", image_size=64) as cell:
         follower = CellFollower(cell)
         assert follower.robot_type == "vx300s_sim"
         cell.command(np.array(VX300S.home_q_rad) - 0.3)
@@ -206,7 +206,7 @@ def test_the_second_arm_reports_seven_joints_in_its_own_units() -> None:
 
 @needs_meshes
 def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
-    with Cell(robot="vx300s", gaps=OF_THE_ARM, gap_seed=2, image_size=64) as cell:
+    with SimCell(robot="vx300s", gaps=OF_THE_ARM, gap_seed=2, image_size=64) as cell:
         leader = ScriptedLeader(cell, 0, sees="tracker")
         for _ in range(60):
             cell.command(leader.read(cell.now_s).q_rad)
@@ -222,7 +222,7 @@ def test_faults_of_joints_and_bodies_act_on_the_second_arm_too() -> None:
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, *BLIND_MECHANISMS], ids=lambda m: m.name)
 def test_every_mechanism_can_be_injected_into_the_second_arms_cell(mechanism: Any) -> None:
     gaps = {f"{mechanism.dimension.value}.{mechanism.name}": 1.0}
-    with Cell(robot="vx300s", gaps=gaps, image_size=64) as cell:
+    with SimCell(robot="vx300s", gaps=gaps, image_size=64) as cell:
         cell.advance(0.5)
         cell.frame()
         assert np.isfinite(cell.data.qpos).all()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import Criterion, TaskState, is_success
 
@@ -29,7 +29,7 @@ HOME = np.asarray(HOME_Q_RAD)
 
 def slide_m(gaps: dict[str, float]) -> float:
     """How far a pushed object slides."""
-    with Cell(gaps=gaps, image_size=64) as cell:
+    with SimCell(gaps=gaps, image_size=64) as cell:
         cell.reset(0)
         start = np.array(cell.truth()["object_pos_m"])
         cell.data.qvel[int(cell.model.joint("object").dofadr[0])] = 0.15
@@ -60,10 +60,10 @@ def test_an_object_slides_on_a_slick_table() -> None:
     ],
 )
 def test_a_gap_shows_where_it_acts_and_nowhere_else(
-    key: str, telemetry: bool, pictures: bool, nominal: Cell, sweep: Any
+    key: str, telemetry: bool, pictures: bool, nominal: SimCell, sweep: Any
 ) -> None:
     joints, seen = sweep(nominal, 4)
-    with Cell(gaps={key: 1.0}, gap_seed=0) as cell:  # posts stand on the other side
+    with SimCell(gaps={key: 1.0}, gap_seed=0) as cell:  # posts stand on the other side
         other_joints, other_seen = sweep(cell, 4)
     assert (np.abs(other_joints - joints).max() > 0.08) == telemetry
     differs = max(np.abs(a.astype(float) - b).mean() for a, b in zip(seen, other_seen, strict=True))
@@ -73,7 +73,7 @@ def test_a_gap_shows_where_it_acts_and_nowhere_else(
 def test_dead_rows_are_dark_and_grow_with_severity() -> None:
     dark = []
     for severity in (0.0, 0.5, 1.0):
-        with Cell(gaps={"sensor_noise.dead_rows": severity}) as cell:
+        with SimCell(gaps={"sensor_noise.dead_rows": severity}) as cell:
             rows = cell.frame().image.max(axis=(1, 2))
             dark.append(float((rows < 20).mean()))
     assert dark[0] == 0.0
@@ -82,7 +82,7 @@ def test_dead_rows_are_dark_and_grow_with_severity() -> None:
 
 def test_a_deaf_joint_lags_alone() -> None:
     """It is one servo that misses its goals; the others follow theirs."""
-    with Cell(gaps={"actuator_response.deaf_joint": 1.0}, gap_seed=3, image_size=64) as cell:
+    with SimCell(gaps={"actuator_response.deaf_joint": 1.0}, gap_seed=3, image_size=64) as cell:
         cell.reset(0)
         late = np.zeros(6)
         for tick in range(150):
@@ -98,7 +98,7 @@ def test_a_deaf_joint_lags_alone() -> None:
 def test_a_torque_limit_caps_the_load() -> None:
     load_pct = []
     for gaps in ({}, {"actuator_response.torque_limit": 1.0}):
-        with Cell(gaps=gaps, image_size=64) as cell:
+        with SimCell(gaps=gaps, image_size=64) as cell:
             cell.reset(0)
             cell.command(HOME + 0.5)
             peak = np.zeros(6)
@@ -110,7 +110,7 @@ def test_a_torque_limit_caps_the_load() -> None:
 
 
 def test_a_hand_lies_on_the_target_and_leaves() -> None:
-    with Cell(gaps={"human_behavior.cover_target": 1.0}, image_size=64) as cell:
+    with SimCell(gaps={"human_behavior.cover_target": 1.0}, image_size=64) as cell:
         cell.reset(3)
         target = np.array(cell.truth()["target_pos_m"])
         cell.advance(3.0)
@@ -125,7 +125,7 @@ def test_a_bump_pushes_the_arm_aside() -> None:
     """The arm stands over the object, commanded to stay; the hand passes through its place."""
     moved = []
     for gaps in ({}, {"human_behavior.bump_arm": 1.0}):
-        with Cell(gaps=gaps, gap_seed=2, image_size=64) as cell:
+        with SimCell(gaps=gaps, gap_seed=2, image_size=64) as cell:
             cell.reset(3)
             cell.command(np.array([0.0, 0.0, 0.3, 1.2, 0.0, 0.5]))
             cell.advance(0.5)

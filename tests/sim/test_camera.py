@@ -10,7 +10,7 @@ import pytest
 
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera, set_offscreen
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
 
 SIZE_PX = 64
@@ -26,7 +26,7 @@ CELLS = [
 @pytest.mark.parametrize(("task", "gaps"), CELLS, ids=lambda value: str(value))
 def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str, float]) -> None:
     rng = np.random.default_rng(1)
-    with Cell(task, gaps=gaps, gap_seed=2, image_size=SIZE_PX) as cell:
+    with SimCell(task, gaps=gaps, gap_seed=2, image_size=SIZE_PX) as cell:
         model, data = cell._model, cell._data
         layers = LayeredCamera(model, scene.CAMERA_NAME, SIZE_PX)
         set_offscreen(model, SIZE_PX, SIZE_PX)
@@ -42,7 +42,7 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
 
 
 def test_what_stands_still_is_drawn_anew_after_a_change() -> None:
-    with Cell(image_size=SIZE_PX) as cell:
+    with SimCell(image_size=SIZE_PX) as cell:
         cell.reset(0)
         layers = LayeredCamera(cell._model, scene.CAMERA_NAME, SIZE_PX)
         before = layers.draw(cell._data)

@@ -9,7 +9,7 @@ import pytest
 
 from gaploop.core.errors import GaploopError
 from gaploop.sim.arms import from_degrees, to_degrees
-from gaploop.sim.cell import ENCODER_STEP_RAD, Cell
+from gaploop.sim.cell import ENCODER_STEP_RAD, SimCell
 from gaploop.sim.conditions import NAMES, PLACEMENTS
 from gaploop.sim.placement import (
     SPAWN_CENTRE_M,
@@ -21,15 +21,15 @@ from gaploop.sim.scene import HOME_Q_RAD
 from gaploop.sim.tasks import TASKS
 
 
-def test_equal_seeds_give_equal_takes(nominal: Cell, sweep: Any, same: Any) -> None:
+def test_equal_seeds_give_equal_takes(nominal: SimCell, sweep: Any, same: Any) -> None:
     first = sweep(nominal, 5)
     sweep(nominal, 6)
     assert same(first, sweep(nominal, 5))
-    with Cell() as other:
+    with SimCell() as other:
         assert same(first, sweep(other, 5))
 
 
-def test_seeds_differ(nominal: Cell) -> None:
+def test_seeds_differ(nominal: SimCell) -> None:
     places = set()
     for seed in range(10):
         nominal.reset(seed)
@@ -37,7 +37,7 @@ def test_seeds_differ(nominal: Cell) -> None:
     assert len(places) == 10
 
 
-def test_how_often_it_is_read_changes_nothing(nominal: Cell) -> None:
+def test_how_often_it_is_read_changes_nothing(nominal: SimCell) -> None:
     nominal.reset(3)
     nominal.advance(0.4)
     once = nominal.read().position_rad
@@ -48,7 +48,7 @@ def test_how_often_it_is_read_changes_nothing(nominal: Cell) -> None:
     assert np.array_equal(once, nominal.read().position_rad)
 
 
-def test_pictures_come_at_the_camera_rate(nominal: Cell) -> None:
+def test_pictures_come_at_the_camera_rate(nominal: SimCell) -> None:
     nominal.reset(1)
     times = set()
     for _ in range(50):
@@ -59,7 +59,7 @@ def test_pictures_come_at_the_camera_rate(nominal: Cell) -> None:
     assert len(times) == 13  # 25 Hz over half a second, and the one at the start
 
 
-def test_a_picture_shows_its_capture_time(nominal: Cell) -> None:
+def test_a_picture_shows_its_capture_time(nominal: SimCell) -> None:
     """Drawn late, a picture must still show the arm where it was when it was taken."""
     nominal.reset(2)
     nominal.command(np.asarray(HOME_Q_RAD) - 0.5)
@@ -74,12 +74,12 @@ def test_a_picture_shows_its_capture_time(nominal: Cell) -> None:
 
 
 def test_camera_latency_delays_pictures() -> None:
-    with Cell(camera_latency_s=0.1, image_size=64) as cell:
+    with SimCell(camera_latency_s=0.1, image_size=64) as cell:
         cell.advance(0.5)
         assert cell.now_s - cell.frame().t_capture_s >= 0.1 - 1e-9
 
 
-def test_servos_report_encoder_steps_and_finite_values(nominal: Cell) -> None:
+def test_servos_report_encoder_steps_and_finite_values(nominal: SimCell) -> None:
     nominal.reset(0)
     nominal.advance(0.1)
     state = nominal.read()
@@ -91,7 +91,7 @@ def test_servos_report_encoder_steps_and_finite_values(nominal: Cell) -> None:
     assert not state.status.any()
 
 
-def test_goals_beyond_the_joint_limits_are_not_followed(nominal: Cell) -> None:
+def test_goals_beyond_the_joint_limits_are_not_followed(nominal: SimCell) -> None:
     nominal.reset(0)
     nominal.command(np.full(6, 9.0))
     nominal.advance(1.0)
@@ -107,7 +107,7 @@ def test_units_are_inverse_of_each_other() -> None:
     assert to_degrees(np.zeros(6))[0] == 0.0
 
 
-def test_the_scene_is_visible(nominal: Cell) -> None:
+def test_the_scene_is_visible(nominal: SimCell) -> None:
     nominal.reset(0)
     image = nominal.frame().image.astype(int)
     red = (image[..., 0] > 150) & (image[..., 1] < 90)
@@ -119,7 +119,7 @@ def test_the_scene_is_visible(nominal: Cell) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_builds_and_starts_unsolved(task: str) -> None:
-    with Cell(task, image_size=64) as cell:
+    with SimCell(task, image_size=64) as cell:
         for seed in range(3):
             cell.reset(seed)
             assert not cell.success()
@@ -129,7 +129,7 @@ def test_every_task_builds_and_starts_unsolved(task: str) -> None:
     ("kind", "value"), [(kind, value) for kind, values in NAMES.items() for value in values]
 )
 def test_every_named_condition_builds(kind: str, value: str) -> None:
-    with Cell(conditions={kind: value}, image_size=64) as cell:
+    with SimCell(conditions={kind: value}, image_size=64) as cell:
         cell.advance(0.3)
         assert cell.frame().image.shape == (64, 64, 3)
 
@@ -138,7 +138,7 @@ def test_grid_cells_partition_the_spawn_region() -> None:
     centres = []
     for row in range(3):
         for column in range(3):
-            cell = Cell(conditions={"grid_cell": [row, column]}, image_size=64)
+            cell = SimCell(conditions={"grid_cell": [row, column]}, image_size=64)
             places = []
             for seed in range(5):
                 cell.reset(seed)
@@ -164,7 +164,7 @@ def test_grid_cells_partition_the_spawn_region() -> None:
 )
 def test_wrong_arguments_say_what_is_right(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(GaploopError, match=says) as error:
-        Cell(**arguments)  # type: ignore[arg-type]
+        SimCell(**arguments)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 

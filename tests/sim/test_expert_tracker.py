@@ -9,36 +9,36 @@ from hypothesis import strategies as st
 
 from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
 from gaploop.sim.tracker import NAMES, Tracker
 
 
-def test_the_teleoperator_solves_the_nominal_cell(nominal: Cell) -> None:
+def test_the_teleoperator_solves_the_nominal_cell(nominal: SimCell) -> None:
     leader = ScriptedLeader(nominal, 1)
     assert all(run_take(nominal, leader, seed) for seed in range(8))
 
 
 @pytest.mark.slow
-def test_the_teleoperator_solves_95_of_100_seeds(nominal: Cell) -> None:
+def test_the_teleoperator_solves_95_of_100_seeds(nominal: SimCell) -> None:
     leader = ScriptedLeader(nominal, 1)
     assert sum(run_take(nominal, leader, seed) for seed in range(100)) >= 95
 
 
-def test_the_tracker_driven_controller_solves_the_nominal_cell(nominal: Cell) -> None:
+def test_the_tracker_driven_controller_solves_the_nominal_cell(nominal: SimCell) -> None:
     leader = ScriptedLeader(nominal, 1, sees="tracker")
     assert sum(run_take(nominal, leader, seed) for seed in range(5)) == 5
 
 
 @pytest.mark.parametrize("task", ["pick_lift", "stack_cube"])
 def test_other_tasks_are_solved_too(task: str) -> None:
-    cell = Cell(task, image_size=64)
+    cell = SimCell(task, image_size=64)
     leader = ScriptedLeader(cell, 0)
     assert sum(run_take(cell, leader, seed) for seed in range(4)) >= 3
 
 
-def test_commands_stay_under_the_default_speed_limit(nominal: Cell) -> None:
+def test_commands_stay_under_the_default_speed_limit(nominal: SimCell) -> None:
     nominal.reset(11)
     leader = ScriptedLeader(nominal, 2)
     before = None
@@ -51,7 +51,7 @@ def test_commands_stay_under_the_default_speed_limit(nominal: Cell) -> None:
         nominal.advance(0.02)
 
 
-def test_takes_of_one_person_differ_and_can_be_repeated(nominal: Cell) -> None:
+def test_takes_of_one_person_differ_and_can_be_repeated(nominal: SimCell) -> None:
     def commands(leader: ScriptedLeader) -> np.ndarray:
         nominal.reset(3)
         leader.reset()
@@ -68,12 +68,12 @@ def test_takes_of_one_person_differ_and_can_be_repeated(nominal: Cell) -> None:
     assert np.array_equal(first, commands(ScriptedLeader(nominal, 5)))
 
 
-def test_an_unknown_sight_is_refused(nominal: Cell) -> None:
+def test_an_unknown_sight_is_refused(nominal: SimCell) -> None:
     with pytest.raises(UnknownChoiceError, match="tracker"):
         ScriptedLeader(nominal, sees="x-ray")  # type: ignore[arg-type]
 
 
-def test_the_tracker_finds_object_and_target_to_a_millimetre(nominal: Cell) -> None:
+def test_the_tracker_finds_object_and_target_to_a_millimetre(nominal: SimCell) -> None:
     tracker = Tracker.nominal(nominal.image_size, domain=1.0)
     object_m, target_m, yaw_rad = [], [], []
     for seed in range(30):
@@ -95,7 +95,7 @@ def test_the_tracker_finds_object_and_target_to_a_millimetre(nominal: Cell) -> N
     assert np.degrees(np.mean(yaw_rad)) < 3.0
 
 
-def test_an_occluded_object_stays_where_it_was(nominal: Cell) -> None:
+def test_an_occluded_object_stays_where_it_was(nominal: SimCell) -> None:
     nominal.reset(0)
     tracker = Tracker.nominal(nominal.image_size)
     image = nominal.frame().image.copy()
@@ -112,7 +112,7 @@ def test_an_occluded_object_stays_where_it_was(nominal: Cell) -> None:
 def test_a_moved_camera_misleads_the_tracker() -> None:
     errors = []
     for gaps in ({}, {"spatial_geometry.camera_pose": 1.0}):
-        with Cell(gaps=gaps, gap_seed=1) as cell:
+        with SimCell(gaps=gaps, gap_seed=1) as cell:
             cell.reset(2)
             seen = Tracker.nominal(cell.image_size).observe(cell.frame().image)
             place = np.array(cell.truth()["object_pos_m"])[:2]

@@ -10,7 +10,7 @@ import pytest
 from gaploop.core.errors import UnknownChoiceError, UnusableInputError
 from gaploop.core.vocabulary import GapDimension
 from gaploop.sim import gaps as gaps_module
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS, draw_gaps, mechanisms_of
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
 
@@ -18,9 +18,11 @@ ALL = (*MECHANISMS, *BLIND_MECHANISMS)
 KEYS = [m.key for m in ALL]
 
 
-def test_severity_zero_is_the_nominal_cell_to_the_bit(nominal: Cell, sweep: Any, same: Any) -> None:
+def test_severity_zero_is_the_nominal_cell_to_the_bit(
+    nominal: SimCell, sweep: Any, same: Any
+) -> None:
     expected = sweep(nominal, 4)
-    with Cell(gaps=dict.fromkeys(KEYS, 0.0), gap_seed=9) as cell:
+    with SimCell(gaps=dict.fromkeys(KEYS, 0.0), gap_seed=9) as cell:
         assert same(expected, sweep(cell, 4))
 
 
@@ -35,7 +37,7 @@ def test_every_dimension_has_mechanisms_to_train_on_and_to_test_on(dimension: st
 @pytest.mark.parametrize("severity", [0.3, 1.0])
 @pytest.mark.parametrize("key", KEYS)
 def test_every_mechanism_builds_and_resets(key: str, severity: float) -> None:
-    with Cell(gaps={key: severity}, gap_seed=2, image_size=64) as cell:
+    with SimCell(gaps={key: severity}, gap_seed=2, image_size=64) as cell:
         for seed in range(2):
             cell.reset(seed)
             cell.command(np.array([0.0, 0.0, 0.3, 1.2, 0.0, 0.5]))
@@ -48,17 +50,17 @@ def test_every_mechanism_builds_and_resets(key: str, severity: float) -> None:
 def test_equal_seeds_give_equal_takes_under_gaps(key: str, sweep: Any, same: Any) -> None:
     trajectories = []
     for _ in range(2):
-        with Cell(gaps={key: 0.8}, gap_seed=3, image_size=64) as cell:
+        with SimCell(gaps={key: 0.8}, gap_seed=3, image_size=64) as cell:
             trajectories.append(sweep(cell, 4, ticks=20))
     assert same(*trajectories)
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_gaps_leave_the_scene_of_a_seed_alone(key: str, nominal: Cell) -> None:
+def test_gaps_leave_the_scene_of_a_seed_alone(key: str, nominal: SimCell) -> None:
     """Paired comparisons need the same object and target places with and without the gap."""
     nominal.reset(7)
     expected = nominal.truth()
-    cell = Cell(gaps={key: 1.0}, gap_seed=1, image_size=64)
+    cell = SimCell(gaps={key: 1.0}, gap_seed=1, image_size=64)
     cell.reset(7)
     truth = cell.truth()
     for name in ("object_pos_m", "target_pos_m"):
@@ -166,7 +168,7 @@ def test_the_order_of_mechanisms_does_not_matter(sweep: Any, same: Any) -> None:
             "sensor_noise.encoder_drift", "sensor_noise.stale_reads"]  # fmt: skip
     found = []
     for order in (keys, keys[::-1]):
-        with Cell(gaps=dict.fromkeys(order, 0.4), gap_seed=3) as cell:
+        with SimCell(gaps=dict.fromkeys(order, 0.4), gap_seed=3) as cell:
             found.append(sweep(cell, 4))
     assert same(*found)
 
@@ -177,19 +179,19 @@ def test_given_parameters_act_as_the_drawn_ones_do(
 ) -> None:
     """What a twin gives goes through the same code as what a severity draws."""
     drawn = draw_gaps({mechanism.key: 0.8}, 3)[0].parameters
-    with Cell(gaps={mechanism.key: 0.8}, gap_seed=3, image_size=64) as cell:
+    with SimCell(gaps={mechanism.key: 0.8}, gap_seed=3, image_size=64) as cell:
         expected, judged = sweep(cell, 4, ticks=20), cell.truth()["tolerance_m"]
-    with Cell(parameters={mechanism.key: drawn}, gap_seed=3, image_size=64) as cell:
+    with SimCell(parameters={mechanism.key: drawn}, gap_seed=3, image_size=64) as cell:
         assert same(expected, sweep(cell, 4, ticks=20))
         assert cell.truth()["tolerance_m"] == judged
         assert cell.truth()["injected"] == []
 
 
 def test_nominal_parameters_are_the_nominal_cell_to_the_bit(
-    nominal: Cell, sweep: Any, same: Any
+    nominal: SimCell, sweep: Any, same: Any
 ) -> None:
     parameters = {m.key: {p.name: p.nominal for p in m.parameters} for m in ALL}
-    with Cell(parameters=parameters) as cell:
+    with SimCell(parameters=parameters) as cell:
         assert same(sweep(nominal, 4), sweep(cell, 4))
 
 
@@ -206,7 +208,7 @@ def test_parameters_that_do_not_fit_are_refused(
     parameters: dict[str, dict[str, float]], said: str
 ) -> None:
     with pytest.raises((UnknownChoiceError, UnusableInputError), match=said):
-        Cell(parameters=parameters)
+        SimCell(parameters=parameters)
 
 
 def test_held_out_mechanisms_can_be_excluded() -> None:
@@ -226,7 +228,7 @@ def test_blind_mechanisms_are_drawn_on_request_only() -> None:
 
 
 def test_truth_names_what_was_injected() -> None:
-    cell = Cell(gaps={"actuator_response": 0.6}, gap_seed=8, image_size=64)
+    cell = SimCell(gaps={"actuator_response": 0.6}, gap_seed=8, image_size=64)
     injected = cell.truth()["injected"]
     assert isinstance(injected, list)
     assert injected[0]["dimension"] == "actuator_response"
@@ -234,7 +236,7 @@ def test_truth_names_what_was_injected() -> None:
 
 
 def test_a_nudge_moves_the_object_and_a_hand_is_seen() -> None:
-    with Cell(gaps={"human_behavior.nudge": 1.0}, gap_seed=0) as cell:
+    with SimCell(gaps={"human_behavior.nudge": 1.0}, gap_seed=0) as cell:
         cell.reset(3)
         before = np.array(cell.truth()["object_pos_m"])
         pictures = []
@@ -250,7 +252,7 @@ def test_a_nudge_moves_the_object_and_a_hand_is_seen() -> None:
 def test_latency_delays_motion() -> None:
     reached = []
     for gaps in ({}, {"actuator_response.latency": 1.0}):
-        cell = Cell(gaps=gaps, image_size=64)
+        cell = SimCell(gaps=gaps, image_size=64)
         cell.reset(0)
         start = cell.read().position_rad[0]
         goal = cell.read().position_rad.copy()

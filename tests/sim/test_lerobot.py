@@ -15,7 +15,7 @@ from lerobot.teleoperators.config import TeleoperatorConfig
 from lerobot.teleoperators.utils import make_teleoperator_from_config
 
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.lerobot_devices import Scripted, ScriptedConfig, So101Sim, So101SimConfig
 from gaploop.sim.lerobot_tracker_step import TrackerStep
 
@@ -72,7 +72,7 @@ def test_the_tracker_step_survives_saving_without_a_registry(tmp_path: Path) -> 
 
 
 def test_the_tracker_step_sees_the_same_in_every_layout() -> None:
-    with Cell() as cell:
+    with SimCell() as cell:
         cell.reset(4)
         image = cell.frame().image
     key = "observation.images.overhead"

@@ -10,7 +10,7 @@ import pytest
 
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.teleop.emulator import koch, so101
 from gaploop.teleop.emulator.arms import ArmPlan
@@ -99,7 +99,7 @@ def test_a_dead_or_limp_servo_trips_within_a_second(plan: ArmPlan, joint: int, w
 @pytest.mark.parametrize("gap_seed", range(6))
 def test_an_arm_with_late_loose_or_weak_servos_never_trips(gap_seed: int) -> None:
     """The cell's actuator gaps at full severity, under the limits of a real arm."""
-    cell = Cell(gaps={"actuator_response": 1.0}, gap_seed=gap_seed)
+    cell = SimCell(gaps={"actuator_response": 1.0}, gap_seed=gap_seed)
     cell.reset(0)
     follower, clock = CellFollower(cell), CellClock(cell)
     period_s = 0.02

@@ -26,7 +26,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_policy
 from gaploop.finetune.hub_policy import pack_policy, push_policy
 from gaploop.sim.arms import to_degrees
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 
 ADAPTER, MERGED, STEPS = "me/adapter", "me/merged", 12
 PLAIN = """
@@ -95,7 +95,7 @@ def push(hub: LoopbackHub) -> Callable[[Path, str], None]:
 def observed() -> tuple[np.ndarray, np.ndarray]:
     """Return pictures and joint states [°] of an arm that moves, one row each a step."""
     pictures, states = [], []
-    with Cell() as cell:
+    with SimCell() as cell:
         cell.reset(5)
         for step in range(STEPS):
             pictures.append(cell.frame().image.copy())

@@ -13,7 +13,7 @@ from scipy.signal import lfilter
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image, LeaderSample, Tick
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.scene import TIMESTEP_S
@@ -154,7 +154,7 @@ class Swing:
 @functools.lru_cache(maxsize=4)
 def in_the_cell(severity: float) -> LatencyResult:
     """Measure the embedded cell's arm, with a latency gap of that severity."""
-    cell = Cell(gaps={"actuator_response.latency": severity}, image_size=64)
+    cell = SimCell(gaps={"actuator_response.latency": severity}, image_size=64)
     follower, ticks = CellFollower(cell), list[Tick]()
 
     class Keep:

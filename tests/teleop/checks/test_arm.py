@@ -20,7 +20,7 @@ from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.scripts._preflight import Terminal
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.checks.arm import (
     MOVED,
@@ -129,7 +129,7 @@ def test_feedback_from_the_wrong_joint_is_named() -> None:
 
 
 def test_limits_are_said_and_an_arm_outside_them_is_seen() -> None:
-    with Cell() as cell:
+    with SimCell() as cell:
         follower = CellFollower(cell)
         station = Station(name="lab")
         items = list(check_limits(station, follower, 0.005, has_file=True))

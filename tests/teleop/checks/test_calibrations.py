@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_system import one
 
 from gaploop.scripts._preflight import Terminal
-from gaploop.sim.cell import Cell
+from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellFollower
 from gaploop.teleop.calibration.store import save_part
 from gaploop.teleop.checks.calibrations import (
@@ -83,7 +83,7 @@ def test_cameras_that_are_calibrated_poorly_fail_and_unknown_ones_are_asked_abou
     save_part(file, ("cameras", "poor", "hand_eye"), {"held_out_mm": 7.0})
     save_part(file, ("cameras", "half", "intrinsics"), {"rms_px": 0.2})  # not where it stands
     cameras = ["good", "poor", "half", "new"]
-    with Cell() as cell:
+    with SimCell() as cell:
         found = list(check_station(file, CellFollower(cell), cameras, Terminal()))
     results = {item.data["camera"]: item.level for item in found if item.data}
     assert results == {"good": Level.OK, "poor": Level.FAIL,
@@ -99,7 +99,7 @@ def test_a_question_is_settled_by_a_yes_only(answer: str | None, tmp_path: Path)
             assert (set(choices), safety) == ({"y", "n"}, False)
             return answer
 
-    with Cell() as cell:
+    with SimCell() as cell:
         (found,) = check_station(tmp_path / "none.json", CellFollower(cell), ["new"], Says())
     assert all_usable([found]) == (answer == "y")
     assert found.by is By.PERSON
