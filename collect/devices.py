@@ -496,6 +496,25 @@ class ArmDevices(SessionDevices):
 # -- the embedded cell --------------------------------------------------------------------------
 
 
+class StandingClock:
+    """The clock of whichever rig is set up, for a leader that outlives rigs.
+
+    A leader that dated its answers by the first rig's clock, which stands still, was taken for one
+    that no longer answers.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock
+
+    def now_s(self) -> float:
+        """Return the time of the rig that is set up now [s]."""
+        return self.now.now_s()
+
+    def sleep_until(self, deadline_s: float) -> None:
+        """Wait until that time of it [s]."""
+        self.now.sleep_until(deadline_s)
+
+
 class StandingArm:
     """The arm of whichever rig is set up: what a leader that outlives rigs is made for."""
 
@@ -563,7 +582,8 @@ class CellDevices(SessionDevices):
                 first = make({})
                 cleanup.callback(first.close)
                 self._standing = StandingArm(first.follower)
-                self._person = leader_of(self._standing, first.station, first.clock)
+                self._clock = StandingClock(first.clock)
+                self._person = leader_of(self._standing, first.station, self._clock)
                 if callable(close := getattr(self._person, "close", None)):
                     cleanup.callback(close)
                 self.window = self._person if hasattr(self._person, "host") else None
@@ -579,7 +599,7 @@ class CellDevices(SessionDevices):
             clock.restart()
 
         if self._standing is not None:
-            self._standing.now = rig.follower
+            self._standing.now, self._clock.now = rig.follower, clock
         self._rig = replace(rig, clock=clock, reset=reset)
         self.monitor = LoopMonitor(rig.follower.joint_names, rig.rates, rig.safety.limits)
         return self._rig

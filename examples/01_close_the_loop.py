@@ -48,7 +48,7 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
         resume=(out / "run").exists(),
     )
     after = gaploop.evaluate(
-        policy={"path": adapted.path}, env=CELL, n=rollouts, output_dir=out / "after"
+        policy={"path": adapted.policy.folder}, env=CELL, n=rollouts, output_dir=out / "after"
     )
     verdict = gaploop.compare(before, after)
     print(f"Now {after.rate:.0%}: {verdict.verdict.value}. {verdict.says}")

@@ -17,10 +17,10 @@ import gaploop
 def main(candidate: str, out: Path, stage: str = "hardware") -> str:
     """Let the gate decide; return its verdict."""
     result = gaploop.gate("base", candidate, stage=stage, seed=1, output_dir=out)
-    print(f"{candidate}: {result.verdict}")
-    for line in result.statements:
-        print(f"  {line}")
-    return result.verdict
+    for found in result.stages:
+        print(f"{found.stage}: {found.answer.value}. {found.says}")
+    print(f"{candidate}: {result.verdict.value}. {result.says}")
+    return result.verdict.value
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ def from_values(
         nested,
         {},
         lambda options: _read([str(g) for g in given], options, positional, program),
-        ("Unknown", f"help({program})"),
+        ("Unknown", f"{program} --help=all"),
     )
 
 

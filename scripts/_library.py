@@ -58,7 +58,7 @@ class Command[Config, Result]:
         ]
         config_class = cli.config_class_of(module, name, types)
         positional = cli.positional(module)
-        return from_values(config_class, given, nested, positional, f"gaploop.{name}")
+        return from_values(config_class, given, nested, positional, f"gaploop {name}")
 
 
 def command[Config, Result](work: Callable[[Config], Result]) -> Command[Config, Result]:

@@ -91,7 +91,7 @@ def __dir__() -> list[str]:
 
 
 class _CallablePackage(ModuleType):
-    """`gaploop.finetune` is a folder of modules and, called, the command of that name."""
+    """Adapt a policy once and write its run folder; also the folder of the modules that do it."""
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         from gaploop.scripts.finetune import finetune
@@ -99,4 +99,6 @@ class _CallablePackage(ModuleType):
         return finetune(*given, **options)
 
 
-importlib.import_module("gaploop.finetune").__class__ = _CallablePackage
+_finetune = importlib.import_module("gaploop.finetune")
+_finetune.__class__ = _CallablePackage
+_finetune.__doc__ = _CallablePackage.__doc__

@@ -12,6 +12,7 @@ import pytest
 from gaploop.collect.devices import CellDevices, SessionDevices, say_trip
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import drive_on
+from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.types import LeaderSample, SafetyReason
 
@@ -104,3 +105,21 @@ def test_nothing_is_lost_of_the_cell() -> None:
         with closing(devices.rig({})) as rig:
             assert rig.is_real_time
         assert not devices.reconnect("nothing", lambda: False)
+
+
+def test_a_leader_dates_its_answers_by_the_cell_that_runs_now() -> None:
+    """A LeRobot leader was connected with the first cell's clock, which stands still.
+
+    So the filter took it for one that no longer answers, at the end of every take.
+    """
+    clocks: list[Clock] = []
+
+    def leader_of(_arm: object, _station: object, clock: Clock) -> Still:
+        clocks.append(clock)
+        return Still()
+
+    devices = CellDevices(lambda _conditions: embedded_rig(), leader_of=leader_of)
+    with closing(devices), closing(devices.rig({})) as rig:
+        rig.reset(0)
+        rig.clock.sleep_until(0.05)
+        assert clocks[0].now_s() >= 0.05

@@ -1,0 +1,114 @@
+"""`import gaploop`: sixteen names, loaded when first used, with the commands' own options."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gaploop
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts._library import Command
+from gaploop.scripts.check import CheckConfig, CheckedFolder
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+
+def test_importing_gaploop_loads_nothing_but_itself() -> None:
+    code = (
+        "import sys, gaploop; print([m for m in sys.modules if m in ('numpy', 'torch', 'lerobot')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", gaploop.__all__)
+def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
+    value = getattr(gaploop, name)
+    assert callable(value)
+    assert (value.__doc__ or "").strip()
+    assert name in dir(gaploop)
+    assert f"`{name}`" in (ROOT / "docs" / "api.md").read_text() or inspect.isclass(value)
+
+
+def test_finetune_is_a_function_and_a_folder() -> None:
+    from gaploop.finetune import adapt
+
+    assert gaploop.finetune.adapt is adapt  # type: ignore[attr-defined]
+    with pytest.raises(UnusableInputError, match="Where to"):
+        gaploop.finetune(real=["takes"])
+
+
+def test_options_by_name_are_those_of_the_dataclass(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    by_name = Command(_named("check", "gaploop.scripts.check", seen.append))
+    by_name(tmp_path, deep=True, dataset={})
+    by_name(dataset={"root": tmp_path}, deep=True)
+    by_name(CheckConfig(CheckedFolder(tmp_path), deep=True))
+    assert seen == [CheckConfig(CheckedFolder(tmp_path), deep=True)] * 3
+
+
+def _named(name: str, module: str, work: Any) -> Any:
+    def function(config: CheckConfig) -> None:
+        work(config)
+
+    function.__name__, function.__module__ = name, module
+    return function
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaploop.diagnose("x", trainedon="y"), "Unknown option 'trainedon'. Did you mean"),
+        (lambda: gaploop.diagnose("nowhere"), "nowhere"),
+        (lambda: gaploop.plan(budget={"takes": "many"}), "budget.takes"),
+        (lambda: gaploop.check("a", "b"), "Unexpected argument 'b'"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused_in_its_words(call: Any, message: str) -> None:
+    with pytest.raises(UnusableInputError, match=message.replace(".", r"\.")):
+        call()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_use_the_front_door_only(example: Path) -> None:
+    tree = ast.parse(example.read_text())
+    imported = {
+        alias.name if isinstance(node, ast.Import) else str(node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert "gaploop" in imported
+    assert not {name for name in imported if name.startswith("gaploop.")}
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "gaploop"
+    }
+    assert used
+    assert used <= set(gaploop.__all__)
+
+
+def test_a_take_is_recorded_checked_and_loaded(tmp_path: Path) -> None:
+    """Record two takes, check them and load them again: what a newcomer does first."""
+    recorded = gaploop.record(
+        dataset={"root": tmp_path / "takes", "num_episodes": 1, "single_task": "Put it there"}
+    )
+    assert (recorded.counted, recorded.published) == (1, 1)
+    assert [f for f in gaploop.check(tmp_path / "takes") if f.severity == "error"] == []
+    (take,) = gaploop.load_takes(tmp_path / "takes")
+    assert isinstance(take, gaploop.Take)
+    assert take.info.task == "Put it there"
+    again = gaploop.publish(
+        journal=recorded.journal, dataset={"root": recorded.root, "repo_id": "me/again"}
+    )
+    assert (len(again.published), again.present) == (0, 1)
