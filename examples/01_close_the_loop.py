@@ -1,7 +1,7 @@
 """Close the loop: a policy fails, find out why, record what helps, adapt, compare.
 
 The robot is simulated, and so is the "real" cell, whose table is 17 mm too low: sim-to-sim.
-A quarter of an hour on two cores; after Ctrl-C the same command goes on where it was:
+A few minutes on two cores; after Ctrl-C the same command goes on where it was:
 
     python examples/01_close_the_loop.py
 """

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, overload
 
 
-class Command[Config, Result]:
+class LibraryCommand[Config, Result]:
     """The function of a command: takes its options, returns what it found, prints nothing.
 
     Args:
@@ -61,9 +61,9 @@ class Command[Config, Result]:
         return from_values(config_class, given, nested, positional, f"gaploop {name}")
 
 
-def command[Config, Result](work: Callable[[Config], Result]) -> Command[Config, Result]:
+def command[Config, Result](work: Callable[[Config], Result]) -> LibraryCommand[Config, Result]:
     """Let a command be called from Python with its options by name."""
-    return Command(work)
+    return LibraryCommand(work)
 
 
 def _plain(value: Any) -> Any:

@@ -26,12 +26,12 @@ def config_class() -> type:
     RobotConfig, TeleoperatorConfig = registries()
 
     @dataclass
-    class RecordConfig(record.RecordConfig):
+    class RecordArmConfig(record.RecordConfig):
         robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
         teleop: TeleoperatorConfig = field(default_factory=ScriptedConfig)  # type: ignore[valid-type]
         dataset: ArmDataset = field(default_factory=ArmDataset)
         cartesian: CartesianOptions = field(default_factory=CartesianOptions)
         force: ForceOptions = field(default_factory=ForceOptions)
 
-    RecordConfig.__doc__ = record.RecordConfig.__doc__
-    return RecordConfig
+    RecordArmConfig.__doc__ = record.RecordConfig.__doc__
+    return RecordArmConfig
