@@ -106,13 +106,16 @@ def test_what_is_taken_for_an_answer_is_one(
         bus.fast = fast and protocol is Protocol.DYNAMIXEL
         wire = bus.line.port
         assert isinstance(wire, Wire)
-        for turn in range(40):
+        # Servos that miss turn after turn are asked less often: 24 lots may take far more turns.
+        turn = 0
+        while wire.plan or turn < 40:
+            assert turn < 1000
             before = wire.asked
             state = drive(bus.line, bus.read(float(turn)))
             for place, status in zip(state.position_ticks, state.status, strict=True):
                 if not status & NO_REPLY:
                     assert before < place <= wire.asked
-        assert not wire.plan
+            turn += 1
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
