@@ -41,7 +41,7 @@ class EmulateConfig:
     """
 
     model: str = "so101"
-    """so101, koch or openmanipulator."""
+    """An arm that can be emulated, such as so101, koch or openmanipulator."""
     protocol: str = ""
     """feetech or dynamixel; the arm's own unless given."""
     role: str = "follower"

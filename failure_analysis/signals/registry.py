@@ -5,9 +5,12 @@ A signal is NaN where the take lacks its channel; `measure` then also says what 
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from gaploop.core.errors import unknown_choice
@@ -78,17 +81,13 @@ def signal(
     return register
 
 
+@cache
 def registry() -> Mapping[str, Signal]:
-    """Return every signal by name."""
-    from gaploop.failure_analysis.signals import (  # noqa: F401  (importing them registers theirs)
-        force,
-        grip,
-        images,
-        motion,
-        policy,
-        scene,
-    )
+    """Return every signal of every module of this package by name."""
+    from gaploop.failure_analysis import signals
 
+    for module in pkgutil.iter_modules(signals.__path__):  # importing them registers theirs
+        importlib.import_module(f"{signals.__name__}.{module.name}")
     return REGISTRY
 
 

@@ -60,7 +60,7 @@ def test_a_preset_trains_two_steps_and_resumes(
 ) -> None:
     preset = PRESETS[name]
     base = tiny_policy(preset.policy)
-    assert preset_for(kind_of(base), preset.full) is preset
+    assert preset_for(kind_of(base), preset.full, name) is preset
     whole = options_for(preset, base, real, tmp_path / "whole")
     adapt(whole)
 

@@ -174,6 +174,8 @@ def test_presets_are_listed_and_found() -> None:
     with pytest.raises(UnusableInputError, match="Did you mean 'act_lora'"):
         preset_for("act", full=False, name="actlora")
     for preset in PRESETS.values():
+        for way, full in (("lora", False), ("full", True)):
+            assert preset_for(preset.policy, full) is PRESETS[f"{preset.policy}_{way}"]
         assert preset.why
         if not preset.full:
             assert 5e-4 <= preset.spec.lr <= 2e-3

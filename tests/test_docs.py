@@ -1,0 +1,164 @@
+"""What the documents name exists: files, modules, links, commands and their options."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from gaploop.failure_analysis.signals import registry
+from gaploop.finetune.tuning import presets
+from gaploop.scripts import cli
+from gaploop.scripts._arguments import find_options
+from gaploop.sim import gaps as sim_gaps
+from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps import BY_KEY, mechanisms
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (
+    "core", "sim", "teleop", "collect", "datasets", "failure_analysis", "finetune", "scripts",
+    "tests", "docs", "examples", "benchmarks",
+)  # fmt: skip
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+        *(ROOT / "docs").rglob("*.md"),
+        *(p for p in (ROOT / "examples").iterdir() if p.suffix in (".md", ".py", ".yaml")),
+    ]
+)
+NAMED = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)`")
+LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+FILE = re.compile(rf"(?<![\w./-])((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:py|md|svg))\b")
+MODULE = re.compile(r"\bgaploop((?:\.\w+)+)")
+CODE = re.compile(r"```\w*\n(.*?)```|`([^`]+)`", re.DOTALL)
+COMMAND = re.compile(r"(?:^|[\s(;&|$])gaploop ([a-z][a-z-]*)\b([^\n;&|]*)")
+OPTION = re.compile(r"(?:^|\s)--([\w.]+)")
+COMMENT = re.compile(r"(?<!\S)#.*")
+QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")")
+DEVICES = ("robot", "teleop", "camera")
+SOME_ARM = (("robot", "so101_follower"), ("teleop", "so101_leader"))
+"""Brings out the options that a command has with an arm alone."""
+TYPE = re.compile(r"(?:^|\s)--(\w+)\.type=([\w]+)")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def code(page: Path) -> Iterator[str]:
+    """Yield each piece of code with continued lines joined; a Python example is one piece."""
+    text = page.read_text()
+    if page.suffix != ".md":
+        yield text
+        return
+    for block, inline in CODE.findall(text):
+        # A command may be broken over two lines of prose, but not over two of a block.
+        yield re.sub(r"\\\n\s*", " ", block) if block else " ".join(inline.split())
+
+
+def calls(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command that code calls and what stands behind it, then those inside quotes."""
+    text = COMMENT.sub("", text)
+    yield from COMMAND.findall(QUOTED.sub("''", text))
+    for quoted in QUOTED.findall(text):
+        yield from calls(quoted[1:-1])
+
+
+@cache
+def options_of(command: str, types: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """Return the options of a command, given the types of its devices and environment."""
+    module = importlib.import_module(f"gaploop.scripts.{cli.commands()[command].stem}")
+    config_class = cli._config_class(module, command, [f"--{g}.type={t}" for g, t in types])
+    names = {option.name for option in find_options(config_class, dict(types))}
+    return frozenset({"help", "config_path", *names})
+
+
+def unknown_options(command: str, text: str) -> Iterator[str]:
+    """Yield the options in a call that the command doesn't have.
+
+    A device's own are known where its type is given; where it isn't, any of that device may stand.
+    """
+    given = tuple(sorted(set(TYPE.findall(text))))
+    known = options_of(command, given) | options_of(command, SOME_ARM)
+    for name in sorted(set(OPTION.findall(text)) - known):
+        group = name.partition(".")[0]
+        if group not in DEVICES or group in dict(given):
+            yield f"gaploop {command} --{name}"
+
+
+def exists(dotted: Sequence[str]) -> bool:
+    """Say whether folders, then a module, then a word in it, go by these names."""
+    at = ROOT
+    for n, name in enumerate(dotted):
+        if (at / name).is_dir():
+            at /= name
+            continue
+        source = at / f"{name}.py"
+        rest = dotted[n + 1 :] if source.is_file() else dotted[n:]
+        source = source if source.is_file() else at / "__init__.py"
+        found = source.read_text() if source.is_file() else ""
+        return (source.is_file() or not rest) and all(
+            re.search(rf"\b{word}\b", found) for word in rest
+        )
+    return True
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    assert not [at for at in LINK.findall(page.read_text()) if not (page.parent / at).exists()]
+
+
+@every_page
+def test_files_and_modules_exist(page: Path) -> None:
+    text = page.read_text()
+    files = {*FILE.findall(text), *NAMED.findall(text)}
+    gone = sorted(name for name in files if not (ROOT / name).exists())
+    for name in MODULE.findall(text):
+        dotted = name[1:].split(".")
+        if dotted[0] in FOLDERS and not exists(dotted):
+            gone.append(f"gaploop{name}")
+    assert not gone
+
+
+@every_page
+def test_commands_exist_with_their_options(page: Path) -> None:
+    known = cli.commands()
+    made = {name.lower() for name in re.findall(r"class (\w+)Config:", page.read_text())}
+    wrong = []
+    for command, text in (call for piece in code(page) for call in calls(piece)):
+        if command in made:  # the page shows how to write it
+            continue
+        if command not in known:
+            wrong.append(f"gaploop {command}")
+            continue
+        wrong += unknown_options(command, text.partition(" -- ")[0])
+    assert not wrong
+
+
+def test_the_recipes_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of docs/architecture.md, each among the names of the file that it is for."""
+    monkeypatch.setattr(registry, "REGISTRY", {})
+    arm, gap, signal, preset, command = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(arm, names)
+    assert names["ARM"].emulated.keys() == {"follower", "leader"}
+    exec(gap, names := dict(vars(mechanisms)))
+    mechanism = names["_RoughTable"]()
+    monkeypatch.setitem(cast("dict[str, Any]", BY_KEY), mechanism.key, mechanism)
+    monkeypatch.setattr(sim_gaps, "MECHANISMS", (*sim_gaps.MECHANISMS, mechanism))
+    with SimCell(gaps={mechanism.key: 0.9}, image_size=64) as cell:
+        cell.reset(0)
+    exec(signal, {})
+    assert registry.REGISTRY.keys() == {"paused_share"}
+    assert isinstance(eval(preset, dict(vars(presets))), presets.Preset)
+    takes = ModuleType("takes")
+    monkeypatch.setitem(sys.modules, "takes", takes)
+    exec(command, vars(takes))
+    assert cli.run_module(takes, "takes", [str(tmp_path)], "gaploop takes") == 1
