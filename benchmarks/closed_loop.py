@@ -70,8 +70,10 @@ def _run(config: BenchConfig, folder: Path) -> list[StudyRow]:
     path = folder / ROWS
     rows = {row.key: row for row in (load_rows(path) if path.exists() else [])}
     starts = {task: start_for(task, folder, robot=part.robot) for task in part.tasks}
+    usual = {t: _reference(start.base, t, part.robot, folder) for t, start in starts.items()}
     jobs = [
-        SiteJob(site, part, starts[site.task], folder / site.name, code) for site in part.sites()
+        SiteJob(site, part, starts[site.task], folder / site.name, code, usual[site.task])
+        for site in part.sites()
     ]
     with options.progress("Sites", total=len(jobs)) as advance:
         for done in run_jobs(run_site, jobs, config.workers, config.ray.address):
@@ -79,6 +81,20 @@ def _run(config: BenchConfig, folder: Path) -> list[StudyRow]:
             save_rows(rows.values(), path)
             advance()
     return list(rows.values())
+
+
+def _reference(base: str, task: str, robot: str, folder: Path) -> Path | None:
+    """Return the file that says what is usual for the arm, made if need be; None if one ships."""
+    from benchmarks.reference import record_reference
+    from gaploop.finetune.closed_loop import TargetCell
+    from gaploop.sim.arms import SO101
+
+    if robot == SO101.name:
+        return None
+    path = folder / f"reference_{task}_{robot}.json"
+    if not path.exists():
+        record_reference(base, path, TargetCell({}, 0, task, robot))
+    return path
 
 
 def _part(config: BenchConfig) -> Part:

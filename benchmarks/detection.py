@@ -5,7 +5,7 @@ Copy the so101_cell.json it writes to failure_analysis/live/: the score that shi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TRIALS: Final = 60
 RESAMPLES: Final = 2000
+LANDMARKS: Final = 10
+"""Times at which a take is looked at for `learn_weights`."""
 SHARES: Final = (0.5, 0.75, 1.0)
 """Of the longest time for which both takes of a pair ran."""
 FALSE_ALARMS: Final = 0.1
@@ -65,7 +67,7 @@ def _shipped(done: Mapping[str, Sequence[Rolled]], base: str, seed: int, folder:
     from dataclasses import replace
 
     from benchmarks.detection_rollouts import NOMINAL
-    from gaploop.failure_analysis.live.score import fit_score, learn_weights
+    from gaploop.failure_analysis.live.score import fit_score
     from gaploop.failure_analysis.live.watch import SHIPPED
     from gaploop.finetune.lerobot_policy import policy_id
 
@@ -121,11 +123,44 @@ def _detector(
     seed: int,
 ) -> FailureScore:
     """Return the score of a class; its own failures are never looked at."""
-    from gaploop.failure_analysis.live.score import fit_score, learn_weights
+    from gaploop.failure_analysis.live.score import fit_score
 
     groups = [(usual[k], [r.track for r in v]) for k, v in others.items()]
     fit = [r.track for r in rolls if r.trial.part == "fit"]
     return fit_score(fit, learn_weights(groups, seed), f"nominal successes of {name}")
+
+
+def learn_weights(
+    groups: Iterable[tuple[Usual, Sequence[SignalTrack]]], seed: int = 0
+) -> FloatArray:
+    """Return weights that tell failed from successful takes at equal elapsed times.
+
+    L2-regularised logistic regression on deviations at times drawn from the lengths of the
+    group's successful takes, for both outcomes alike: how long a take was tells nothing.
+
+    Args:
+        groups: for each policy what is usual for it, and takes of both outcomes.
+        seed: draws the times.
+
+    Returns:
+        Shape (2 * len(FEATURES),); the larger, the more a deviation says "failing".
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(seed)
+    rows, failed = [], []
+    for usual, tracks in groups:
+        ends = np.array([t.t_s[-1] for t in tracks if not t.failed])
+        for track in tracks:
+            for end in rng.choice(ends, LANDMARKS) * rng.uniform(0.4, 1.0, LANDMARKS):
+                if end > track.t_s[-1]:
+                    continue  # at equal elapsed time: it doesn't run any more
+                k = track.at(float(end))
+                rows.append(usual.deviations(track.t_s[k : k + 1], track.values[k : k + 1])[0])
+                failed.append(track.failed)
+    model = LogisticRegression(C=0.03, class_weight="balanced", max_iter=2000)
+    model.fit(np.array(rows), failed)
+    return np.asarray(model.coef_[0], dtype=np.float64)
 
 
 def _class_result(

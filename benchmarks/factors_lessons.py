@@ -8,12 +8,13 @@ is about training, over evaluation settings, each counting alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.statistics import Estimate, TrialCounts, over_groups, weighted_sum
+from gaploop.core.statistics import CONFIDENCE, Estimate, TrialCounts, weighted_sum
 from gaploop.failure_analysis.cohort.trials import Trials
 
 TASK: Final = "task"
@@ -167,6 +168,24 @@ def lesson(rows: Sequence[Trials], claim: str, terms: Terms, compared: Sequence[
     ]
     whole = weighted_sum(_cells(rows, terms, compared, claim))
     return Lesson(claim, whole, over_groups(by_task), len(tasks))
+
+
+def over_groups(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the mean of a difference over groups, such as tasks, for groups like these.
+
+    A t interval over the groups' own differences: it allows for how much groups differ.
+
+    Args:
+        values: one difference a group, two or more.
+        confidence: of the interval, two-sided.
+    """
+    from scipy.stats import t
+
+    n = len(values)
+    mean = sum(values) / n
+    variance = sum((v - mean) ** 2 for v in values) / (n - 1)
+    half = float(t.ppf(0.5 + confidence / 2, n - 1)) * math.sqrt(variance / n)
+    return Estimate(mean, mean - half, mean + half)
 
 
 def _cells(

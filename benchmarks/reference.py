@@ -6,26 +6,30 @@ failure_analysis/.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core.errors import GaploopError
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from gaploop.collect.rig import EmbeddedRig
+    from gaploop.core.protocols import Leader
+    from gaploop.failure_analysis.reference import Reference
+    from gaploop.finetune.closed_loop import TargetCell
+
+REFERENCE_TAKES: Final = 30
+"""Rollouts of the policy, and as many takes of the scripted leader that sees by the tracker."""
+REFERENCE_SCENES: Final = 2_000_000
+"""First scene of a reference's takes: neither the training's nor the evaluation's."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Record nominal takes and write `reference_so101_cell_<task>.json` to `folder`."""
-    from gaploop.core.errors import GaploopError
     from gaploop.failure_analysis.reference import SHIPPED
-    from gaploop.finetune.closed_loop import (
-        REFERENCE_SCENES,
-        REFERENCE_TAKES,
-        TargetCell,
-        record_reference,
-    )
+    from gaploop.finetune.closed_loop import TargetCell
 
     count, first = config.n or REFERENCE_TAKES, REFERENCE_SCENES + config.seed * 1000
     task = config.tasks[0] if config.tasks else "pick_place"
@@ -37,6 +41,74 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             return {"takes": 0, "signals": {}}
     signals = {name: [n.mean, n.std] for name, n in built.signals.items()}
     return {"takes": built.takes, "file": str(path), "signals": signals}
+
+
+def record_reference(
+    policy: str | Path,
+    path: Path,
+    cell: TargetCell,
+    count: int = REFERENCE_TAKES,
+    first: int = REFERENCE_SCENES,
+    on_take: Callable[[], None] = lambda: None,
+) -> Reference:
+    """Record nominal takes beside `path` and write what is usual in them to `path`.
+
+    A third of the rollouts go on after success: a policy that isn't judged successful goes on too.
+
+    Args:
+        policy: as for `load_policy`.
+        path: the reference file; the takes' journal is the folder of its name with `_journal`.
+        cell: the nominal cell.
+        count: rollouts of the policy, and as many takes of the scripted leader.
+        first: first scene.
+        on_take: called after each take.
+
+    Raises:
+        GaploopError: too few takes went well.
+    """
+    from gaploop.collect.journal import JournalWriter
+    from gaploop.collect.policy_leader import PolicyLeader
+    from gaploop.collect.session import run_take
+    from gaploop.core.files import writable_folder
+    from gaploop.core.journal_format import read_journal
+    from gaploop.core.vocabulary import TakeKind
+    from gaploop.failure_analysis.reference import build_reference, save_reference
+    from gaploop.finetune.evaluate import MAX_S
+    from gaploop.finetune.lerobot_policy import load_policy
+    from gaploop.sim.expert import ScriptedLeader
+
+    driver = load_policy(policy)
+
+    def rollout(rig: EmbeddedRig, _seed: int) -> Leader:
+        return PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
+
+    def script(rig: EmbeddedRig, seed: int) -> Leader:
+        return ScriptedLeader(rig.cell, seed, sees="tracker")
+
+    journal = writable_folder(path.with_name(f"{path.stem}_journal"))
+    for make_leader, seeds in (
+        (rollout, range(first, first + count)),
+        (script, range(first + count, first + 2 * count)),
+    ):
+        rig = cell.rig({})
+        for number, seed in enumerate(seeds):
+            rig.reset(seed)
+            with JournalWriter(journal, rig.header(cell.instruction, kind=TakeKind.ROLLOUT)) as to:
+                run_take(
+                    rig,
+                    make_leader(rig, seed),
+                    seed=seed,
+                    max_s=MAX_S,
+                    writer=to,
+                    until_success=None if number % 3 else False,
+                )
+            on_take()
+        rig.close()
+    built = build_reference(read_journal(journal), "nominal takes of the embedded cell")
+    if built is None:
+        raise GaploopError(f"Too few of {2 * count} nominal takes went well to say what is usual.")
+    save_reference(built, path)
+    return built
 
 
 def table(result: Mapping[str, Any]) -> str:

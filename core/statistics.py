@@ -174,24 +174,6 @@ def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def over_groups(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Return the mean of a difference over groups, such as tasks, for groups like these.
-
-    A t interval over the groups' own differences: it allows for how much groups differ.
-
-    Args:
-        values: one difference a group, two or more.
-        confidence: of the interval, two-sided.
-    """
-    from scipy.stats import t
-
-    n = len(values)
-    mean = sum(values) / n
-    variance = sum((v - mean) ** 2 for v in values) / (n - 1)
-    half = float(t.ppf(0.5 + confidence / 2, n - 1)) * math.sqrt(variance / n)
-    return Estimate(mean, mean - half, mean + half)
-
-
 def points(estimate: Estimate, digits: int = 0) -> str:
     """Return a difference in percentage points, as people read it."""
     value, low, high = (100 * v for v in (estimate.value, estimate.low, estimate.high))

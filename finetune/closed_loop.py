@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import (
@@ -25,14 +24,12 @@ from gaploop.collect.session import (
     TakeResult,
     plan_quotas,
     record_takes,
-    run_take,
 )
 from gaploop.core import labels
 from gaploop.core.errors import GaploopError
-from gaploop.core.files import read_json, writable_folder, write_json
+from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.protocols import Leader
 from gaploop.core.vocabulary import TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (
@@ -43,7 +40,7 @@ from gaploop.failure_analysis.diagnosis import (
     suggested_labels,
 )
 from gaploop.failure_analysis.planning.plan import make_plan
-from gaploop.failure_analysis.reference import Reference, build_reference, save_reference
+from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
@@ -53,7 +50,6 @@ from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
 from gaploop.finetune.tuning.presets import TRACKED_SPECS
 from gaploop.finetune.tuning.work import AdaptOptions
 from gaploop.sim.arms import SO101
-from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.tasks import INSTRUCTIONS
 
 DEMONSTRATION_S: Final = 10.0
@@ -64,10 +60,6 @@ SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
 SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""
-REFERENCE_TAKES: Final = 30
-"""Rollouts of the policy, and as many takes of the scripted leader that sees by the tracker."""
-REFERENCE_SCENES: Final = 2_000_000
-"""First scene of a reference's takes: neither the training's nor the evaluation's."""
 DIAGNOSIS: Final = "diagnosis.json"
 PACKAGED_TASK: Final = "pick_place"
 """Task of the packaged base."""
@@ -328,12 +320,10 @@ class LoopStart:
     Attributes:
         base: the policy.
         sim: the takes.
-        reference: file that says what is usual for the arm; None where one ships.
     """
 
     base: str
     sim: Path
-    reference: Path | None = None
 
 
 def start_for(
@@ -352,12 +342,7 @@ def start_for(
     base = "base" if packaged else str(run / POLICY)
     nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
     sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
-    if ships:
-        return LoopStart(base, sim)
-    usual = folder / f"reference_{name}.json"
-    if not usual.exists():
-        record_reference(base, usual, nominal)
-    return LoopStart(base, sim, usual)
+    return LoopStart(base, sim)
 
 
 def _record(
@@ -379,60 +364,3 @@ def _record(
     end = record_takes(spec, quotas, target.rig, leader, on_take=on_take)
     if end.gave_up:
         raise GaploopError(end.gave_up[0])
-
-
-def record_reference(
-    policy: str | Path,
-    path: Path,
-    cell: TargetCell,
-    count: int = REFERENCE_TAKES,
-    first: int = REFERENCE_SCENES,
-    on_take: Callable[[], None] = lambda: None,
-) -> Reference:
-    """Record nominal takes beside `path` and write what is usual in them to `path`.
-
-    A third of the rollouts go on after success: a policy that isn't judged successful goes on too.
-
-    Args:
-        policy: as for `load_policy`.
-        path: the reference file; the takes' journal is the folder of its name with `_journal`.
-        cell: the nominal cell.
-        count: rollouts of the policy, and as many takes of the scripted leader.
-        first: first scene.
-        on_take: called after each take.
-
-    Raises:
-        GaploopError: too few takes went well.
-    """
-    driver = load_policy(policy)
-
-    def rollout(rig: EmbeddedRig, _seed: int) -> Leader:
-        return PolicyLeader(driver, rig.follower, rig.fps, rig.control_hz)
-
-    def script(rig: EmbeddedRig, seed: int) -> Leader:
-        return ScriptedLeader(rig.cell, seed, sees="tracker")
-
-    journal = writable_folder(path.with_name(f"{path.stem}_journal"))
-    for make_leader, seeds in (
-        (rollout, range(first, first + count)),
-        (script, range(first + count, first + 2 * count)),
-    ):
-        rig = cell.rig({})
-        for number, seed in enumerate(seeds):
-            rig.reset(seed)
-            with JournalWriter(journal, rig.header(cell.instruction, kind=TakeKind.ROLLOUT)) as to:
-                run_take(
-                    rig,
-                    make_leader(rig, seed),
-                    seed=seed,
-                    max_s=MAX_S,
-                    writer=to,
-                    until_success=None if number % 3 else False,
-                )
-            on_take()
-        rig.close()
-    built = build_reference(read_journal(journal), "nominal takes of the embedded cell")
-    if built is None:
-        raise GaploopError(f"Too few of {2 * count} nominal takes went well to say what is usual.")
-    save_reference(built, path)
-    return built

@@ -31,7 +31,8 @@ def success_png(evaluation: Evaluation, against: Sequence[Drop], title: str = ""
     drop = {d.condition: d for d in against}
     with mpl.rc_context(STYLE):
         figure, axes = new_figure(8.4, 0.29 * len(names) + 1.1)
-        low, high = _span(evaluation.by_condition.get(evaluation.base))
+        base = evaluation.by_condition.get(evaluation.base)
+        low, high = base.interval if base else (0.0, 0.0)
         axes.axvspan(low, high, color=PALE, alpha=0.45, lw=0)
         last = None
         for place, name in enumerate(reversed(names)):
@@ -56,10 +57,6 @@ def success_png(evaluation: Evaluation, against: Sequence[Drop], title: str = ""
         if title:
             axes.set_title(title, loc="left", fontsize=10, color=SOFT)
         return figure_png(figure)
-
-
-def _span(rate: Rate | None) -> tuple[float, float]:
-    return rate.interval if rate else (0.0, 0.0)
 
 
 def positions_png(evaluation: Evaluation) -> bytes | None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -85,7 +85,8 @@ def train(
         mine["EpisodeAwareSampler"] = training.sampler
     calling(lerobot_train.train, **mine)(config)
     if PartialState().is_main_process:
-        training.record(policies=_policies(config.output_dir))
+        found = sorted(config.output_dir.glob(f"{CHECKPOINTS}/*/pretrained_model"))
+        training.record(policies=list(dict.fromkeys(policy_id(p) for p in found)))
 
 
 def calling(function: Callable[..., Any], **others: Any) -> Callable[..., Any]:
@@ -269,11 +270,6 @@ def held_out(opened: OpenMixture, fraction: float) -> tuple[OpenMixture, tuple[M
                 "train on. Hold out fewer."
             )
     return replace(opened, takes=kept), tuple(aside)
-
-
-def _policies(folder: Path) -> Sequence[str]:
-    found = sorted(folder.glob(f"{CHECKPOINTS}/*/pretrained_model"))
-    return list(dict.fromkeys(policy_id(p) for p in found))
 
 
 def _refuse_foreign_code(option: str, config: Any) -> None:

@@ -60,17 +60,12 @@ def run_jobs[J, R](
             "A worker process died, perhaps for want of memory. Try again with --workers=1."
         ) from None
     except (KeyboardInterrupt, SystemExit):
-        _dismiss(workers)
+        if workers in _pools:  # ends its workers: else the program would wait many minutes
+            _pools.pop(workers)[1].close()
         raise
     finally:
         for future in futures:
             future.cancel()
-
-
-def _dismiss(workers: int) -> None:
-    """End a pool's workers at once: else the program would wait for jobs of many minutes."""
-    if workers in _pools:
-        _pools.pop(workers)[1].close()
 
 
 def _pool(workers: int) -> tuple[ProcessPoolExecutor, Connection]:

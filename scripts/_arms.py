@@ -18,6 +18,7 @@ from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
+    from gaploop.sim.cell import SimCell
     from gaploop.teleop.lerobot_devices.force import ForceLeader
 
 log = logging.getLogger(__name__)
@@ -210,9 +211,16 @@ def _name(config: Any) -> str:
 
 def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
     """Return the embedded cell's arm in real time, and the expert that can drive it."""
-    from gaploop.sim.cell import SimCell
     from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.follower import CellFollower, PacedCellClock
+
+    cell = cell_of(robot)
+    return CellFollower(cell), PacedCellClock(cell), ScriptedLeader(cell, robot.seed)
+
+
+def cell_of(robot: Any) -> SimCell:
+    """Return the embedded cell that `--robot.*` describes, with its scene set up."""
+    from gaploop.sim.cell import SimCell
 
     cell = SimCell(
         robot.task,
@@ -223,7 +231,7 @@ def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
         robot=robot.model,
     )
     cell.reset(robot.seed)
-    return CellFollower(cell), PacedCellClock(cell), ScriptedLeader(cell, robot.seed)
+    return cell
 
 
 def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:

@@ -170,18 +170,9 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
         cameras = _arms.cameras_of(robot, clock)
         undo.callback(disconnect, *cameras)
         return Devices(follower, cameras, clock)
-    from gaploop.sim.cell import SimCell
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock
 
-    cell = SimCell(
-        robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions=robot.conditions,
-        image_size=robot.image_size,
-        robot=robot.model,
-    )
-    cell.reset(robot.seed)
+    cell = _arms.cell_of(robot)
     embedded = CellFollower(cell)
     undo.callback(disconnect, embedded)
     return Devices(embedded, (CellCamera(cell),), PacedCellClock(cell))

@@ -96,7 +96,9 @@ def run(config: Any) -> int:
     from gaploop.teleop.loop import Rates
 
     control_hz = _rate(config)
-    max_s = math.inf if config.teleop_time_s is None else _positive(config, "teleop_time_s")
+    max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
+    if not max_s > 0:
+        raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
@@ -129,13 +131,6 @@ def _rate(config: Any) -> float:
     if not 1 <= hz <= FASTEST_HZ:
         raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
     return float(hz)
-
-
-def _positive(config: Any, name: str) -> float:
-    value = float(getattr(config, name))
-    if not value > 0:
-        raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
-    return value
 
 
 def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> int:

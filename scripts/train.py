@@ -137,7 +137,9 @@ def _options() -> Any:
         with contextlib.redirect_stderr(usage):
             return parser.wrap()(read)()
     except (DraccusException, ValueError, NotImplementedError, FileExistsError) as error:
-        raise UnusableInputError(f"lerobot-train's options: {error}{_hint(str(error))}") from None
+        keep = "push the model to the hub" in str(error)
+        hint = " Or keep it on this machine: --policy.push_to_hub=false" if keep else ""
+        raise UnusableInputError(f"lerobot-train's options: {error}{hint}") from None
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -145,8 +147,3 @@ def _options() -> Any:
         raise UnusableInputError(
             f"lerobot-train's options: {said}. All of them: lerobot-train --help"
         ) from None
-
-
-def _hint(error: str) -> str:
-    keep = "push the model to the hub" in error
-    return " Or keep it on this machine: --policy.push_to_hub=false" if keep else ""

@@ -202,9 +202,7 @@ failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ou
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/closed_loop.py:record_reference | path.with_name(f'{path.stem}_journal') | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
-finetune/closed_loop.py:start_for | folder / f'reference_{name}.json' | ours
 finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours

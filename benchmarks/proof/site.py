@@ -49,13 +49,17 @@ SLOWER: Final = 0.5
 
 @dataclass(frozen=True)
 class SiteJob:
-    """A site's cells, as plain data that can go to another process or machine."""
+    """A site's cells, as plain data that can go to another process or machine.
+
+    `reference` is a file that says what is usual for the arm; None where one ships.
+    """
 
     site: Site
     part: Part
     start: LoopStart
     folder: Path
     code: str
+    reference: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _row(job: SiteJob, arm: StudyArm, budget: int) -> StudyRow:
         return _of_size(StudyRow.from_json(read_json(path)), job.part.rollouts, path)
     site, folder = job.site, job.folder
     before = _rated(job, "before", job.start.base)
-    usual = load_reference(job.start.reference) if job.start.reference else None
+    usual = load_reference(job.reference) if job.reference else None
     diagnosis = roll_out_and_diagnose(
         site.cell, folder, job.start.base, job.part.diagnosed, reference=usual
     )

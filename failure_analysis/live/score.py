@@ -36,8 +36,6 @@ LEAST_RUNNING: Final = 8
 LEAST_TAKES: Final = 10
 """Successful takes that a score is fitted to; a low false-alarm rate needs more of them."""
 FOLDS: Final = 5
-LANDMARKS: Final = 10
-"""Times at which a take is looked at for `learn_weights`."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> 
 
     Args:
         tracks: takes; failed ones are left out.
-        weights: of the deviations, from `learn_weights`, or ones.
+        weights: of the deviations, learned from failures, or ones.
         name: what it is fitted to.
 
     Raises:
@@ -230,39 +228,6 @@ def _levelled(tracks: Sequence[SignalTrack], weights: FloatArray, name: str) -> 
         level[b], spread[b] = float(rows.mean()), float(rows.std())
     spread = np.maximum(spread, 0.25 * float(np.median(spread)) + 1e-9)
     return replace(raw, level=level, spread=spread)
-
-
-def learn_weights(
-    groups: Iterable[tuple[Usual, Sequence[SignalTrack]]], seed: int = 0
-) -> FloatArray:
-    """Return weights that tell failed from successful takes at equal elapsed times.
-
-    L2-regularised logistic regression on deviations at times drawn from the lengths of the
-    group's successful takes, for both outcomes alike: how long a take was tells nothing.
-
-    Args:
-        groups: for each policy what is usual for it, and takes of both outcomes.
-        seed: draws the times.
-
-    Returns:
-        Shape (2 * len(FEATURES),); the larger, the more a deviation says "failing".
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    rng = np.random.default_rng(seed)
-    rows, failed = [], []
-    for usual, tracks in groups:
-        ends = np.array([t.t_s[-1] for t in tracks if not t.failed])
-        for track in tracks:
-            for end in rng.choice(ends, LANDMARKS) * rng.uniform(0.4, 1.0, LANDMARKS):
-                if end > track.t_s[-1]:
-                    continue  # at equal elapsed time: it doesn't run any more
-                k = track.at(float(end))
-                rows.append(usual.deviations(track.t_s[k : k + 1], track.values[k : k + 1])[0])
-                failed.append(track.failed)
-    model = LogisticRegression(C=0.03, class_weight="balanced", max_iter=2000)
-    model.fit(np.array(rows), failed)
-    return np.asarray(model.coef_[0], dtype=np.float64)
 
 
 def _bin(t_s: FloatArray, b: int) -> slice:

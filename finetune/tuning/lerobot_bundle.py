@@ -113,10 +113,13 @@ def check_fits(
     """
     have = {rename.get(k, k): v for k, v in info.features.items()}
     _check_cameras(config, have, info.root)
-    for key, shape in _pictures(config).items():
+    for key, picture in config.image_features.items():
         if key in have:
-            _check_size(config, key, shape, have[key], info.root, size)
-    for key, width in _widths(config).items():
+            _check_size(config, key, tuple(picture.shape), have[key], info.root, size)
+    for key, feature in {**(config.input_features or {}), **(config.output_features or {})}.items():
+        if feature.type not in (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV):
+            continue
+        width = int(feature.shape[0])
         if key not in have:
             raise UnusableInputError(
                 f"{info.root} has no {key}, which policy {folder} needs. Record it, or name the "
@@ -145,10 +148,6 @@ def _check_cameras(config: PreTrainedConfig, have: Mapping[str, Any], root: Path
         )
 
 
-def _pictures(config: PreTrainedConfig) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(f.shape) for k, f in config.image_features.items()}
-
-
 def _check_size(
     config: PreTrainedConfig,
     key: str,
@@ -167,12 +166,6 @@ def _check_size(
         f"{root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on {width}×{height}. Scale "
         f"with --cache.size={width}x{height}."
     )
-
-
-def _widths(config: PreTrainedConfig) -> dict[str, int]:
-    features = {**(config.input_features or {}), **(config.output_features or {})}
-    kinds = (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV)
-    return {k: int(f.shape[0]) for k, f in features.items() if f.type in kinds}
 
 
 def _check_names(info: DatasetInfo, folder: Path) -> None:

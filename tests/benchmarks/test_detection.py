@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.detection import analysed, auroc, table
+from benchmarks.detection import analysed, auroc, learn_weights, table
 from benchmarks.detection_rollouts import CLASSES, NOMINAL, Rolled, trials
-from gaploop.failure_analysis.live.score import FEATURES, SignalTrack
+from gaploop.failure_analysis.live.score import FEATURES, SignalTrack, Usual
 
 
 def made(rng: np.random.Generator, failed: bool, odd: float) -> SignalTrack:
@@ -41,6 +41,36 @@ def test_more_trials_go_on_where_fewer_ended() -> None:
     assert len({t.scene for t in many}) == len(many)
     assert not any(t.part == "fit" and t.dimension != NOMINAL for t in many)
     assert len({t.gap_seed for t in many if t.dimension != NOMINAL}) == 60
+
+
+def tracks(
+    count: int,
+    rng: np.random.Generator,
+    *,
+    failed: bool = False,
+    odd: float = 0.0,
+    end_s: float = 3.0,
+) -> list[SignalTrack]:
+    """Return takes whose signals drift alike over time; `odd` spreads off in one of them."""
+    made = []
+    for _ in range(count):
+        t_s = np.arange(1, int((end_s + rng.uniform(0.0, 1.0)) / 0.1)) * 0.1
+        start = rng.normal(0.0, 1.0, len(FEATURES))
+        values = start + t_s[:, None] + rng.normal(0.0, 0.2, (len(t_s), len(FEATURES)))
+        values[:, 0] += odd
+        made.append(SignalTrack(t_s, values, failed))
+    return made
+
+
+def test_weights_learn_what_is_odd_and_not_how_long_a_take_was() -> None:
+    rng = np.random.default_rng(3)
+    good = tracks(60, rng)
+    usual = Usual.fit(good)
+    odd = tracks(60, rng, failed=True, odd=4.0, end_s=8.0)
+    weights = learn_weights([(usual, [*good, *odd])])
+    assert int(np.argmax(weights)) == 0
+    only_longer = learn_weights([(usual, [*good, *tracks(60, rng, failed=True, end_s=8.0)])])
+    assert np.abs(only_longer).max() < 0.4 * weights[0]
 
 
 def test_the_result_is_told_whole() -> None:

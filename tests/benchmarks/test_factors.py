@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.factors_laws import COSTS, LAWS, made_up_takes, measure_law
-from benchmarks.factors_lessons import counted_once, study_lessons
+from benchmarks.factors_lessons import counted_once, over_groups, study_lessons
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.cohort.trials import Trials
 
@@ -83,3 +83,10 @@ def test_made_up_takes_are_what_they_say() -> None:
     made = made_up_takes(np.random.default_rng(0), 50, planted=True, sessions=True)
     assert len({r.cluster for r in made}) == 10
     assert set(COSTS) <= set(made[0].levels)
+
+
+def test_groups_that_differ_make_the_interval_wider_than_their_own_chance() -> None:
+    alike, apart = over_groups([0.2, 0.21, 0.19, 0.2]), over_groups([0.5, -0.1, 0.45, -0.05])
+    assert alike.value == pytest.approx(apart.value)
+    assert alike.sure
+    assert not apart.sure

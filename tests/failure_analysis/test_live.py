@@ -22,9 +22,7 @@ from gaploop.failure_analysis.live.score import (
     FEATURES,
     FailureScore,
     SignalTrack,
-    Usual,
     fit_score,
-    learn_weights,
 )
 from gaploop.failure_analysis.live.signals import STREAMED, LiveSignals
 from gaploop.failure_analysis.live.watch import (
@@ -188,17 +186,6 @@ def test_length_alone_raises_no_alarm() -> None:
     after = score.along(long)[long.t_s > last_s]
     assert after.max() == pytest.approx(after.min())
     assert after.max() < score.threshold(0.05)
-
-
-def test_weights_learn_what_is_odd_and_not_how_long_a_take_was() -> None:
-    rng = np.random.default_rng(3)
-    good = tracks(60, rng)
-    usual = Usual.fit(good)
-    odd = tracks(60, rng, failed=True, odd=4.0, end_s=8.0)
-    weights = learn_weights([(usual, [*good, *odd])])
-    assert int(np.argmax(weights)) == 0
-    only_longer = learn_weights([(usual, [*good, *tracks(60, rng, failed=True, end_s=8.0)])])
-    assert np.abs(only_longer).max() < 0.4 * weights[0]
 
 
 def test_a_failing_take_alarms_once_and_says_why() -> None:
