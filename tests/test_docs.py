@@ -73,7 +73,7 @@ def calls(text: str) -> Iterator[tuple[str, str]]:
 def options_of(command: str, types: tuple[tuple[str, str], ...]) -> frozenset[str]:
     """Return the options of a command, given the types of its devices and environment."""
     module = importlib.import_module(f"gaploop.scripts.{cli.commands()[command].stem}")
-    config_class = cli._config_class(module, command, [f"--{g}.type={t}" for g, t in types])
+    config_class = cli.config_class_of(module, command, [f"--{g}.type={t}" for g, t in types])
     names = {option.name for option in find_options(config_class, dict(types))}
     return frozenset({"help", "config_path", *names})
 
