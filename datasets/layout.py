@@ -172,10 +172,12 @@ def parse_info(root: Path) -> DatasetInfo:
     try:
         version = str(value["codebase_version"])
         if not version.startswith("v3"):
-            raise UnusableInputError(
-                f"{where}: dataset version {version}, this reads v3. Convert it with "
-                "python -m lerobot.scripts.convert_dataset_v21_to_v30."
-            )
+            fix = f"Convert it with: {convert(root)}"
+            if version.startswith("v1"):
+                fix = (
+                    "Convert it to v2 with an older LeRobot (0.1), then to v3 with gaploop import."
+                )
+            raise UnusableInputError(f"{where}: dataset version {version}, this reads v3. {fix}")
         features = dict(value["features"])
         for name in features:
             plain_name(name, "feature", where)
@@ -195,6 +197,12 @@ def parse_info(root: Path) -> DatasetInfo:
             f"{where} is not a dataset description ({reason}). Restore it from a copy, or make it "
             f"anew: gaploop repair {shlex.quote(str(root))}"
         ) from None
+
+
+def convert(root: Path) -> str:
+    """Return the command that writes a dataset of v2.0 or v2.1 as v3 beside it."""
+    source, target = shlex.quote(str(root)), shlex.quote(f"{root}_v3")
+    return f"gaploop import {source} --format=lerobot --output_dir={target}"
 
 
 def is_template(value: object) -> bool:

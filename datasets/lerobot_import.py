@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +23,11 @@ from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, compose
+from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.repair.description import RepairDraft, load, rename_features
+from gaploop.datasets.repair.folder import clone
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -43,6 +46,7 @@ class ImportOptions:
         kind: what the episodes are for; None keeps what gap columns say, else import.
         domain: where they were recorded; None keeps what gap columns say, else real.
         outcome: how they ended; None keeps what gap columns say, else unlabelled.
+        rename: feature to the name that it gets.
     """
 
     episodes: Sequence[int] | None = None
@@ -50,6 +54,20 @@ class ImportOptions:
     kind: TakeKind | None = None
     domain: Domain | None = None
     outcome: Outcome | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was imported.
+
+    Attributes:
+        episodes: how many were written.
+        left_out: episodes that aren't whole (v2.0 and v2.1), and why.
+    """
+
+    episodes: int
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
 
 def import_dataset(
@@ -57,8 +75,8 @@ def import_dataset(
     target: Path,
     options: ImportOptions,
     on_episode: Callable[[], None] | None = None,
-) -> int:
-    """Write the import of `source` to `target` and return its number of episodes.
+) -> ImportReport:
+    """Write the import of `source`, of v2.0 to v3, to `target`.
 
     Raises:
         UnusableInputError: the source is damaged or has NaN in a chosen episode, videos are
@@ -67,6 +85,37 @@ def import_dataset(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     staging.require_new_folder(target, source)  # before what takes long
+    if not is_v2(source) and not options.rename:
+        return ImportReport(_import_v3(source, target, options, on_episode))
+    layout_v3 = staging.beside(target, "v3")
+    left_out: Mapping[int, str] = {}
+    try:
+        shutil.rmtree(layout_v3, ignore_errors=True)  # what a kill left
+        if is_v2(source):
+            advance = on_episode or (lambda: None)
+            videos, on_episode = not options.drop_videos, None
+            left_out = upgrade(source, layout_v3, options.episodes, videos, advance)
+            options = replace(options, episodes=None)
+        else:
+            layout.read_info(source)
+            clone(source, layout_v3)
+        draft = RepairDraft(layout_v3)
+        if options.rename:
+            rename_features(draft, load(draft), options.rename)
+        count = _import_v3(layout_v3, target, options, on_episode)
+    except UnusableInputError as error:
+        raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
+    finally:
+        shutil.rmtree(layout_v3, ignore_errors=True)
+    return ImportReport(count, left_out)
+
+
+def _import_v3(
+    source: Path,
+    target: Path,
+    options: ImportOptions,
+    on_episode: Callable[[], None] | None,
+) -> int:
     _check_source(source, options)
     info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import numpy as np
 from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
 from numpy.typing import NDArray
 
+from gaploop.core.types import Image
 from gaploop.datasets.video import VideoRange, sample_pictures
 
 PICTURES: Final = 10
@@ -28,8 +29,13 @@ def of_numbers(values: NDArray[Any]) -> Stats:
 
 def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:
     """Return statistics of one episode's pictures in [0, 1], each of shape (3, 1, 1)."""
+    return of_images(VideoRange(path, start_s, frames, fps)(), frames)
+
+
+def of_images(images: Iterator[Image], frames: int) -> Stats:
+    """Return statistics of one episode's `frames` pictures, as `of_pictures` does."""
     every = max(1, frames // PICTURES)
-    kept = [p for i, p in enumerate(VideoRange(path, start_s, frames, fps)()) if i % every == 0]
+    kept = [p for i, p in enumerate(images) if i % every == 0]
     pictures = np.stack(kept).transpose(0, 3, 1, 2)
     step = max(1, max(pictures.shape[2:]) // PIXELS)
     stats = get_feature_stats(pictures[:, :, ::step, ::step], axis=(0, 2, 3), keepdims=True)

@@ -14,14 +14,15 @@ class ExportConfig:
     """Write a dataset in another project's layout.
 
     diffusion_policy is a replay buffer (Zarr v2 folder), umi one with tool poses (.zarr.zip),
-    aloha a folder of episode_<i>.hdf5, robomimic one .hdf5. Uids, labels, units, tasks and
-    telemetry come along, so that gaploop import gives the same dataset back. Takes with people in
-    them need a valid consent. docs/formats.md says what goes where.
+    aloha a folder of episode_<i>.hdf5, robomimic one .hdf5, lerobot_v21 LeRobot's older layout,
+    which leaves episodes out that aren't whole (then the exit code is 1). Uids, labels, units,
+    tasks and telemetry come along, so that gaploop import gives the same dataset back. Takes with
+    people in them need a valid consent. docs/formats.md says what goes where.
     """
 
     dataset: DatasetFolder = field(default_factory=DatasetFolder)
     format: str = ""
-    """diffusion_policy, umi, aloha or robomimic."""
+    """diffusion_policy, umi, aloha, robomimic or lerobot_v21."""
     output: Path | None = None
     """The new file or folder; it must not exist."""
     episodes: str = ""
@@ -31,7 +32,7 @@ class ExportConfig:
     consents: Path | None = None
     """The consent register; see gaploop consent --help."""
     json: bool = False
-    """Print {"output", "format", "episodes", "frames", "labels", "notes"}."""
+    """Print {"output", "format", "episodes", "frames", "labels", "notes", "left_out"}."""
 
 
 EXAMPLE = """
@@ -72,8 +73,10 @@ def run(config: ExportConfig) -> int:
         "frames": out.total_frames,
         "labels": len(out.labels),
         "notes": out.notes,
+        "left_out": out.left_out,
     }
     episodes = "1 episode" if len(out.lengths) == 1 else f"{len(out.lengths)} episodes"
     text = f"{episodes}, {out.total_frames} frames written to {config.output}."
-    emit(config.json, answer, "\n".join([*out.notes, text]))
-    return 0
+    lost = [f"Episode {e} is left out: {why}." for e, why in out.left_out.items()]
+    emit(config.json, answer, "\n".join([*out.notes, *lost, text]))
+    return int(bool(lost))

@@ -20,7 +20,7 @@ _SAID: Final = ("fps", "units", "task", "robot_type", "keys", "swap_red_blue")
 _DATASETS: Final = ("episodes", "kind", "domain", "outcome")
 _ONLY_FOR: Final = {
     "mapping": ("csv",),
-    "drop_videos": ("lerobot",),
+    **dict.fromkeys(("drop_videos", "rename_map"), ("lerobot",)),
     **dict.fromkeys((*_SAID, "video", "consents"), LAYOUTS),
     "keys": ("diffusion_policy", "mcap", "robomimic"),
     "swap_red_blue": ("aloha", "diffusion_policy", "robomimic", "umi"),
@@ -35,7 +35,9 @@ class ImportConfig:
 
     csv and uci_failures write journal takes to --output_dir; what the source says about its
     events goes to truth.jsonl there and nowhere else. lerobot checks the dataset, writes it to
-    --output_dir and adds gap columns. Takes that are there already are not written again.
+    --output_dir as v3 and adds gap columns; of v2.0 and v2.1, episodes with missing files are
+    named and left out (then the exit code is 1), and every row and picture is compared. Takes
+    that are there already are not written again.
     diffusion_policy, umi, aloha, robomimic and mcap become a LeRobot v3 dataset with gap columns;
     what gaploop itself exported comes back as it was (docs/formats.md).
     """
@@ -51,6 +53,9 @@ class ImportConfig:
     """csv: the YAML that says which column is what; see docs/files.md."""
     drop_videos: bool = False
     """lerobot: go on without pictures; joint state becomes observation.environment_state too."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """lerobot: feature to its new name, such as
+    '{state: observation.state, image: observation.images.top}'."""
     episodes: str = ""
     """Datasets: only these, such as '0:30' or '[0, 3]'."""
     kind: str = ""
@@ -144,7 +149,9 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
         **_words(config),
         swap_red_blue=config.swap_red_blue,
     )
-    incoming = _some(config, KNOWN[name].read(source, settings))
+    read = KNOWN[name].read
+    assert read is not None  # of LAYOUTS here
+    incoming = _some(config, read(source, settings))
     with progress("Importing", incoming.count) as advance:
         count = write_dataset(incoming, target, config.video, advance, config.consents)
     seen = [] if config.format else [f"{source}: {KNOWN[name].says}."]
@@ -224,14 +231,23 @@ def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
 
 
 def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
+    from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
     from gaploop.datasets.layout import read_info
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 
-    total = read_info(source).total_episodes
+    total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes
     episodes = parse_episodes(config.episodes, total) if config.episodes else None
-    options = ImportOptions(episodes, config.drop_videos, **_words(config))
+    options = ImportOptions(
+        episodes, config.drop_videos, **_words(config), rename=config.rename_map
+    )
     with progress("Importing", len(episodes) if episodes else total) as advance:
-        count = import_dataset(source, target, options, advance)
-    answer = {"dataset": str(target), "episodes": count}
-    emit(config.json, answer, f"{count} of {total} episodes written to {target}.")
-    return 0
+        report = import_dataset(source, target, options, advance)
+    answer = {
+        "dataset": str(target),
+        "episodes": report.episodes,
+        "left_out": report.left_out,
+    }
+    lost = [f"Episode {e} is left out: {why}." for e, why in report.left_out.items()]
+    lost.append(f"{report.episodes} of {total} episodes written to {target}.")
+    emit(config.json, answer, "\n".join(lost))
+    return int(bool(report.left_out))

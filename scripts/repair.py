@@ -43,6 +43,8 @@ class RepairConfig:
     """Dataset or journal in which the takes still have their labels; found by gap.take."""
     task: str = ""
     """Name of tasks that nothing names any more."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """Feature to its new name, such as '{state: observation.state}'."""
     deep: bool = False
     """Decode every picture, not only those that check decodes: finds damaged ones in large sets."""
     json: bool = False
@@ -82,7 +84,7 @@ def run(config: RepairConfig) -> int:
 def _repair_dataset(config: RepairConfig, root: Path) -> int:
     from gaploop.datasets.repair.dataset import RepairOptions, plan, repair
 
-    options = RepairOptions(config.labels_from, config.task, config.deep)
+    options = RepairOptions(config.labels_from, config.task, config.deep, config.rename_map)
     writes = config.yes or config.output_dir is not None
     report = repair(root, options, config.output_dir) if writes else plan(root, options)
     ok = not report.left and (writes or not report.actions)
@@ -121,6 +123,7 @@ def _repair_journal(config: RepairConfig, root: Path) -> int:
         "--output_dir": config.output_dir is not None,
         "--labels_from": config.labels_from is not None,
         "--task": bool(config.task),
+        "--rename_map": bool(config.rename_map),
         "--deep": config.deep,
     }
     given = [name for name, is_given in only_for_datasets.items() if is_given]

@@ -121,6 +121,15 @@ datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ou
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
+datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
+datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
+datasets/formats/lerobot_v2.py:_V3Files._add_video | self._root / name | paths
+datasets/formats/lerobot_v2.py:_V3Files.add | self._root / name | ours
+datasets/formats/lerobot_v2.py:_carry_over | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
+datasets/formats/lerobot_v2.py:_carry_over | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
+datasets/formats/lerobot_v2.py:_verify_v3 | target / info.video_name(key, *place) | dataset
+datasets/formats/lerobot_v2.py:_verify_v3 | target / name | dataset
+datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
 datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
@@ -142,6 +151,7 @@ datasets/hub/queue.py:sending | folder / _name(push) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
+datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
 datasets/lerobot_writer.py:EncodedTakeWriter._writer | self._root / name | dataset
@@ -161,6 +171,7 @@ datasets/repair/description.py:_rename_near | parent / near[0] | listed
 datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept) | listed
 datasets/repair/description.py:mend_keys | folder / kept | listed
 datasets/repair/description.py:mend_keys | folder / name | listed
+datasets/repair/description.py:rename_features | os.replace(part, path) | listed
 datasets/repair/folder.py:clone | Path(folder, name) | listed
 datasets/repair/folder.py:clone | here / name | listed
 datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed

@@ -46,6 +46,7 @@ from gaploop.datasets.check.stats import check_stats
 from gaploop.datasets.check.videos import DEEP as DEEP
 from gaploop.datasets.check.videos import QUICK as QUICK
 from gaploop.datasets.check.videos import ReadEffort, check_stored, check_videos
+from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import count_frames
 
@@ -143,8 +144,8 @@ def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
     except (UnusableInputError, OSError) as error:
         mend = ""
         with contextlib.suppress(*DAMAGE):
-            if older_version(str(read_json(root / layout.INFO)["codebase_version"])):
-                mend = convert(root)
+            if is_v2(root):
+                mend = layout.convert(root)
         findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
         return None
     raw = read_json(root / layout.INFO)
@@ -157,18 +158,8 @@ def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
 
 
 def older_version(version: str) -> bool:
-    """Say whether a dataset's version is one that LeRobot converts to v3."""
+    """Say whether a dataset's version is one with another layout than v3."""
     return version.startswith(("v1", "v2"))
-
-
-def convert(root: Path) -> str:
-    """Return LeRobot's command that converts a v2.1 dataset in its place; it keeps `DIR_old`.
-
-    Without the last option it would delete the old version's files on the Hub, too.
-    """
-    words = f"--repo-id={root.absolute().name}", f"--root={root}", "--push-to-hub=false"
-    module = "python -m lerobot.scripts.convert_dataset_v21_to_v30"
-    return " ".join((module, *(shlex.quote(word) for word in words)))
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."

@@ -33,6 +33,8 @@ EXACT: Final = 1e-4
 """The same for the mean of one episode, which LeRobot computes from the very same rows."""
 _FLOAT32: Final = 1e-5
 """Error of LeRobot's float32 mean of squares, as a share of the largest square."""
+_FLOAT64: Final = 1e-11
+"""The same of our own sums."""
 QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
 
 
@@ -137,6 +139,10 @@ def _compare_whole(
         text = f"{', '.join(wrong)} are not those of the frames: {name} {says}, "
         say = findings.warn if wrong == ["count"] else findings.error
         say("wrong_stats", where, f"{text}recomputed {str(truth)[:80]}.")
+    elif _imprecise(_vector(entry["std"]), found):
+        says, truth = (v.round(4).tolist() for v in (_vector(entry["std"]), found["std"]))
+        text = f"std was computed in float32: {str(says)[:80]}, recomputed {str(truth)[:80]}."
+        findings.warn("wrong_stats", where, text)
 
 
 def _agree(
@@ -157,6 +163,17 @@ def _agree(
     return bool((np.abs(written - found[name]) <= slack).all())
 
 
+def _imprecise(written: NDArray[np.float64], found: Mapping[str, NDArray[np.float64]]) -> bool:
+    """Say whether a deviation of `_agree`'s is off all the same, as float32 makes it.
+
+    Of an entry far from 0 that hardly varies, LeRobot's float32 mean of squares leaves little.
+    """
+    size = np.maximum(np.abs(found["min"]), np.abs(found["max"]))
+    slack = RELATIVE * found["std"] ** 2 + _FLOAT64 * size**2 + 1e-12
+    off = np.abs(written**2 - found["std"] ** 2) > slack
+    return bool((off & (found["max"] > found["min"])).any())
+
+
 def _check_episode_stats(
     info: DatasetInfo,
     scan: Scan,
@@ -167,6 +184,7 @@ def _check_episode_stats(
     run_of = {run.episode: i for i, run in enumerate(scan.runs)}
     rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
     wrong: dict[str, list[int]] = {}
+    imprecise: dict[str, list[int]] = {}
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for path in layout.episode_files(info.root):
         for key in (k for k in info.features if k not in INDICES):  # edit tools leave those behind
@@ -180,11 +198,19 @@ def _check_episode_stats(
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
                 run = run_of.get(episode)
                 written = {name: table[name][row] for name in NAMES}
-                if run is not None and not _is_of_run(written, moments[key], rows, run):
+                if run is None:
+                    continue
+                due = summary(moments[key].only(run), rows[run : run + 1])
+                if not _is_of_run(written, due):
                     wrong.setdefault(key, []).append(episode)
+                elif _imprecise(written["std"], due):
+                    imprecise.setdefault(key, []).append(episode)
     for key, found in wrong.items():
         text = f"Episodes {numbers(found)}: statistics of {key} are not those of their frames."
         findings.error("episode_stats", layout.EPISODES, text)
+    for key, found in imprecise.items():
+        text = f"Episodes {numbers(found)}: std of {key} was computed in float32 and is far off."
+        findings.warn("episode_stats", layout.EPISODES, text)
     if stats is None or wrong:
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
@@ -196,13 +222,9 @@ def _check_episode_stats(
 
 
 def _is_of_run(
-    written: Mapping[str, NDArray[np.float64]],
-    moments: RunMoments,
-    rows: NDArray[np.float64],
-    run: int,
+    written: Mapping[str, NDArray[np.float64]], due: Mapping[str, NDArray[np.float64]]
 ) -> bool:
     """Say whether statistics are those of the frames of a run."""
-    due = summary(moments.only(run), rows[run : run + 1])
     return all(_agree(name, written[name], due, EXACT) for name in NAMES)
 
 
@@ -258,7 +280,8 @@ def differing_episodes(
             except (TypeError, ValueError):
                 wrong.add(i)
                 continue
-            if not _is_of_run(written, found, rows, episode):
+            due = summary(found.only(episode), rows[episode : episode + 1])
+            if not _is_of_run(written, due) or _imprecise(written["std"], due):
                 wrong.add(i)
     return sorted(wrong)
 

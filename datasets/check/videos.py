@@ -227,20 +227,21 @@ def _check_file(
     if over:
         text = f"{key}: episodes {numbers(over)} begin before the one before them ends."
         findings.error("video_overlap", name, text)
-    odd = [
-        c.episode
-        for _, c in spans
-        if abs(c.end_s - c.start_s - c.frames / info.fps) > 0.5 / info.fps
-    ]
-    if odd:
-        text = f"{key}: episodes {numbers(odd)} end at another time than start + frames / fps."
-        findings.error("video_timestamps", layout.EPISODES, text)
+    ends = {c.episode: (c.end_s - c.start_s) * info.fps - c.frames for _, c in spans}
+    # Some tools name the last picture instead of its end; every picture is found all the same.
+    short_by_one = [e for e, frames in ends.items() if abs(frames + 1) <= 0.5]
+    odd = [e for e, frames in ends.items() if abs(frames) > 0.5 and e not in short_by_one]
+    for found, say in ((odd, findings.error), (short_by_one, findings.warn)):
+        if found:
+            text = f"{key}: episodes {numbers(found)} end at another time than start + frames / fps"
+            text += "; one frame short." if found is short_by_one else "."
+            say("video_timestamps", layout.EPISODES, text)
     late = [c.episode for _, c in spans if not _on_time(info.fps, c, index.times_s)]
     if late:
         text = f"{key}: episodes {numbers(late)} have no picture within 0.1 ms of their rows."
         findings.error("video_timestamps", name, text)
     used = sum(c.frames for c in clips)
-    if used < index.frames and not (over or odd or late):
+    if used < index.frames and not (over or odd or short_by_one or late):
         text = f"{key}: {index.frames} pictures, of which episodes use {used}."
         mend = "None needed: an edit tool leaves pictures of removed episodes behind."
         findings.warn("video_too_long", name, text, mend)

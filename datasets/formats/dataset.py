@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,7 +46,7 @@ from gaploop.datasets.frames import to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import VideoRange, count_frames
+from gaploop.datasets.video import DamagedVideoError, VideoRange, count_frames
 
 _NUMBERS: Final = ("float", "int", "uint", "bool")
 _BATCH: Final = 32
@@ -74,9 +75,21 @@ class EmbeddedPictures:
 
 
 def open_dataset(
-    root: Path, output: Path, only: Sequence[int] | None = None, consents: Path | None = None
+    root: Path,
+    output: Path,
+    only: Sequence[int] | None = None,
+    consents: Path | None = None,
+    *,
+    whole_only: bool = False,
 ) -> Outgoing:
     """Open a dataset for exporting it to `output`.
+
+    Args:
+        root: its folder.
+        output: where the export will be.
+        only: episodes; all if None.
+        consents: the consent register; the default one where None.
+        whole_only: leave episodes out that rows or pictures are missing of, rather than refuse.
 
     Raises:
         UnusableInputError: no dataset, an unknown episode, a missing video, or a take with people
@@ -87,7 +100,15 @@ def open_dataset(
     if not episodes:
         raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
     about, notes = _exported_features(info)
-    for key in (k for k in about.features if about.features[k]["dtype"] == "video"):
+    videos = [k for k in about.features if about.features[k]["dtype"] == "video"]
+    left_out = _incomplete(info, episodes, videos) if whole_only else {}
+    episodes = [e for e in episodes if e.index not in left_out]
+    if not episodes:
+        reasons = "; ".join(sorted(set(left_out.values()))[:3])
+        raise UnusableInputError(
+            f"{root}: no episode is whole ({reasons}). Find out more with: gaploop check {root}"
+        )
+    for key in videos:
         _require_pictures(info, episodes, key)  # before anything is written
     infos = [episode.info for episode in episodes]
 
@@ -109,6 +130,7 @@ def open_dataset(
         episodes=lambda: _episodes(info, about, episodes, whole=True),
         numbers=lambda: _episodes(info, about, episodes, whole=False),
         notes=notes,
+        left_out=left_out,
         check=check,
     )
 
@@ -134,6 +156,33 @@ def _exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
             f"{info.root} has no feature action. Nothing to export. Check it with: gaploop check."
         )
     return About(info.fps, info.robot_type, features), tuple(notes)
+
+
+def _incomplete(
+    info: DatasetInfo, episodes: Sequence[EpisodeRow], videos: Sequence[str]
+) -> dict[int, str]:
+    """Return episodes that rows or pictures are missing of, and what."""
+    rows: Counter[int] = Counter()
+    for file in layout.data_files(info):
+        rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
+    held: dict[Path, int] = {}
+    found: dict[int, str] = {}
+    for episode in episodes:
+        if rows[episode.index] != episode.length:
+            found[episode.index] = f"{rows[episode.index]} rows of {episode.length}"
+        for key in videos:
+            path, start_s = video_of(info, episode.row, key)
+            if path is None or not path.is_file():
+                found[episode.index] = f"the video of {key} is missing"
+                continue
+            if path not in held:
+                try:
+                    held[path] = count_frames(path)
+                except DamagedVideoError:
+                    held[path] = 0
+            if held[path] < round(start_s * info.fps) + episode.length:
+                found[episode.index] = f"pictures of {key} are missing"
+    return found
 
 
 def _require_pictures(info: DatasetInfo, episodes: Sequence[EpisodeRow], key: str) -> None:

@@ -107,6 +107,7 @@ class Outgoing:
         episodes: opens the episodes anew; at most one is in memory at a time.
         numbers: the same without telemetry and pictures.
         notes: what can't be exported, in words.
+        left_out: episodes that aren't whole, and why, where they may be left out.
         check: called right before the copy appears; raises what forbids it since it was opened.
     """
 
@@ -119,6 +120,7 @@ class Outgoing:
     episodes: Callable[[], Iterator[Recording]]
     numbers: Callable[[], Iterator[Recording]]
     notes: tuple[str, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
 
     @property

@@ -20,6 +20,7 @@ from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
 from gaploop.datasets.formats.dataset import open_dataset
 from gaploop.datasets.formats.hdf5 import open_hdf5
+from gaploop.datasets.formats.lerobot_v2 import write_v21
 from gaploop.datasets.formats.mcap import read_mcap
 from gaploop.datasets.formats.model import Advance, ForeignRecording, ImportSettings, Outgoing
 from gaploop.datasets.formats.replay_buffer import (
@@ -40,13 +41,13 @@ class Layout:
 
     Attributes:
         says: what it is, in words.
-        read: opens it.
+        read: opens it; None where it comes in as a LeRobot dataset.
         write: writes it; None where gaploop only reads it.
         ending: what its output's name ends with; "" for a folder of any name.
     """
 
     says: str
-    read: Callable[[Path, ImportSettings], ForeignRecording]
+    read: Callable[[Path, ImportSettings], ForeignRecording] | None
     write: Write | None = None
     ending: str = ""
 
@@ -61,6 +62,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
     "umi": Layout("replay buffer of UMI, .zarr.zip", read_umi, write_umi, ".zarr.zip"),
     "aloha": Layout("ALOHA, a folder of episode_<i>.hdf5", read_aloha, write_aloha),
     "robomimic": Layout("robomimic, one .hdf5", read_robomimic, write_robomimic, ".hdf5"),
+    "lerobot_v21": Layout("LeRobot v2.1, a folder", None, write_v21),
     "mcap": Layout("ROS 2 recordings, .mcap files", read_mcap),
 }
 WRITTEN: Final = tuple(name for name, one in LAYOUTS.items() if one.write is not None)
@@ -101,7 +103,8 @@ def export_dataset(
         write = partial(write_aloha, compress=compress)
     assert write is not None
     _check_output(root, output, LAYOUTS[name].ending)
-    out = open_dataset(root, output, episodes, consents)
+    whole_only = name == "lerobot_v21"
+    out = open_dataset(root, output, episodes, consents, whole_only=whole_only)
     part = output.parent / f".{output.name}.part"
     with staging.locked(output.absolute(), "--output"):
         try:

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check.dataset import (
-    check_dataset,
-    convert,
-    older_version,
-)
+from gaploop.datasets.check.dataset import check_dataset, older_version
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.frames import numeric_features, scan_frames
 from gaploop.datasets.check.videos import DEEP, QUICK, EpisodeClip, ReadEffort, decodes
@@ -38,6 +34,7 @@ from gaploop.datasets.repair.description import (
     mend_files,
     mend_info,
     mend_keys,
+    rename_features,
 )
 from gaploop.datasets.repair.folder import clone, keep
 from gaploop.datasets.repair.labels import mend_labels
@@ -72,11 +69,13 @@ class RepairOptions:
         labels_from: dataset or journal from which lost gap columns and labels are taken.
         task: name of tasks that nothing names any more.
         deep: decode every picture; otherwise as many as `check` does.
+        rename: feature to the name that it gets.
     """
 
     labels_from: Path | None = None
     task: str = ""
     deep: bool = False
+    rename: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -203,10 +202,7 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     name = draft.root.name
     version = str(load(draft).get("codebase_version") or "")
     if older_version(version):  # its files are laid out otherwise
-        raise UnusableInputError(
-            f"{name}: dataset version {version}, this repairs v3. "
-            f"Convert it with: {convert(draft.root)}"
-        )
+        layout.parse_info(draft.root)  # says what to do
     mend_files(draft)
     raw = mend_info(draft)
     salvage_files(draft, raw)
@@ -215,6 +211,8 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
     raw = mend_info(draft)
+    if options.rename:
+        rename_features(draft, raw, options.rename)
     names = mend_keys(draft, raw)
     info = layout.parse_info(draft.root)
     paths = data_paths(draft.root)

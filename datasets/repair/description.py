@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_json
 from gaploop.core.paths import is_plain_name, plain_name
 from gaploop.datasets import columns, layout
@@ -415,6 +415,33 @@ def mend_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
             f"{layout.INFO}, and which is meant is not clear. Rename them there."
         )
     return columns
+
+
+def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[str, str]) -> None:
+    """Rename features as the user says: in the description, data, videos and statistics.
+
+    Raises:
+        UnusableInputError: there is no such feature, or the new name is taken or can't be one.
+    """
+    features = info["features"]
+    for old, new in renamed.items():
+        if old not in features:
+            raise unknown_choice("feature", old, features, "--rename_map")
+        if new in features and new not in renamed:
+            raise UnusableInputError(f"--rename_map: {new} is there already. Choose another name.")
+        if not is_plain_name(new) or old in columns.AUTOMATIC or new in columns.AUTOMATIC:
+            raise UnusableInputError(f"--rename_map: {old} can't be renamed to {new!r}.")
+    if len(set(renamed.values())) < len(renamed) or set(renamed) & set(renamed.values()):
+        raise UnusableInputError("--rename_map: every feature needs a new name of its own.")
+    _rename_features(draft, info, dict(renamed))
+    for path in sorted((draft.root / "data").glob("*/*.parquet")):
+        table = pq.read_table(path, partitioning=None)
+        if set(table.column_names) & set(renamed):
+            part = path.with_suffix(".part")
+            table = table.rename_columns([renamed.get(n, n) for n in table.column_names])
+            # What pandas and Hugging Face noted about the old columns goes.
+            pq.write_table(table.replace_schema_metadata(None), part, compression="snappy")
+            os.replace(part, path)
 
 
 def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:

@@ -301,8 +301,8 @@ def test_an_output_that_appears_meanwhile_is_not_touched(
 ) -> None:
     output = tmp_path / "out.hdf5"
 
-    def slow(*given: Any) -> Any:
-        out = open_dataset(*given)
+    def slow(*given: Any, **more: Any) -> Any:
+        out = open_dataset(*given, **more)
         output.write_text("theirs")  # by another export, which held the lock
         return out
 

@@ -1,0 +1,557 @@
+"""LeRobot's older layout (v2.0, v2.1): an episode a file. Read into v3, and written from v3.
+
+Pictures are taken over packet by packet. What is written is read back and compared with what it
+was made of, row by row and picture by picture. Facts about the layout: LeRobot 0.6.1,
+`scripts/convert_dataset_v21_to_v30.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.paths import plain_name, refuse_links_out
+from gaploop.core.types import Image
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check.frames import matrix, numeric_features
+from gaploop.datasets.formats.model import Advance, Outgoing
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.video import (
+    MAX_FILE_BYTES,
+    VideoRange,
+    VideoWriter,
+    find_part,
+    open_video,
+    video_index,
+)
+
+DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+CHUNK: Final = 1000
+"""Episodes in a folder, where the description doesn't say another number."""
+DATA_BYTES: Final = 100 * 1024 * 1024
+"""A data file of v3 is closed at this size, as LeRobot does."""
+EPISODES: Final = "meta/episodes.jsonl"
+TASKS: Final = "meta/tasks.jsonl"
+EPISODE_STATS: Final = "meta/episodes_stats.jsonl"
+
+type Checksums = list[int]
+
+
+@dataclass(frozen=True)
+class OldDataset:
+    """A dataset of v2.0 or v2.1, as far as its descriptions go.
+
+    Attributes:
+        info: with v3's templates, which don't hold for its files.
+        raw: `meta/info.json`.
+        tasks: task index to instruction.
+        rows: episode to its line of `meta/episodes.jsonl`.
+        chunk: episodes in a folder.
+    """
+
+    info: DatasetInfo
+    raw: Mapping[str, Any]
+    tasks: Mapping[int, str]
+    rows: Mapping[int, Mapping[str, Any]]
+    chunk: int
+
+    @property
+    def episodes(self) -> list[int]:
+        """Every episode that is described, or claimed by the number of episodes."""
+        return sorted({*self.rows, *range(self.info.total_episodes)})
+
+    def data(self, episode: int) -> Path:
+        """Return an episode's data file."""
+        name = DATA.format(episode_chunk=episode // self.chunk, episode_index=episode)
+        return self.info.root / name
+
+    def video(self, key: str, episode: int) -> Path:
+        """Return an episode's video file."""
+        chunk = episode // self.chunk
+        name = VIDEO.format(episode_chunk=chunk, video_key=key, episode_index=episode)
+        return self.info.root / name
+
+
+def is_v2(root: Path) -> bool:
+    """Say whether a folder describes itself as a dataset of v2.0 or v2.1."""
+    with contextlib.suppress(UnusableInputError, OSError, LookupError, TypeError):
+        return str(read_json(root / layout.INFO)["codebase_version"]).startswith("v2")
+    return False
+
+
+def read_v2(root: Path) -> OldDataset:
+    """Read the descriptions of a dataset of v2.0 or v2.1.
+
+    Raises:
+        UnusableInputError: one is missing or damaged, or a name or link leads out of the folder.
+    """
+    refuse_links_out(root)
+    where = root / layout.INFO
+    raw = read_json(where)
+    try:
+        features = dict(raw["features"])
+        for name in features:
+            plain_name(name, "feature", where)
+        for key, due in (("data_path", DATA), ("video_path", VIDEO)):
+            if raw.get(key) not in (None, due):
+                raise ValueError(f"{key} is {str(raw[key])[:80]!r}, this reads {due}")
+        fps, count = float(raw["fps"]), int(raw["total_episodes"])
+        robot = str(raw.get("robot_type") or "")
+        info = DatasetInfo(root, fps, features, robot, count, int(raw["total_frames"]))
+        tasks = {int(t["task_index"]): str(t["task"]) for t in _lines(root / TASKS)}
+        rows = {int(r["episode_index"]): r for r in _lines(root / EPISODES)}
+        chunk = int(raw.get("chunks_size") or CHUNK)
+        if chunk < 1 or any(e < 0 for e in rows):
+            raise ValueError("chunks_size and episode_index count from 1 and 0")
+        return OldDataset(info, raw, tasks, rows, chunk)
+    except DAMAGE as error:
+        raise UnusableInputError(
+            f"{root}: its descriptions in meta/ can't be used ({error!r}). Restore them."
+        ) from None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    text = read_content(path).decode()
+    return [dict(parse_json(line)) for line in text.splitlines() if line.strip()]
+
+
+def upgrade(
+    root: Path,
+    target: Path,
+    only: Sequence[int] | None = None,
+    videos: bool = True,
+    advance: Advance = lambda: None,
+) -> dict[int, str]:
+    """Write a dataset of v2.0 or v2.1 as v3 to `target`, and compare what is there with it.
+
+    Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
+    along.
+
+    Args:
+        root: its folder.
+        target: a new folder.
+        only: episodes; all if None.
+        videos: take videos over.
+        advance: called after every episode.
+
+    Returns:
+        Episodes that are left out because something of them is missing, and what.
+
+    Raises:
+        UnusableInputError: no episode is whole, or what was written isn't what was read.
+    """
+    import pandas as pd
+    from lerobot.datasets.feature_utils import get_hf_features_from_features
+
+    from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
+
+    old = read_v2(root)
+    features = {
+        n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
+    }
+    try:
+        schema = get_hf_features_from_features(features).arrow_schema
+    except (*DAMAGE, ValueError) as error:
+        raise UnusableInputError(f"{root}: LeRobot can't use its features ({error}).") from None
+    wanted = old.episodes if only is None else list(only)
+    left_out: dict[int, str] = {}
+    kept: list[tuple[int, dict[str, Any]]] = []
+    sums: dict[tuple[int, str], Checksums] = {}
+    stats: list[dict[str, Any]] = []
+    cameras = old.info.video_keys if videos else ()
+    with _V3Files(target, old.info.fps) as files:
+        for episode in wanted:
+            try:
+                table = _episode_table(old, episode, schema)
+                for key in cameras:
+                    sums[episode, key] = _inspect(old, episode, key, len(table))
+            except UnusableInputError as error:
+                left_out[episode] = str(error)
+                continue
+            own = _episode_stats(old, episode, table, cameras)
+            new = _indexed(table, len(kept), files.rows)
+            row = {"episode_index": len(kept), "tasks": _tasks(old, table), "length": len(table)}
+            row |= files.add(new, {k: old.video(k, episode) for k in cameras})
+            row |= {f"stats/{k}/{n}": v.tolist() for k, s in own.items() for n, v in s.items()}
+            line = old.rows.get(episode, {})
+            if all(name in line for name in columns.EPISODE_COLUMNS):
+                row |= {name: line[name] for name in columns.EPISODE_COLUMNS}
+            kept.append((episode, {**row, **dict.fromkeys(_OWN_PLACE, 0)}))
+            stats.append(own)
+            advance()
+    if not kept:
+        reasons = "; ".join(sorted(set(left_out.values()))[:3])
+        raise UnusableInputError(
+            f"{root}: no episode is whole ({reasons}). Get the missing files, or go on without "
+            "pictures where only those are missing: --drop_videos=true"
+        )
+    drop = ("total_chunks", "total_videos")
+    info = {k: v for k, v in old.raw.items() if k not in drop} | {
+        "codebase_version": "v3.0",
+        "total_episodes": len(kept),
+        "total_frames": files.rows,
+        "total_tasks": len(old.tasks),
+        "splits": {"train": f"0:{len(kept)}"},
+        "chunks_size": CHUNK,
+        "data_files_size_in_mb": DATA_BYTES >> 20,
+        "video_files_size_in_mb": MAX_FILE_BYTES >> 20,
+        "data_path": layout.DATA_PATH,
+        "video_path": layout.VIDEO_PATH if old.info.video_keys else None,
+    }
+    (target / layout.EPISODES / "chunk-000").mkdir(parents=True)
+    write_json(target / layout.INFO, info)
+    write_json(target / layout.STATS, aggregated(stats))
+    index = pd.Index([old.tasks[t] for t in sorted(old.tasks)], name="task")
+    pd.DataFrame({"task_index": sorted(old.tasks)}, index=index).to_parquet(target / layout.TASKS)
+    rows = [row for _, row in kept]
+    whole = all("gap_uid" in row for row in rows)
+    names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
+    arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
+    path = target / layout.EPISODES / "chunk-000" / "file-000.parquet"
+    pq.write_table(pa.Table.from_arrays(arrays, names), path)
+    _carry_over(root, target)
+    _verify_v3(old, target, kept, sums, schema)
+    return left_out
+
+
+_OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+
+
+def _carry_over(root: Path, target: Path) -> None:
+    """Copy labels and telemetry."""
+    if (root / layout.LABELS).is_file():
+        (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / layout.LABELS, target / layout.LABELS)
+    if (root / layout.TELEMETRY).is_dir():
+        shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY)
+
+
+class _V3Files:
+    """Data and video files of v3 that episodes are appended to."""
+
+    def __init__(self, root: Path, fps: float) -> None:
+        self.rows = 0
+        self._root, self._fps = root, fps
+        self._data: pq.ParquetWriter | None = None
+        self._data_path = root
+        self._number = -1
+        self._videos: dict[str, VideoWriter] = {}
+        self._numbers: dict[str, int] = {}
+
+    def __enter__(self) -> _V3Files:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for writer in self._videos.values():
+                stack.enter_context(writer)
+            if self._data is not None:
+                stack.enter_context(self._data)
+
+    def add(self, table: pa.Table, videos: Mapping[str, Path]) -> dict[str, Any]:
+        """Append an episode; return the columns of its row that say where it is."""
+        if self._data is None or self._data_path.stat().st_size >= DATA_BYTES:
+            if self._data is not None:
+                self._data.close()
+            self._number += 1
+            chunk, file = divmod(self._number, CHUNK)
+            name = layout.DATA_PATH.format(chunk_index=chunk, file_index=file)
+            self._data_path = self._root / name
+            self._data_path.parent.mkdir(parents=True, exist_ok=True)
+            self._data = pq.ParquetWriter(self._data_path, table.schema)
+        self._data.write_table(table)
+        chunk, file = divmod(self._number, CHUNK)
+        row = {"data/chunk_index": chunk, "data/file_index": file}
+        row |= {"dataset_from_index": self.rows, "dataset_to_index": self.rows + len(table)}
+        self.rows += len(table)
+        for key, source in videos.items():
+            row |= self._add_video(key, source, len(table))
+        return row
+
+    def _add_video(self, key: str, source: Path, frames: int) -> dict[str, Any]:
+        writer = self._videos.get(key)
+        full = writer is not None and (writer.size_bytes + source.stat().st_size >= MAX_FILE_BYTES)
+        if writer is None or full or not writer.append_part(source, 0.0, frames):
+            if writer is not None:
+                writer.close()
+            number = self._numbers[key] = self._numbers.get(key, -1) + 1
+            chunk, file = divmod(number, CHUNK)
+            name = layout.VIDEO_PATH.format(video_key=key, chunk_index=chunk, file_index=file)
+            writer = self._videos[key] = VideoWriter(self._root / name, self._fps)
+            writer.append_part(source, 0.0, frames)
+        chunk, file = divmod(self._numbers[key], CHUNK)
+        return {
+            f"videos/{key}/chunk_index": chunk,
+            f"videos/{key}/file_index": file,
+            f"videos/{key}/from_timestamp": (writer.frames - frames) / self._fps,
+            f"videos/{key}/to_timestamp": writer.frames / self._fps,
+        }
+
+
+def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table:
+    """Return an episode's rows with the types of v3.
+
+    Raises:
+        UnusableInputError: they are missing, not as described, or hold NaN.
+    """
+    path = old.data(episode)
+    if not path.is_file():
+        raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
+    table = layout.read_parquet(path)
+    try:
+        table = table.select(schema.names).replace_schema_metadata(None).cast(schema)
+    except (pa.ArrowException, *DAMAGE) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UnusableInputError(f"its rows aren't as {layout.INFO} says ({reason})") from None
+    due = old.rows.get(episode, {}).get("length")
+    if due is None:
+        raise UnusableInputError(f"it isn't in {EPISODES}")
+    if len(table) != due or not due:
+        raise UnusableInputError(f"{len(table)} rows, {EPISODES} says {due}")
+    if (matrix(table["frame_index"], 1)[:, 0] != np.arange(len(table))).any():
+        raise UnusableInputError("frame_index doesn't count 0, 1, 2 …")
+    for name, width in numeric_features(old.info).items():
+        if not np.isfinite(matrix(table[name], width)).all():
+            raise UnusableInputError(f"{name} holds NaN, infinite or missing values")
+    if not set(table["task_index"].to_pylist()) <= set(old.tasks):
+        raise UnusableInputError(f"its task isn't in {TASKS}")
+    return table
+
+
+def _inspect(old: OldDataset, episode: int, key: str, frames: int) -> Checksums:
+    """Return a checksum of each picture of an episode.
+
+    Raises:
+        UnusableInputError: its video is missing, too short, or can't be read or taken over.
+    """
+    path = old.video(key, episode)
+    if not path.is_file():
+        raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
+    rate = Fraction(old.info.fps).limit_denominator(1001)
+    found = video_index(path).frames
+    if found < frames:
+        name = path.relative_to(old.info.root)
+        raise UnusableInputError(f"{name} holds {found} pictures for {frames} rows")
+    with open_video(path) as container:
+        find_part(container, 0.0, frames, rate, path)
+    sums = _checksums(VideoRange(path, 0.0, frames, old.info.fps)())
+    if len(sums) != frames:
+        raise UnusableInputError(f"{len(sums)} of {frames} pictures of {key} can be decoded")
+    return sums
+
+
+def _checksums(pictures: Iterator[Image]) -> Checksums:
+    return [zlib.crc32(np.ascontiguousarray(picture).tobytes()) for picture in pictures]
+
+
+def _tasks(old: OldDataset, table: pa.Table) -> list[str]:
+    return [old.tasks[t] for t in dict.fromkeys(table["task_index"].to_pylist())]
+
+
+def _indexed(table: pa.Table, episode: int, first: int) -> pa.Table:
+    """Return rows that count as those of another episode, from row `first` on."""
+    for name, values in (
+        ("episode_index", np.full(len(table), episode)),
+        ("index", np.arange(first, first + len(table))),
+    ):
+        at = table.column_names.index(name)
+        field = table.schema.field(name)
+        table = table.set_column(at, field, pa.array(values, pa.int64()))
+    return table
+
+
+def _episode_stats(
+    old: OldDataset, episode: int, table: pa.Table, cameras: Sequence[str]
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return an episode's statistics, of numbers in float64."""
+    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
+
+    names = {**numeric_features(old.info), **dict.fromkeys(columns.AUTOMATIC, 1)}
+    found = {n: of_numbers(matrix(table[n], w)) for n, w in names.items()}
+    for key, spec in old.info.features.items():
+        if spec.get("dtype") == "image":
+            found[key] = of_images(_embedded(table, key), len(table))
+    for key in cameras:
+        found[key] = of_pictures(old.video(key, episode), 0.0, len(table), old.info.fps)
+    return found
+
+
+def _embedded(table: pa.Table, key: str) -> Iterator[Image]:
+    from PIL import Image as Pillow
+
+    for cell in table[key].to_pylist():
+        with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
+            yield np.asarray(picture.convert("RGB"))
+
+
+def _verify_v3(
+    old: OldDataset,
+    target: Path,
+    kept: Sequence[tuple[int, Mapping[str, Any]]],
+    sums: Mapping[tuple[int, str], Checksums],
+    schema: pa.Schema,
+) -> None:
+    """Compare every row and picture with those that it was made of.
+
+    Raises:
+        UnusableInputError: they differ.
+    """
+    info = layout.read_info(target)
+    for new, (episode, row) in enumerate(kept):
+        name = info.data_name(row["data/chunk_index"], row["data/file_index"])
+        filters = [("episode_index", "=", new)]
+        rows = layout.read_parquet(target / name, filters=filters).select(schema.names)
+        due = _indexed(_episode_table(old, episode, schema), new, row["dataset_from_index"])
+        if not rows.equals(due):
+            raise UnusableInputError(
+                f"{old.info.root}, episode {episode}: rows changed. Report it."
+            )
+        for key in (k for e, k in sums if e == episode):
+            place = (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"])
+            start_s = row[f"videos/{key}/from_timestamp"]
+            video = target / info.video_name(key, *place)
+            found = _checksums(VideoRange(video, start_s, row["length"], info.fps)())
+            if found != sums[episode, key]:
+                raise UnusableInputError(
+                    f"{old.video(key, episode)}: its pictures can't be taken over unchanged. "
+                    "Leave that episode out with --episodes."
+                )
+
+
+# -- From v3 ---------------------------------------------------------------------------------------
+
+
+def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
+    """Write a dataset in the layout of v2.1, and compare what is there with it.
+
+    Episode columns stand in `meta/episodes.jsonl`, where readers of v2.1 pass over them.
+
+    Raises:
+        UnusableInputError: a video can't be cut, or what was written isn't what was read.
+    """
+    from lerobot.datasets.feature_utils import get_hf_features_from_features
+
+    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
+
+    about, fps = out.about, out.about.fps
+    automatic = {
+        n: {"dtype": "float32" if n == "timestamp" else "int64", "shape": (1,), "names": None}
+        for n in columns.AUTOMATIC
+    }
+    features: dict[str, Any] = {**about.features, **automatic}
+    schema = get_hf_features_from_features(features).arrow_schema
+    tasks = {task: i for i, task in enumerate(dict.fromkeys(out.tasks))}
+    cameras = [k for k, f in features.items() if f["dtype"] == "video"]
+    info = {k: {**f, "shape": list(f["shape"])} for k, f in features.items()}
+    old = OldDataset(
+        DatasetInfo(path, fps, info, about.robot_type, len(out.lengths), out.total_frames),
+        {},
+        dict(enumerate(tasks)),
+        {i: {"length": n} for i, n in enumerate(out.lengths)},
+        CHUNK,
+    )
+    lines: list[dict[str, Any]] = []
+    stats: list[dict[str, Any]] = []
+    first = 0
+    for i, episode in enumerate(out.episodes()):
+        n = episode.length
+        values: dict[str, Any] = {
+            **episode.columns,
+            "timestamp": np.arange(n) / fps,
+            "frame_index": np.arange(n),
+            "episode_index": np.full(n, i),
+            "index": np.arange(first, first + n),
+            "task_index": np.full(n, tasks[episode.task]),
+        }
+        own: dict[str, Any] = {}
+        for key, width in {**numeric_features(old.info), **dict.fromkeys(automatic, 1)}.items():
+            own[key] = of_numbers(np.asarray(values[key], dtype=np.float64).reshape(n, width))
+        for key in (k for k, f in features.items() if f["dtype"] == "image"):
+            pictures = episode.pictures[key.removeprefix(columns.IMAGES)]
+            values[key] = [{"bytes": _png(p), "path": None} for p in pictures()]
+            own[key] = of_images(pictures(), n)
+        arrays = [_array(values[field.name], field) for field in schema]
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        target = old.data(i)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, target)
+        if not layout.read_parquet(target).equals(table):
+            raise UnusableInputError(f"{out.root}, episode {i}: rows changed. Report it.")
+        for key in cameras:
+            clip = episode.pictures[key.removeprefix(columns.IMAGES)]
+            assert isinstance(clip, VideoRange)  # what open_dataset makes of dtype video
+            with VideoWriter(old.video(key, i), fps) as writer:
+                writer.append_part(clip.path, clip.start_s, n)
+            if _inspect(old, i, key, n) != _checksums(clip()):
+                raise UnusableInputError(
+                    f"{clip.path}: pictures from {clip.start_s:g} s on can't be cut out unchanged. "
+                    "Leave that episode out with --episodes."
+                )
+            own[key] = of_pictures(old.video(key, i), 0.0, n, fps)
+        lines.append({"episode_index": i, "tasks": [episode.task], "length": n, **episode.row})
+        kept = {k: {name: v.tolist() for name, v in s.items()} for k, s in own.items()}
+        stats.append({"episode_index": i, "stats": kept})
+        if episode.telemetry is not None:
+            from gaploop.datasets.telemetry_zarr import telemetry_path
+
+            store = telemetry_path(path, episode.uid)
+            store.parent.mkdir(parents=True, exist_ok=True)
+            store.write_bytes(episode.telemetry)
+        first += n
+        advance()
+    (path / layout.LABELS).parent.mkdir(parents=True)
+    (path / layout.LABELS).write_text("".join(f"{line}\n" for line in out.labels))
+    numbered = [{"task_index": i, "task": task} for task, i in tasks.items()]
+    for name, entries in ((EPISODES, lines), (TASKS, numbered), (EPISODE_STATS, stats)):
+        text = "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in entries)
+        (path / name).write_text(text, encoding="utf-8")
+    count = len(out.lengths)
+    description = {
+        "codebase_version": "v2.1",
+        "robot_type": about.robot_type or None,
+        "total_episodes": count,
+        "total_frames": first,
+        "total_tasks": len(tasks),
+        "total_videos": count * len(cameras),
+        "total_chunks": -(-count // CHUNK),
+        "chunks_size": CHUNK,
+        "fps": int(fps) if fps == int(fps) else fps,
+        "splits": {"train": f"0:{count}"},
+        "data_path": DATA,
+        "video_path": VIDEO if cameras else None,
+        "features": info,
+    }
+    write_json(path / layout.INFO, description)
+
+
+def _array(values: Any, field: pa.Field) -> pa.Array:
+    if not isinstance(values, np.ndarray):
+        return pa.array(values, field.type)
+    if pa.types.is_fixed_size_list(field.type):
+        flat = pa.array(values.reshape(-1), field.type.value_type)
+        return pa.FixedSizeListArray.from_arrays(flat, type=field.type)
+    return pa.array(values.reshape(-1), field.type)
+
+
+def _png(picture: Image) -> bytes:
+    from PIL import Image as Pillow
+
+    buffer = io.BytesIO()
+    Pillow.fromarray(picture).save(buffer, "PNG")
+    return buffer.getvalue()
