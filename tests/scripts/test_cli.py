@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -402,6 +403,27 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     said = capsys.readouterr()
     assert said.err.splitlines() == ["ours", "another's", "trouble"]
     assert said.out == ""
+
+
+def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Incident: a diagnosis of minutes, piped into a file, looked like a program that hangs."""
+    pauses_s: list[float] = []
+    told = threading.Event()
+
+    def wait(pause_s: float) -> bool:
+        pauses_s.append(pause_s)
+        if len(pauses_s) == 3:
+            told.set()
+        return len(pauses_s) == 3
+
+    with options.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
+        assert told.wait(60)
+    assert pauses_s == [options.FIRST_LINE_S, options.NEXT_LINE_S, options.NEXT_LINE_S]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "Diagnosing: 3 of 40 …"
+    assert second.startswith("Diagnosing: 3 of 40 …")
 
 
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
