@@ -405,6 +405,32 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     assert said.out == ""
 
 
+def test_help_of_any_command_loads_nothing_heavy() -> None:
+    """Incident: `gaploop preflight --help` took six seconds, importing torch to list robots."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from gaploop.scripts import cli\n"
+        "for name in cli.commands():\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        assert cli.main([name, '--help']) == 0, name\n"
+        "    heavy = {'torch', 'lerobot', 'pandas', 'scipy', 'mujoco'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_the_device_types_that_there_are() -> None:
+    """The help reads names off LeRobot's files; they are those that importing it registers."""
+    from gaploop.scripts._devices import named_registries, registries
+
+    for named, real in zip(named_registries(), registries(), strict=True):
+        known = set(real.get_known_choices())
+        ours = {n for n, c in real.get_known_choices().items()
+                if c.__module__.startswith(("lerobot.", "gaploop."))}  # fmt: skip
+        assert ours <= set(named.get_known_choices()), known
+
+
 def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
