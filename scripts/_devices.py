@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import logging
 import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import make_dataclass
+from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
+
+import draccus
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +30,22 @@ OWN_PACKAGES: Final = (
 )
 
 
+KINDS: Final = ("RobotConfig", "TeleoperatorConfig", "CameraConfig")
+_REGISTERED: Final = re.compile(rf"@({'|'.join(KINDS)})\.register_subclass\(\s*\"(\w+)\"")
+_PLUGINS: Final = ("lerobot_robot_*", "lerobot_teleoperator_*", "lerobot_camera_*")
+
+
 @functools.cache
-def registries() -> tuple[type, type]:
-    """Return LeRobot's RobotConfig and TeleoperatorConfig with every known type registered."""
+def registries(names_only: bool = False) -> tuple[Any, Any, Any]:
+    """Return LeRobot's RobotConfig, TeleoperatorConfig, CameraConfig with every type registered.
+
+    Args:
+        names_only: only the types' names are needed, for help. Importing LeRobot takes seconds, so
+            they are read from its files; not where a plugin, or LeRobot itself, is there anyway.
+    """
+    plugins = (hit for folder in sys.path for name in _PLUGINS for hit in Path(folder).glob(name))
+    if names_only and "lerobot" not in sys.modules and not any(plugins):
+        return named_registries()
     import lerobot.cameras
     import lerobot.robots
     import lerobot.teleoperators
@@ -36,7 +57,31 @@ def registries() -> tuple[type, type]:
     from lerobot.utils.import_utils import register_third_party_plugins
 
     register_third_party_plugins()
-    return lerobot.robots.RobotConfig, lerobot.teleoperators.TeleoperatorConfig
+    return (
+        lerobot.robots.RobotConfig,
+        lerobot.teleoperators.TeleoperatorConfig,
+        lerobot.cameras.CameraConfig,
+    )
+
+
+def named_registries() -> tuple[Any, Any, Any]:
+    """Return stand-ins for `registries` that know the types' names and none of their options."""
+    made: dict[str, Any] = {kind: type(kind, (draccus.ChoiceRegistry,), {}) for kind in KINDS}
+    for path in _device_sources():
+        for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
+            made[kind].register_subclass(name, make_dataclass(name, ()))
+    robot, teleop, camera = (made[kind] for kind in KINDS)
+    return robot, teleop, camera
+
+
+def _device_sources() -> Iterator[Path]:
+    spec = importlib.util.find_spec("lerobot")
+    for home in (spec and spec.submodule_search_locations) or ():
+        for folder in ("robots", "teleoperators", "cameras"):
+            yield from (Path(home) / folder).rglob("*.py")
+    own = Path(__file__).parent.parent
+    for name in OWN_PACKAGES:
+        yield from own.joinpath(*name.split(".")[1:]).glob("*.py")
 
 
 def _import_all(package: ModuleType) -> None:

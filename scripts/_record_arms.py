@@ -18,17 +18,18 @@ class ArmDataset(record.RecordDataset):
     """Time for putting things back between two takes [s]; a key ends it early."""
 
 
-def config_class() -> type:
+def config_class(names_only: bool = False) -> type:
     """Return the options of `gaploop record` for arms and leaders that LeRobot knows here."""
     from gaploop.scripts._devices import registries
-    from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 
-    RobotConfig, TeleoperatorConfig = registries()
+    RobotConfig, TeleoperatorConfig, _ = registries(names_only)
+    cell = RobotConfig.get_choice_class("so101_sim")
+    scripted = TeleoperatorConfig.get_choice_class("scripted")
 
     @dataclass
     class RecordArmConfig(record.RecordConfig):
-        robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
-        teleop: TeleoperatorConfig = field(default_factory=ScriptedConfig)  # type: ignore[valid-type]
+        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
+        teleop: TeleoperatorConfig = field(default_factory=scripted)  # type: ignore[valid-type]
         dataset: ArmDataset = field(default_factory=ArmDataset)
         cartesian: CartesianOptions = field(default_factory=CartesianOptions)
         force: ForceOptions = field(default_factory=ForceOptions)

@@ -84,12 +84,11 @@ class CalibrateFields:
     robot: Any = None
 
 
-def config_class() -> type:
+def config_class(names_only: bool = False) -> type:
     """Return the options with those of LeRobot's cameras and robots."""
     from gaploop.scripts._devices import registries
 
-    RobotConfig = registries()[0]
-    from lerobot.cameras import CameraConfig
+    RobotConfig, _, CameraConfig = registries(names_only)
 
     @dataclass
     class CalibrateConfig(CalibrateFields):
@@ -101,7 +100,7 @@ def config_class() -> type:
         found, 2 refused.
         """
 
-        camera: CameraConfig | None = None
+        camera: CameraConfig | None = None  # type: ignore[valid-type]
         """The camera to take pictures with; read the folder as it is unless given."""
         robot: RobotConfig | None = None  # type: ignore[valid-type]
         """The arm to read (hand_eye, drift) or to move (latency)."""

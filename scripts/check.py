@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts._library import command
@@ -13,6 +13,9 @@ from gaploop.scripts.options import emit, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.check.findings import Finding
+
+FIRST_PLACES: Final = 3
+"""Of findings that are alike, so many are shown; --json has all."""
 
 
 @dataclass
@@ -101,11 +104,29 @@ def _show(findings: Sequence[Finding], title: str) -> None:
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in ("", "where", "what is wrong"):
         table.add_column(column, overflow="fold")
+    rows: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        colour = {"error": "red", "warning": "yellow"}.get(finding.severity, "dim")
-        severity = f"[{colour}]{finding.severity}[/]"
-        table.add_row(severity, escape(finding.where), escape(finding.message))
+        rows.setdefault((finding.severity, finding.code, finding.mend), []).append(finding)
+    for (severity, _, _), same in rows.items():
+        colour = {"error": "red", "warning": "yellow"}.get(severity, "dim")
+        where, message = _row(same)
+        table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
     console = Console()
     console.print(table)
     for mend in dict.fromkeys(finding.mend for finding in findings):
         console.print(f"→ {escape(mend)}", soft_wrap=True, highlight=False)
+
+
+def _row(same: Sequence[Finding]) -> tuple[str, str]:
+    """Return where findings that are alike are, the first places, and what is wrong."""
+    places = list(dict.fromkeys(finding.where for finding in same))
+    messages = list(dict.fromkeys(finding.message for finding in same))
+    where = ", ".join(places[:FIRST_PLACES])
+    if len(places) > FIRST_PLACES:
+        where += f" and {len(places) - FIRST_PLACES} more"
+    count = f"{len(same)} times: " if len(same) > 1 else ""
+    if len(messages) == 1:
+        return where, f"{count}{messages[0]}"
+    others = len(messages) - FIRST_PLACES
+    more = f" (and {others} more like these)" if others > 0 else ""
+    return where, f"{count}{' · '.join(messages[:FIRST_PLACES])}{more}"

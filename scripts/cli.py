@@ -2,8 +2,9 @@
 
 A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
 
-- `@dataclass class <Command>Config`, whose docstring is the help; or `config_class() -> type`
-  where the dataclass needs heavy imports; or `config_class_for(arguments) -> type` where only
+- `@dataclass class <Command>Config`, whose docstring is the help; or
+  `config_class(names_only) -> type` where the dataclass needs heavy imports, which help can do
+  without; or `config_class_for(arguments) -> type` where only
   some of its options do. (Such a module must not postpone annotations with
   `from __future__ import annotations`: names inside the function could not be found later.)
 - `EXAMPLE: str`, printed by `--help`;
@@ -190,7 +191,11 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     if hasattr(module, "config_class_for"):
         made = module.config_class_for(arguments)
     elif hasattr(module, "config_class"):
-        made = module.config_class()
+        from gaploop.scripts._arguments import chosen_types
+
+        given = {argument.partition("=")[0] for argument in arguments}
+        needs_options = chosen_types(arguments) or "--config_path" in given
+        made = module.config_class(names_only=bool(_HELP & given) and not needs_options)
     else:
         made = getattr(module, f"{command.title().replace('-', '')}Config")
     if not isinstance(made, type):

@@ -12,6 +12,8 @@ import logging
 import math
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -29,6 +31,10 @@ from gaploop.datasets.hub.target import check_repo_id
 
 AGAIN_S: Final = 10.0
 """The same line isn't logged again within this [s]."""
+FIRST_LINE_S: Final = 2.0
+"""Work that takes longer tells what it is, also where stderr is no terminal [s]."""
+NEXT_LINE_S: Final = 30.0
+"""There, how long after that each further line comes [s]."""
 QUIET_LOGGERS: Final = ("lerobot", "torchcodec", "torch", "datasets", "huggingface_hub", "fsspec")
 """Libraries whose logs below ERROR say nothing that a user of gaploop can act on."""
 
@@ -240,7 +246,9 @@ def jsonable(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on stderr while the block runs; nothing where stderr isn't a terminal.
+    """Show a progress bar on stderr while the block runs; plain lines where that is no terminal.
+
+    There, work of less than two seconds shows nothing.
 
     Args:
         description: what is going on, such as "Recording".
@@ -258,13 +266,49 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar:
-        task = bar.add_task(description, total=total)
+    task = bar.add_task(description, total=total)
 
-        def advance(steps: int = 1, says: str = "") -> None:
-            bar.update(task, advance=steps, description=says or None)
+    def advance(steps: int = 1, says: str = "") -> None:
+        bar.update(task, advance=steps, description=says or None)
 
+    def line() -> str:
+        now = bar.tasks[task]
+        of = f" of {now.total:.0f}" if now.total is not None else ""
+        count = f": {now.completed:.0f}{of}" if of or now.completed else ""
+        return f"{now.description}{count} …"
+
+    with bar if console.is_terminal else lines_while(line):
         yield advance
+
+
+@contextlib.contextmanager
+def lines_while(
+    line: Callable[[], str], wait: Callable[[float], bool] | None = None
+) -> Iterator[None]:
+    """Print what goes on as lines on stderr while the block runs, if it takes long.
+
+    Args:
+        line: returns what goes on now.
+        wait: waits for so long [s] or until the block ends; returns whether it ended.
+    """
+    ended, stream, began_s = threading.Event(), sys.stderr, time.monotonic()
+    waits = wait or ended.wait
+
+    def tell() -> None:
+        pause_s = FIRST_LINE_S
+        while not waits(pause_s):
+            passed_s = time.monotonic() - began_s
+            after = f" ({passed_s:.0f} s so far)" if pause_s == NEXT_LINE_S else ""
+            print(f"{line()}{after}", file=stream, flush=True)
+            pause_s = NEXT_LINE_S
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def print_error(message: str, command: str = "") -> None:

@@ -27,12 +27,12 @@ class PreflightDataset:
     """Frames a second; the policy's own unless given [Hz]."""
 
 
-def config_class() -> type:
+def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot that LeRobot knows here."""
     from gaploop.scripts._devices import registries
-    from gaploop.sim.lerobot_devices.config import So101SimConfig
 
-    RobotConfig = registries()[0]
+    RobotConfig = registries(names_only)[0]
+    cell = RobotConfig.get_choice_class("so101_sim")
 
     @dataclass
     class PreflightConfig:
@@ -49,7 +49,7 @@ def config_class() -> type:
         """
 
         policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-        robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
+        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
         """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
         dataset: PreflightDataset = field(default_factory=PreflightDataset)
         journal: Path | None = None

@@ -50,12 +50,13 @@ class RolloutDataset(options.DatasetOptions):
     where the embedded cell rolls out by itself."""
 
 
-def config_class() -> type:
+def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
     from gaploop.scripts._devices import registries
-    from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 
-    RobotConfig, TeleoperatorConfig = registries()
+    RobotConfig, TeleoperatorConfig, _ = registries(names_only)
+    cell = RobotConfig.get_choice_class("so101_sim")
+    scripted = TeleoperatorConfig.get_choice_class("scripted")
 
     @dataclass
     class RolloutConfig:
@@ -73,9 +74,9 @@ def config_class() -> type:
         with --take_over=never, rolls out by itself on simulated time.
         """
 
-        robot: RobotConfig = field(default_factory=So101SimConfig)  # type: ignore[valid-type]
+        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
         """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
-        teleop: TeleoperatorConfig = field(default_factory=ScriptedConfig)  # type: ignore[valid-type]
+        teleop: TeleoperatorConfig = field(default_factory=scripted)  # type: ignore[valid-type]
         """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
         policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
         dataset: RolloutDataset = field(default_factory=RolloutDataset)

@@ -41,11 +41,11 @@ DRAW_FPS: Final = 20.0
 """Cameras and curves are looked at about this often, for --display_data [Hz]."""
 
 
-def config_class() -> type:
+def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
     from gaploop.scripts._devices import registries
 
-    RobotConfig, TeleoperatorConfig = registries()
+    RobotConfig, TeleoperatorConfig, _ = registries(names_only)
 
     @dataclass
     class TeleoperateConfig:

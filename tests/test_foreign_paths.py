@@ -246,6 +246,9 @@ finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' |
 scripts/_calibrate.py:_observed | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
+scripts/_devices.py:_device_sources | Path(home) / folder | ours
+scripts/_devices.py:_device_sources | own.joinpath(*name.split('.')[1:]) | ours
+scripts/_devices.py:registries | Path(folder).glob(name) | ours
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours

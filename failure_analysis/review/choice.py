@@ -94,6 +94,16 @@ class Listed:
             return max(weights, key=lambda name: weights[name])
         return self.found.top if self.found else ""
 
+    @property
+    def maybe(self) -> str:
+        """The leading dimension of a diagnosis that abstains, while nobody named a cause, or ""."""
+        settled = self.episode.outcome in SETTLED
+        if self.found is None or not self.found.abstained or self.why or settled:
+            return ""
+        shares = self.found.dimensions
+        leading = max(shares, key=lambda name: shares[name], default="")
+        return leading if shares.get(leading, 0.0) > 0 else ""
+
 
 def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:
     """Return the takes that a filter asks for, those that need a person first.

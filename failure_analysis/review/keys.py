@@ -83,6 +83,7 @@ _LOOK: Final = "Page"
 
 KEYS: Final[tuple[Key, ...]] = (
     Key("Enter", "save", "", "save what the label shows, go to the next that needs you", _GO),
+    Key("0", "clear", "", "no mode, no phase, no cause", _GO),
     Key("Backspace", "reset", "", "back to what is suggested", _GO),
     Key("u", "undo", "", "take back what you said last", _GO),
     Key("U", "redo", "", "say it again", _GO),

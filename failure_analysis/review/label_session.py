@@ -28,7 +28,7 @@ from gaploop.failure_analysis.diagnosis import TakeDiagnosis, suggested_labels
 from gaploop.failure_analysis.review.choice import Filter, Listed, choose
 
 WEIGHTS: Final = (1.0, 0.5, 0.25)
-"""Weights that pressing a dimension's key again and again goes through, then none."""
+"""Weights that pressing a dimension's key again and again goes through, then around again."""
 STEP: Final = 0.1
 """By how much a weight is made heavier or lighter."""
 SOURCE: Final = labels.SOURCES[-1]
@@ -68,27 +68,31 @@ class TakeStatement:
     note: str = ""
 
     def with_mode(self, mode: str) -> TakeStatement:
-        """Return it with a failure mode, or without the one that it has already."""
-        if mode == self.failure_mode:
-            return replace(self, failure_mode="")
+        """Return it with a failure mode."""
         return replace(self, outcome=Outcome.FAILURE.value, failure_mode=mode)
 
     def with_phase(self, phase: str) -> TakeStatement:
-        """Return it with a phase, or without the one that it has already."""
-        return replace(self, phase="" if phase == self.phase else phase)
+        """Return it with a phase."""
+        return replace(self, phase=phase)
 
     def with_outcome(self, outcome: str) -> TakeStatement:
         """Return it with an outcome; only a failure has a mode, a phase and causes."""
         if outcome == Outcome.FAILURE:
             return replace(self, outcome=outcome)
-        return replace(self, outcome=outcome, failure_mode="", phase="", dimensions={})
+        return replace(self.cleared(), outcome=outcome)
 
     def with_dimension(self, name: str) -> TakeStatement:
-        """Return it with the next lower of `WEIGHTS` for a dimension, without it after the last."""
-        now = self.dimensions.get(name, 2.0)
-        lower = [w for w in WEIGHTS if w < now]
-        rest = {k: w for k, w in self.dimensions.items() if k != name}
-        return replace(self, dimensions=rest | {name: lower[0]} if lower else rest)
+        """Return it with a dimension of full weight, whatever weight was suggested for it."""
+        return replace(self, dimensions={**self.dimensions, name: WEIGHTS[0]})
+
+    def lighter(self, name: str) -> TakeStatement:
+        """Return it with the next lower of `WEIGHTS` for a dimension, the first after the last."""
+        lower = [w for w in WEIGHTS if w < self.dimensions.get(name, 0.0)]
+        return replace(self, dimensions={**self.dimensions, name: (*lower, WEIGHTS[0])[0]})
+
+    def cleared(self) -> TakeStatement:
+        """Return it without mode, phase and dimensions."""
+        return replace(self, failure_mode="", phase="", dimensions={})
 
     def heavier(self, name: str, by: float) -> TakeStatement:
         """Return it with more weight, or less, on a dimension that it names."""

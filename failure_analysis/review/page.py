@@ -145,6 +145,10 @@ class AgreementTable:
 
     def open(self) -> None:
         """Compute it and show it."""
+        self._card.clear()
+        with self._card:
+            TextElement(tag="h3", text="How far people agree")
+            TextElement(tag="p", text="Comparing people's labels …").classes("quiet")
         self.box.open()
         background_tasks.create(self._fill())
 
@@ -237,9 +241,10 @@ class Chip:
         if key.action == "dimension":
             self._box.props["title"] = DIMENSIONS[GapDimension(key.value)].definition
 
-    def show(self, on: bool, weight: str = "") -> None:
-        """Light it or not."""
-        self._box.classes(add="on" if on else "", remove="" if on else "on")
+    def show(self, on: bool, weight: str = "", maybe: bool = False) -> None:
+        """Light it or not; `maybe` outlines it as a suggestion that nobody has taken."""
+        for name, wanted in (("on", on), ("maybe", maybe)):
+            self._box.classes(add=name if wanted else "", remove="" if wanted else name)
         self._weight.set_text(weight)
 
 
@@ -289,6 +294,7 @@ class TakePanel:
             chip.show(
                 weight is not None or (chip.key.action != "dimension" and value in said),
                 "" if weight is None else f"{weight:.2g}",
+                not draft.dimensions and value == now.take.maybe != "",
             )
         title = "Your label (as suggested)" if draft.failure_mode else "Your label"
         if now.touched:
@@ -340,6 +346,8 @@ def _suggestion(now: Open) -> None:
     mode = "no failure seen" if found.mode == NO_MODE else words(found.mode)
     when = f" in {found.phase}" if found.phase else ""
     why = "no clear cause" if found.abstained else words(found.top)
+    if now.take.maybe:
+        why += f", perhaps {words(now.take.maybe)}"
     _text(f"{mode}{when}: {why}", "verdict")
     shares = sorted(found.dimensions.items(), key=lambda pair: -pair[1])
     shown = [(words(n), share) for n, share in shares if share >= LEAST_SHARE][:4]
@@ -388,7 +396,7 @@ def row(take: Listed) -> dict[str, str]:
         "mark": mark,
         "state": f"{state} {outcome.value} {'' if take.episode.failure_mode else 'guess'}",
         "what": words(take.mode or outcome.value),
-        "why": words(take.why),
+        "why": words(take.why) or (f"perhaps {words(take.maybe)}" if take.maybe else ""),
         "says": says,
     }
 
@@ -461,6 +469,7 @@ class ReviewPage:
         self._draft = TakeStatement()
         self._touched = False
         self._last_dimension = ""
+        self._last_key: Key | None = None
         self._client = ui.context.client
         self._build()
         self._choose(Filter())
@@ -552,6 +561,7 @@ class ReviewPage:
     def _start_over(self) -> None:
         self._draft, self._touched = self._session.starting_point(self._uid), False
         self._last_dimension = next(iter(self._draft.dimensions), "")
+        self._last_key = None
         self._show_panel()
 
     async def _load(self, uid: str) -> None:
@@ -590,10 +600,13 @@ class ReviewPage:
                 if key.action == "weight":
                     by = STEP if key.value == "+" else -STEP
                     self._draft = self._draft.heavier(self._last_dimension, by)
+                elif key.action == "dimension" and key == self._last_key:
+                    self._draft = self._draft.lighter(key.value)
                 else:
                     self._draft = _DRAFTS[key.action](self._draft, key.value)
                 if key.action == "dimension":
                     self._last_dimension = key.value
+                self._last_key = key
                 self._touched = True
                 self._show_panel()
             return
@@ -710,4 +723,5 @@ _DRAFTS: Final[Mapping[str, Callable[[TakeStatement, str], TakeStatement]]] = {
     "phase": TakeStatement.with_phase,
     "dimension": TakeStatement.with_dimension,
     "weight": lambda said, _: said,
+    "clear": lambda said, _: said.cleared(),
 }

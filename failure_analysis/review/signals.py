@@ -224,7 +224,9 @@ PHASE_COLOURS: Final = {
     "place": "#f4defa",
     "retreat": "#e6e8ec",
 }
-SPAN_COLOURS: Final = {"intervention": "rgba(234,115,23,.16)", "safety": "rgba(220,38,38,.16)"}
+SPAN_COLOURS: Final = {"intervention": "#ea7317", "safety": "#dc2626"}
+SPAN_HEIGHTS: Final = {"intervention": (0.16, 0.32), "safety": (0.0, 0.16)}
+"""From where to where in the phases' band, 0 to 1: lines below the phases, never over a plot."""
 _TEXT: Final = "#4b5563"
 
 
@@ -246,27 +248,31 @@ def options(curves: Curves) -> dict[str, Any]:
         for s in curves.spans
         if s.kind == "phase"
     ]
+    marks = [
+        [
+            {
+                "xAxis": round(s.start_s, 3),
+                "yAxis": SPAN_HEIGHTS[s.kind][0],
+                "name": s.says,
+                "itemStyle": {"color": SPAN_COLOURS[s.kind]},
+                "label": {"show": False},
+            },
+            {
+                "xAxis": round(max(s.end_s, s.start_s + 0.02), 3),
+                "yAxis": SPAN_HEIGHTS[s.kind][1],
+            },
+        ]
+        for s in curves.spans
+        if s.kind in SPAN_COLOURS
+    ]
     band = {
         "type": "line",
         "xAxisIndex": 0,
         "yAxisIndex": 0,
         "data": [],
         "silent": True,
-        "markArea": {"silent": True, "data": areas},
+        "markArea": {"silent": True, "data": [*areas, *marks]},
     }
-    marks = [
-        [
-            {
-                "xAxis": round(s.start_s, 3),
-                "name": s.says,
-                "itemStyle": {"color": SPAN_COLOURS[s.kind]},
-                "label": {"show": False},
-            },
-            {"xAxis": round(max(s.end_s, s.start_s + 0.02), 3)},
-        ]
-        for s in curves.spans
-        if s.kind in SPAN_COLOURS
-    ]
     scales: list[dict[str, Any]] = [
         {"gridIndex": 0, "show": False, "min": 0, "max": 1, "type": "value"}
     ]
@@ -301,8 +307,6 @@ def options(curves: Curves) -> dict[str, Any]:
                     for t, v in zip(line.t_s, line.values, strict=True)
                 ],
             }
-            if marks and k == 0:
-                drawn["markArea"] = {"silent": True, "data": marks}
             series.append(drawn)
     axes = [
         {

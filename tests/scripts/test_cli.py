@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -402,6 +403,53 @@ def test_logs_go_to_stderr_and_libraries_are_quiet(capsys: pytest.CaptureFixture
     said = capsys.readouterr()
     assert said.err.splitlines() == ["ours", "another's", "trouble"]
     assert said.out == ""
+
+
+def test_help_of_any_command_loads_nothing_heavy() -> None:
+    """Incident: `gaploop preflight --help` took six seconds, importing torch to list robots."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from gaploop.scripts import cli\n"
+        "for name in cli.commands():\n"
+        "    with contextlib.redirect_stdout(io.StringIO()):\n"
+        "        assert cli.main([name, '--help']) == 0, name\n"
+        "    heavy = {'torch', 'lerobot', 'pandas', 'scipy', 'mujoco'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_the_device_types_that_there_are() -> None:
+    """The help reads names off LeRobot's files; they are those that importing it registers."""
+    from gaploop.scripts._devices import named_registries, registries
+
+    for named, real in zip(named_registries(), registries(), strict=True):
+        known = set(real.get_known_choices())
+        ours = {n for n, c in real.get_known_choices().items()
+                if c.__module__.startswith(("lerobot.", "gaploop."))}  # fmt: skip
+        assert ours <= set(named.get_known_choices()), known
+
+
+def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Incident: a diagnosis of minutes, piped into a file, looked like a program that hangs."""
+    pauses_s: list[float] = []
+    told = threading.Event()
+
+    def wait(pause_s: float) -> bool:
+        pauses_s.append(pause_s)
+        if len(pauses_s) == 3:
+            told.set()
+        return len(pauses_s) == 3
+
+    with options.lines_while(lambda: "Diagnosing: 3 of 40 …", wait):
+        assert told.wait(60)
+    assert pauses_s == [options.FIRST_LINE_S, options.NEXT_LINE_S, options.NEXT_LINE_S]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "Diagnosing: 3 of 40 …"
+    assert second.startswith("Diagnosing: 3 of 40 …")
 
 
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:

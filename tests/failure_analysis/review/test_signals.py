@@ -43,6 +43,15 @@ def test_the_chart_is_plain_json(take: Take) -> None:
     assert len(found["grid"]) == len(found["xAxis"]) == len(found["yAxis"])
 
 
+def test_marks_lie_in_the_phases_band_and_never_over_a_plot(take: Take) -> None:
+    """Incident: a filter that worked all the time covered every curve with red."""
+    band, *drawn = options(curves(take))["series"]
+    names = [start["name"] for start, _ in band["markArea"]["data"]]
+    assert {"approach", "a person drives", "velocity"} <= set(names)
+    assert drawn
+    assert not any("markArea" in series for series in drawn)
+
+
 def test_one_sample_that_sticks_out_of_many_is_drawn() -> None:
     """A current spike lasts a sample; a curve thinned by taking every n-th would lose it."""
     current = np.full(20_000, 0.2)
