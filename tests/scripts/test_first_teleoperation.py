@@ -50,8 +50,8 @@ def test_every_gaploop_command_on_the_page_is_understood() -> None:
     assert [words[0] for words in commands] == ["emulate", "emulate", "doctor", "teleoperate"]
     for name, *options in commands:
         module = __import__(f"gaploop.scripts.{name}", fromlist=["run"])
-        made = cli._config_class(module, name, options)
-        parse(made, options, cli._positional(module), name)
+        made = cli.config_class_of(module, name, options)
+        parse(made, options, cli.positional(module), name)
 
 
 class Terminal:

@@ -77,7 +77,7 @@ class Pair:
         from gaploop.scripts._devices import registries
 
         made = []
-        for registry, role in zip(registries(), ("follower", "leader"), strict=True):
+        for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):
             chosen: Any = registry.get_choice_class(f"so101_{role}")
             port = str(self.folder / role)
             made.append(chosen(port=port, id=role, calibration_dir=self.folder))

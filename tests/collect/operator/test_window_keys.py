@@ -108,7 +108,7 @@ def test_a_leader_without_a_window_leaves_the_terminals_keys() -> None:
 
 
 def test_motion_is_a_teleoperator_of_the_embedded_cell() -> None:
-    _, teleoperators = registries()
+    _, teleoperators, _ = registries()
     assert teleoperators.get_choice_class("motion") is MotionConfig  # type: ignore[attr-defined]
     station = _arms.station_for(So101SimConfig(), None)
     arms = _arms.connect(So101SimConfig(), MotionConfig(script="chirp", seconds=2.0), station)

@@ -53,7 +53,8 @@ for name in names:
         with torch.inference_mode():
             actions.append(after(policy.select_action(batch)).numpy())
     np.save(out + "/" + name.replace("/", "_"), np.concatenate(actions))
-print(json.dumps([m for m in sys.modules if m.startswith(("gaploop.finetune", "gaploop.scripts"))]))
+ours = ("gaploop.finetune.", "gaploop.scripts")
+print(json.dumps([m for m in sys.modules if m.startswith(ours)]))
 """
 
 
