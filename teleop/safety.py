@@ -377,8 +377,11 @@ class _Jumps:
         self._since_s = self._seen_s = math.nan
 
     def blind(self, sampled_s: float) -> None:
-        """Nothing was asked: whatever the leader did meanwhile, a hand did or it jumped."""
-        self._seen_s = sampled_s
+        """Nothing was asked: whatever the leader did meanwhile, a hand did or it jumped.
+
+        Where it jumped to it wasn't seen to stay, so that counts from the next reading again.
+        """
+        self._seen_s, self._there = sampled_s, None
 
     def look(self, asked: Sequence[float], sampled_s: float, now_s: float) -> _Jump:
         """Say what to do with a request.

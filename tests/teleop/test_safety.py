@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gaploop.core.errors import DeviceError, UnusableInputError
@@ -333,11 +333,14 @@ HELD = st.integers(1, 60)
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(joints, HELD), min_size=1, max_size=12))
+@example([([0.0] * 3, 3), ([0.0, 2.0, 0.0], 1), ([0.0, 0.0, math.inf], 19), ([0.0, 2.0, 0.0], 1)])
 def test_a_jump_never_sweeps(poses: list[tuple[list[float], int]]) -> None:
     """A leader's encoder wrapped from 4095 to 0: the arm swept 340 degrees at 3 rad/s.
 
     From a jump until the arm has caught up with the leader again, it aligns as slowly as at a
-    start; and a reading that is gone again within `JUMP_HOLD_S` moves nothing.
+    start; and a reading that is gone again within `JUMP_HOLD_S` moves nothing. Readings that were
+    no numbers don't count as time spent there: two readings 0.2 s apart, with nothing but NaN
+    between them, once passed for a leader that had stayed.
     """
     limits = SafetyLimits()
     safety, last = fresh(limits), np.zeros(3)
