@@ -152,7 +152,7 @@ def open_tab(program: str, width: int = 1440, height: int = 900) -> Iterator[Tab
             env={**os.environ, "HOME": home},
         )
         try:
-            # No pings: a browser that is slow on a busy machine isn't gone, and `recv` has its limit.
+            # No pings: a browser that is slow on a busy machine isn't gone.
             with connect(
                 _address(Path(home), process), max_size=MOST_BYTES, ping_interval=None
             ) as socket:
