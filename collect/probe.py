@@ -263,6 +263,7 @@ class _Prober(Attendant):
 
     def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Have the object put where the part needs it; False leaves the part out."""
+        hurdle()  # nobody puts anything in place for an arm that is gone
         if self._now.needs_object and (why := self._ask(self._now)):
             self.ended[self._now.name] = PartEnd(self._now, False, why, by_choice=True)
             return False
