@@ -31,15 +31,20 @@ UNSEEN: Final = (
 )  # fmt: skip
 """Blind mechanisms of pictures: none has a parameter here; what is found in them is only told."""
 SEVERITIES: Final = (0.4, 0.8)
+"""In turn, so that each mechanism has both."""
 FIRST_SEED: Final = 900
 """Seeds that nothing here was tuned on begin with this one."""
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Return a row per station: truth, estimates, times."""
-    n = config.n or 2
+    n = config.n or 4
     stations = [("", 0.0, FIRST_SEED + k) for k in range(n)]
-    stations += [(m, s, FIRST_SEED + k) for k in range(n) for m in MECHANISMS for s in SEVERITIES]
+    stations += [
+        (mechanism, SEVERITIES[(k + number) % 2], FIRST_SEED + k)
+        for k in range(n)
+        for number, mechanism in enumerate(MECHANISMS)
+    ]
     stations += [(m, 0.7, FIRST_SEED + k) for k in range(n) for m in UNSEEN]
     kept = folder / "rows.jsonl"
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []

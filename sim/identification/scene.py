@@ -35,8 +35,8 @@ from gaploop.sim.gaps import mechanism_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.studio import AWAY_M, Point, Studio
-from gaploop.sim.identification.video import recorded, restored
-from gaploop.sim.tracker import Tracker
+from gaploop.sim.identification.video import SETTLED, recorded, restored
+from gaploop.sim.tracker import Blob, Tracker
 
 CAMERA: Final = "spatial_geometry.camera_pose"
 ZEROS: Final = "spatial_geometry.zero_offset"
@@ -231,12 +231,12 @@ def _geometry(
             now = [_silhouette(picture, blur_px) for picture in drawn(names, x, views)]
             return [(a - b).ravel() for a, b in zip(now, seen, strict=True)]
 
-        return _fitted(residuals, x, 0.1, tries)
+        return _fitted(residuals, x, 0.1, tries, prior=0.02)
 
     fits = []
     for candidate in (pose, zeros):
         coarse = fit(candidate, np.zeros(len(candidate)), 5.0, 4, views[:COARSE_VIEWS])
-        fits.append((fit(candidate, coarse.x, 1.5, 5, views), candidate))
+        fits.append((fit(candidate, coarse.x, 1.5, 8, views), candidate))
     # Where both explain it, the camera: it is moved more easily than a joint's zero.
     best, names = fits[0] if fits[0][0].cost < ALIKE * fits[1][0].cost else fits[1]
     if best.cost > SURE_COST * len(views):
@@ -405,7 +405,8 @@ def _matched(view: Image, like: Image) -> Image:
 # -- 3. table and object ---------------------------------------------------------------------------
 
 
-_THING_UNITS: Final = np.array([0.004, 0.04])
+_THING_UNITS: Final = np.array([0.02, 0.2])
+"""Wide steps: areas are whole pixels, and change evenly."""
 _AREA_OFF: Final = (0.006, 0.04)
 """By how much, relatively, the areas of disc and object scatter from pixels alone."""
 
@@ -423,7 +424,11 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         found = tracker.detect(clear)
         if still.part == HELD or (found.object is None and found.target is None):
             continue
-        areas = [blob.area_px if blob else math.nan for blob in (found.target, found.object)]
+        arm_px = _silhouette(studio.draw(still.q_rad, where), 1.5)
+        whole = WHOLE[0] < found.target_area_ratio < WHOLE[1]
+        free = [b and _is_free(b, arm_px) for b in (found.target, found.object)]
+        blobs = [found.target if whole and free[0] else None, found.object if free[1] else None]
+        areas = [blob.area_px if blob else math.nan for blob in blobs]
         seen.append((still, np.array(areas), _places(studio, still, clear, where, arm)))
     if not seen:
         return {}
@@ -432,7 +437,7 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         table_m, log_size = x * _THING_UNITS
         values = where | {TABLE: {"table_m": table_m}, SIZE: {"size_factor": math.exp(log_size)}}
         drawn = [studio.draw(still.q_rad, values, *place) for still, _, place in seen]
-        pictures = recorded([studio.develop(picture, lit) for picture in drawn])
+        pictures = recorded([studio.develop(picture, lit) for picture in drawn], SETTLED)
         off = []
         for (_, areas, _), picture in zip(seen, pictures, strict=True):
             now = tracker.detect(_cleared(picture, lit))
@@ -457,6 +462,21 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
     return found
 
 
+def _is_free(blob: Blob, arm_px: NDArray[np.float32]) -> bool:
+    """Say whether a blob is seen whole: the arm, of half the picture's size, keeps clear of it."""
+    rows, columns = np.indices(arm_px.shape)
+    radius_px = 0.5 * (CLEAR * math.sqrt(blob.area_px / math.pi) + 4.0)
+    column, row = 0.5 * blob.centroid_px
+    near = np.hypot(rows - row, columns - column) < radius_px
+    inside = radius_px < min(row, column, *(np.array(arm_px.shape) - (row, column)))
+    return bool(inside and arm_px[near].max(initial=0.0) < 0.3)
+
+
+WHOLE: Final = (0.85, 1.25)
+"""A disc that covers less or more than this share of what is usual is hidden in part, or another.
+"""
+CLEAR: Final = 1.5
+"""The arm is this many radii away from a blob that is seen whole."""
 HELD: Final = "grip object"
 """The part of a probe in which the object is in the jaws."""
 
@@ -509,7 +529,8 @@ def _cleared(view: Image, light: Mapping[str, Values]) -> Image:
 NOISES: Final = np.array([0.0, 1.5, 4.0, 8.0, 16.0, 32.0, 64.0])
 """Noise that is tried, to see what a video leaves of it [levels]."""
 SEVERAL: Final = 6
-"""Pictures of one view from which on noise is looked at."""
+"""Pictures of one view from which on noise is looked at: the last ones, once the video is as fine
+as it will be."""
 STEP_PX: Final = 2
 TORN_ROWS: Final = 0.12
 """A picture is torn where a shift explains this share of its rows."""
@@ -524,11 +545,11 @@ def _noise(views: Views) -> _Found:
     for number, (still, view) in enumerate(several):
         rng, curve = np.random.default_rng(number), []
         for noise in NOISES:
-            noisy = view + rng.normal(0.0, noise, (SEVERAL, *view.shape))
+            noisy = view + rng.normal(0.0, noise, (2 * SEVERAL, *view.shape))
             pictures = list(np.clip(noisy + 0.5, 0, 255).astype(np.uint8))
-            held = [p for p in pictures for _ in range(still.repeats)]
-            curve.append(_flicker(np.stack(recorded(held)[:: still.repeats])))
-        seen = _flicker(still.pictures[:SEVERAL])
+            back = recorded(pictures, still.repeats)
+            curve.append(_flicker(np.stack(back[-SEVERAL:])))
+        seen = _flicker(still.pictures[-SEVERAL:])
         levels.append(float(np.interp(seen, np.maximum.accumulate(curve), NOISES)))
         count += len(still.pictures)
         shifts += [s for picture in still.pictures if (s := _torn_by(picture, view))]
@@ -588,7 +609,8 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
             rows.append(TwinParameter(name, unit, nominal, value, ends, True, source))
         else:
             ends = (-math.inf, math.inf)
-            said = why.get(key) or why.get(key.partition(".")[0]) or _UNTOLD.get(key, source)
+            untold = _UNTOLD if found else {}
+            said = why.get(key) or why.get(key.partition(".")[0]) or untold.get(key, source)
             rows.append(TwinParameter(name, unit, nominal, nominal, ends, False, said))
     return rows
 

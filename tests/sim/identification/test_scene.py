@@ -22,7 +22,7 @@ from gaploop.sim.identification.video import recorded, restored
 
 HOME = np.array(SO101.home_q_rad)
 POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
-    (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (0.5, 0.0, 0.0), (0.0, 0.3, -0.2), (0.4, -0.5, 0.0),
+    (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (0.5, 0.0, 0.0), (1.4, -0.57, 0.587), (1.2, -0.5, 0.5),
 )]  # fmt: skip
 """What the arm rests in, a take for each."""
 
@@ -34,7 +34,7 @@ def takes_of(parameters: Mapping[str, Values], seed: int = 50) -> list[Take]:
         with SimCell(parameters=parameters) as cell:
             cell.reset(seed + number)
             pictures = []
-            for row in range(58):
+            for row in range(66):
                 cell.command(q_rad)
                 cell.advance(0.05)
                 if row >= 50:  # it has come to rest by then
