@@ -195,8 +195,8 @@ def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[
         things = {} if dark else _things(studio, views, geometry, light, arm)
     noise = _noise(views)
     found = geometry | ({} if dark else light) | things | noise
-    why = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
-    return _rows(found, f"pictures: {len(views)} views", why)
+    untold = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
+    return _rows(found, f"pictures: {len(views)} views", untold)
 
 
 # -- 1. geometry ---------------------------------------------------------------------------------
@@ -229,7 +229,10 @@ def _geometry(
 
         def residuals(x: FloatArray) -> list[FloatArray]:
             now = [_silhouette(picture, blur_px) for picture in drawn(names, x, views)]
-            return [(a - b).ravel() for a, b in zip(now, seen, strict=True)]
+            return [
+                np.asarray((a - b).ravel(), dtype=np.float64)
+                for a, b in zip(now, seen, strict=True)
+            ]
 
         return _fitted(residuals, x, 0.1, tries, prior=0.02)
 
@@ -308,8 +311,9 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
     # Half as wide: as much is told by a quarter of the pixels, and a blur is a share of the width.
     bases = [_halved(base) for base in bases]
     seen = [restored(_halved(view)) for _, view in views]
+    pairs = zip(seen, bases, strict=True)
     ratio = float(
-        np.median([np.median(a) / max(1.0, np.median(b)) for a, b in zip(seen, bases, strict=True)])
+        np.median([float(np.median(a)) / max(1.0, float(np.median(b))) for a, b in pairs])
     )
 
     def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray]:
@@ -454,12 +458,12 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
     # A camera that is higher sees a table that is lower.
     height = geometry.get(f"{CAMERA}.dz_m", _Estimate(0.0, 0.0)).half
     half = fit.half * _THING_UNITS
-    found = {}
+    told: _Found = {}
     if np.isfinite([areas[0] for _, areas, _ in seen]).any():
-        found[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
+        told[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
     if np.isfinite([areas[1] for _, areas, _ in seen]).any():
-        found[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
-    return found
+        told[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
+    return told
 
 
 def _is_free(blob: Blob, arm_px: NDArray[np.float32]) -> bool:

@@ -54,7 +54,7 @@ class Still:
     def view(self) -> Image:
         """The median of the pictures, shape (height, width, 3)."""
         if len(self.pictures) == 1:
-            return self.pictures[0]
+            return np.asarray(self.pictures[0])
         return np.asarray(np.median(self.pictures, axis=0), dtype=np.uint8)
 
 
