@@ -31,7 +31,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.core.types import FloatArray, Image
-from gaploop.sim.gaps import mechanism_named
+from gaploop.sim.gaps import Parameter, mechanism_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.studio import AWAY_M, Point, Studio
@@ -55,7 +55,7 @@ FINEST: Final[Mapping[str, float]] = {
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
     f"{BLUR}.defocus_fraction": 0.006, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
-    f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.04, f"{SIZE}.density_factor": 0.5,
+    f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.05, f"{SIZE}.density_factor": 0.5,
 }  # fmt: skip
 """Half width of the narrowest interval: errors that all views share, such as of the video's codec
 and of pixels, don't show in how they scatter. Measured on nominal cells (docs/probe.md)."""
@@ -65,7 +65,7 @@ MOST_OFF_LEVELS: Final = 12.0
 """Median difference of drawn and seen pixels; above, light and lens can't be told [levels]."""
 KINDS: Final = 6
 """Kinds of residuals whose common errors are independent: of two tones in three colours."""
-COMMON_LEVELS: Final = 0.5
+COMMON_LEVELS: Final = 1.0
 """By how much all pixels of a tone may be off: levels are rounded some times on their way."""
 COARSE_VIEWS: Final = 4
 VIEWS: Final = 8
@@ -161,6 +161,21 @@ def _parameters(*found: _Found) -> dict[str, dict[str, float]]:
     return values
 
 
+def _differing(found: _Found) -> _Found:
+    """Return the mechanisms of which something differs from nominal: what the twin puts in."""
+    off = {
+        name.rpartition(".")[0]
+        for name, estimate in found.items()
+        if abs(estimate.value - _spec(name).nominal) > max(estimate.half, FINEST[name])
+    }
+    return {name: e for name, e in found.items() if name.rpartition(".")[0] in off}
+
+
+def _spec(name: str) -> Parameter:
+    key, _, parameter = name.rpartition(".")
+    return next(p for p in mechanism_named(key).parameters if p.name == parameter)
+
+
 def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[TwinParameter]:
     """Return what pictures tell of a station's camera, light, table and object.
 
@@ -188,7 +203,7 @@ def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[
         defocus = light[f"{BLUR}.defocus_fraction"]
         if off_levels <= MOST_OFF_LEVELS and defocus.value > 2.0 * defocus.half + DEFOCUS_UNIT:
             # What is out of focus has another outline: compared with what is drawn alike.
-            geometry, _ = _geometry(studio, views[:VIEWS], arm, _parameters(light))
+            geometry, _ = _geometry(studio, views[:VIEWS], arm, _parameters(_differing(light)))
             light, off_levels = _light(studio, views, geometry, arm)
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
@@ -266,7 +281,7 @@ def _geometry(
     return found, float(np.median(overlaps))
 
 
-ALIKE: Final = 1.2
+ALIKE: Final = 1.03
 SURE_COST: Final = 4.0
 """A view that costs less is explained; else camera and zeros may both be off."""
 BETTER: Final = 0.8
@@ -303,7 +318,7 @@ _LIGHT_UNITS: Final = np.array([0.05, 0.05, 0.04, 0.04, 0.02, 1.0])
 
 def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tuple[_Found, float]:
     """Return exposure, cast and defocus, and how far pixels are off with them [levels]."""
-    where, bases = _parameters(geometry), []
+    where, bases = _parameters(_differing(geometry)), []
     for still, view in views:
         plain = studio.draw(still.q_rad, where)
         place = _places(studio, still, _matched(view, plain), where, arm)
@@ -411,7 +426,7 @@ def _matched(view: Image, like: Image) -> Image:
 
 _THING_UNITS: Final = np.array([0.02, 0.2])
 """Wide steps: areas are whole pixels, and change evenly."""
-_AREA_OFF: Final = (0.006, 0.04)
+_AREA_OFF: Final = (0.012, 0.05)
 """By how much, relatively, the areas of disc and object scatter from pixels alone."""
 
 
@@ -456,13 +471,22 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
     fit = _fitted(residuals, start, 3.0, 8, prior=0.01)
     table_m, size = fit.x[0] * _THING_UNITS[0], math.exp(fit.x[1] * _THING_UNITS[1])
     # A camera that is higher sees a table that is lower.
-    height = geometry.get(f"{CAMERA}.dz_m", _Estimate(0.0, 0.0)).half
+    camera = geometry.get(f"{CAMERA}.dz_m")
+    height = 0.0 if camera is None else max(camera.half, FINEST[f"{CAMERA}.dz_m"])
     half = fit.half * _THING_UNITS
     told: _Found = {}
-    if np.isfinite([areas[0] for _, areas, _ in seen]).any():
-        told[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
-    if np.isfinite([areas[1] for _, areas, _ in seen]).any():
-        told[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
+    for k, (name, value, per_area) in enumerate(
+        [
+            (f"{TABLE}.table_m", table_m, 0.5 * arm.camera_pos_m[2]),
+            (f"{SIZE}.size_factor", size, 0.5 * size),
+        ]
+    ):
+        n = int(np.isfinite([areas[k] for _, areas, _ in seen]).sum())
+        if n < 2:
+            continue
+        pixels = student.ppf(0.5 + CONFIDENCE / 2.0, n - 1) * per_area * _AREA_OFF[k] / math.sqrt(n)
+        spread = half[0] if k == 0 else size * half[1]
+        told[name] = _Estimate(float(value), math.hypot(max(spread, pixels), height * (k == 0)))
     return told
 
 
@@ -603,8 +627,7 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
     """
     rows = []
     for name in FINEST:
-        key, _, parameter = name.rpartition(".")
-        spec = next(p for p in mechanism_named(key).parameters if p.name == parameter)
+        key, spec = name.rpartition(".")[0], _spec(name)
         unit, nominal = spec.unit, spec.nominal
         if name in found:
             value = float(np.clip(found[name].value, spec.low, spec.high))
