@@ -31,12 +31,18 @@ TICKS_PER_FRAME: Final = 512
 MAX_FILE_BYTES: Final = 200 * 1024 * 1024
 """A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
 
-ENCODERS: Final[dict[str, tuple[str, dict[str, str]]]] = {
-    "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}),
-    "hevc": ("libx265", {"crf": "18", "g": "2", "bf": "0", "x265-params": "log-level=error"}),
-    "av1": ("libsvtav1", {"crf": "20", "g": "2", "preset": "8"}),
+type Encoding = tuple[str, dict[str, str], str]
+"""FFmpeg's encoder, its options, and its pixel format."""
+ENCODERS: Final[dict[str, Encoding]] = {
+    "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}, "yuv420p"),
+    "hevc": (
+        "libx265",
+        {"crf": "18", "g": "2", "bf": "0", "x265-params": "log-level=error"},
+        "yuv420p",
+    ),
+    "av1": ("libsvtav1", {"crf": "20", "g": "2", "preset": "8"}, "yuv420p"),
 }
-"""Codec to encoder and options: key frames as close as in LeRobot, finer than it by default."""
+"""By codec: key frames as close as in LeRobot, finer than it by default."""
 
 
 class DamagedVideoError(UnusableInputError):
@@ -73,28 +79,14 @@ class VideoWriter:
         """Size written so far [bytes]."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def accepts(self, source: Path) -> bool:
-        """Say whether `source` has the codec, size and parameter sets of what is in here."""
-        with open_video(source) as container:
-            return not self._kind or self._kind == _kind(container.streams.video[0])
+    def append_part(self, source: Path, start_s: float | None, frames: int) -> bool:
+        """Append `frames` pictures of `source`, without decoding them.
 
-    def append(self, source: Path, frames: int) -> int:
-        """Append the packets of `source`; return the index of its first frame in this file.
-
-        Raises:
-            UnusableInputError: `source` doesn't hold exactly `frames` pictures in order.
-        """
-        first = self.frames
-        with open_video(source) as container:
-            stream = container.streams.video[0]
-            with reading(source):
-                packets = [p for p in container.demux(stream) if p.size]
-            check_packets(packets, frames, source)
-            self._mux(stream, VideoPart(packets, range(frames), 0))
-        return first
-
-    def append_part(self, source: Path, start_s: float, frames: int) -> bool:
-        """Append `frames` pictures of `source` from `start_s` [s] on, without decoding them.
+        Args:
+            source: the video.
+            start_s: time of the first one [s]; None where they are all that it holds, in order,
+                at whatever times, as in the video of a take.
+            frames: how many.
 
         Returns:
             False, with nothing written, where they fit only into another file: another codec or
@@ -105,7 +97,13 @@ class VideoWriter:
         """
         with open_video(source) as container:
             stream = container.streams.video[0]
-            part = find_part(container, start_s, frames, self._rate, source)
+            if start_s is None:
+                with reading(source):
+                    packets = [p for p in container.demux(stream) if p.size]
+                check_packets(packets, frames, source)
+                part = VideoPart(packets, range(frames), 0)
+            else:
+                part = find_part(container, start_s, frames, self._rate, source)
             fits = part.delay <= self._delay and self._kind == _kind(stream)
             if self._container is not None and not fits:
                 return False
@@ -335,24 +333,18 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
                 f"{', '.join(ENCODERS)}. Convert it first."
             )
         shown = _shown(source, container, start_s, frames, fps)
-        count = encode(shown, target, fps, codec, context.pix_fmt)
+        encoder, options, _ = ENCODERS[codec]
+        count = encode(shown, target, fps, (encoder, options, context.pix_fmt))
     if count != frames:
         raise UnusableInputError(
             f"{source} holds {count} pictures from {start_s:g} s on, not {frames}. Restore it."
         )
 
 
-def encode(
-    frames: Iterator[Any], target: Path, fps: float, codec: str = "h264", pixels: str = "yuv420p"
-) -> int:
-    """Write PyAV's frames to an mp4 of their own, at the exact times k / fps; return how many.
-
-    Args:
-        codec: one of `ENCODERS`.
-        pixels: FFmpeg's pixel format.
-    """
+def encode(frames: Iterator[Any], target: Path, fps: float, encoding: Encoding) -> int:
+    """Write PyAV's frames to an mp4 of their own, at the exact times k / fps; return how many."""
     rate = Fraction(fps).limit_denominator(1001)
-    encoder, options = ENCODERS[codec]
+    encoder, options, pixels = encoding
     count, out = 0, None
     with av.open(str(target), "w", format="mp4") as written:
         for frame in frames:

@@ -84,8 +84,8 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
-datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -107,28 +107,23 @@ datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
 datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/edit/compose.py:_DataShelf.write | self._stage / name | dataset
 datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
-datasets/edit/compose.py:_VideoShelf._next | self._stage / name | dataset
-datasets/edit/compose.py:_VideoShelf.take | shutil.copy2(path, target) | dataset
-datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
-datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
 datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
-datasets/formats/lerobot_v2.py:_V3Files._add_video | self._root / name | paths
-datasets/formats/lerobot_v2.py:_V3Files.add | self._root / name | ours
-datasets/formats/lerobot_v2.py:_carry_over | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
-datasets/formats/lerobot_v2.py:_carry_over | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:_verify_v3 | target / info.video_name(key, *place) | dataset
 datasets/formats/lerobot_v2.py:_verify_v3 | target / name | dataset
+datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
+datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
@@ -136,13 +131,8 @@ datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
 datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
-datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
+datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
+datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
@@ -150,11 +140,9 @@ datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
-datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
+datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
-datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
-datasets/lerobot_writer.py:EncodedTakeWriter._writer | self._root / name | dataset
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
@@ -207,6 +195,8 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
+datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
+datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours

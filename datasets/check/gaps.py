@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.parquet as pq
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.consent import ConsentRegister, Use, consent_ids
@@ -67,9 +70,13 @@ def check_gaps(
                 f"--output_dir={shlex.quote(f'{info.root}_imported')}",
             )
         return
-    if not _check_gap_types(info, findings):
+    whole = True
+    for code, name, text, bad in gap_faults(episodes.table):
+        whole &= code not in ("missing_gap_columns", "gap_column_type")
+        where = f"{layout.EPISODES}: {name}"
+        findings.error(code, where, f"Episodes {numbers(bad.tolist())}: {text}.")
+    if not whole:  # the columns can't be read as they should
         return
-    _check_words(episodes, findings)
     _check_uids(episodes, scan, findings)
     _check_labels(info, episodes, findings)
     _check_calibration(episodes, findings)
@@ -77,22 +84,58 @@ def check_gaps(
     _check_telemetry(info, episodes, findings)
 
 
-def _check_gap_types(info: DatasetInfo, findings: Findings) -> bool:
-    """Check the columns' types; False where they can't be read as they should."""
+def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:
+    """Yield what is wrong with the gap columns of some rows of `meta/episodes`.
+
+    Yields:
+        code, column, what is wrong in words, and the episodes of which that is so.
+    """
+    table = table.combine_chunks()
+    index = table["episode_index"].to_numpy()
     whole = True
-    for path in layout.episode_files(info.root):
-        schema = pq.read_schema(path)
-        for name, kind in columns.EPISODE_COLUMNS.items():
-            where = f"{path.relative_to(info.root)}: {name}"
-            if name not in schema.names:
-                findings.error("missing_gap_columns", where, f"Column {name} is missing.")
-                whole = False
-            elif not schema.field(name).type.equals(kind):
-                found = schema.field(name).type
-                text = f"Type is {found}, not {kind}; LeRobot refuses to append then."
-                findings.error("gap_column_type", where, text)
-                whole = False
-    return whole
+    for name, kind in columns.EPISODE_COLUMNS.items():
+        if name not in table.column_names:
+            yield "missing_gap_columns", name, f"column {name} is missing", index[:1]
+        elif not table[name].type.equals(kind):
+            text = f"type is {table[name].type}, not {kind}; LeRobot refuses to append then"
+            yield "gap_column_type", name, text, index[:1]
+        else:
+            nothing = _flags(table[name].is_null())
+            if nothing.any():
+                yield "bad_gap_value", name, f"{name} is nothing", index[nothing]
+            continue
+        whole = False
+    if not whole:
+        return
+    for name, words in columns.EPISODE_WORDS.items():
+        column, rows = table[name], np.arange(len(table))
+        if pa.types.is_list(column.type):
+            column, rows = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
+        for word in sorted(set(column.unique().to_pylist()) - words - {None}):
+            bad = np.unique(rows[_flags(pc.equal(column, word))])
+            valid = ", ".join(sorted(words - {""}))
+            text = f"{word!r} is not in the vocabulary. One of: {valid}"
+            yield "bad_gap_value", name, text, index[bad]
+    conditions = table["gap_conditions"]
+    odd = [c for c in conditions.unique().to_pylist() if c is not None and not is_json_object(c)]
+    if odd:
+        bad = _flags(pc.is_in(conditions, pa.array(odd, pa.string())))
+        yield "bad_gap_value", "gap_conditions", "they are no JSON object", index[bad]
+    names, weights = table["gap_dimensions"], table["gap_dimension_weights"]
+    other = _flags(pc.not_equal(pc.list_value_length(names), pc.list_value_length(weights)))
+    flat, rows = pc.list_flatten(weights), pc.list_parent_indices(weights).to_numpy()
+    outside = ~_flags(pc.and_(pc.greater_equal(flat, 0), pc.less_equal(flat, 1)))
+    other[rows[outside]] = True
+    if other.any():
+        text = "there are other weights than one in [0, 1] for each dimension"
+        yield "bad_gap_value", "gap_dimension_weights", text, index[other]
+    empty = _flags(pc.equal(table["gap_uid"], ""))
+    if empty.any():
+        yield "bad_uid", "gap_uid", "there is no uid: labels can't tell them apart", index[empty]
+
+
+def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.array(pc.fill_null(column, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _gap_rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
@@ -102,34 +145,6 @@ def _gap_rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
-    wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in _gap_rows(episodes):
-        index = int(row["episode_index"])
-        for name in columns.EPISODE_COLUMNS:
-            if row[name] is None:
-                wrong[name, "nothing"].append(index)
-        for name, words in columns.EPISODE_WORDS.items():
-            value = row[name]
-            for word in value if isinstance(value, list) else [value]:
-                if word is not None and word not in words:
-                    wrong[name, str(word)].append(index)
-        conditions = row["gap_conditions"]
-        if conditions is not None and not is_json_object(conditions):  # nothing: reported already
-            wrong["gap_conditions", "no JSON object"].append(index)
-        weights, names = row["gap_dimension_weights"] or [], row["gap_dimensions"] or []
-        if len(weights) != len(names) or not all(0 <= w <= 1 for w in weights if w is not None):
-            wrong["gap_dimension_weights", "other weights than one in [0, 1] each"].append(index)
-    for (name, word), found in wrong.items():
-        valid = sorted(w for w in columns.EPISODE_WORDS.get(name, ()) if w)
-        hint = f" One of: {', '.join(valid)}." if valid else ""
-        findings.error(
-            "bad_gap_value",
-            f"{layout.EPISODES}: {name}",
-            f"Episodes {numbers(found)} hold {word!r}.{hint}",
-        )
-
-
 def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
     """Check that each episode has a uid of its own, and that its rows' `gap.take` is its hash."""
     indices = episodes.index.tolist()
@@ -137,7 +152,7 @@ def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -
     seen = Counter(uids)
     where = f"{layout.EPISODES}: gap_uid"
     pairs = list(zip(indices, uids, strict=True))
-    twice = [index for index, uid in pairs if not uid or seen[uid] > 1]
+    twice = [index for index, uid in pairs if uid and seen[uid] > 1]
     if twice:
         text = f"Episodes {numbers(twice)} have no uid of their own: labels can't tell them apart."
         findings.error("bad_uid", where, text)

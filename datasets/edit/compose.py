@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,13 +33,8 @@ from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import (
-    MAX_FILE_BYTES,
-    DamagedVideoError,
-    VideoWriter,
-    count_frames,
-    encode_part,
-)
+from gaploop.datasets.v3_files import DataFiles, VideoFiles
+from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 LOOK: Final = "Find out more with: gaploop check {root}"
 
@@ -211,12 +206,6 @@ def _write_truth(pieces: Sequence[DatasetPiece], stage: Path, uids: Collection[s
         (stage / TRUTH).write_text("".join(f"{line}\n" for line in kept))
 
 
-CHUNK_FILES: Final = 1000
-"""Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
-DATA_FILE_BYTES: Final = 100 * 1024 * 1024
-"""A data file is closed at this size, as in LeRobot (`data_files_size_in_mb`)."""
-
-
 @dataclass
 class Placed:
     """Where the rows of the new dataset's episodes are.
@@ -243,17 +232,15 @@ def _write_rows(
     Raises:
         UnusableInputError: a source whose rows are not what its episode table says.
     """
-    placed, shelf = Placed(), _DataShelf(stage, pieces[0].info)
-    try:
+    placed = Placed()
+    with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
         for piece in pieces:
             reader = _RowReader(piece)
             for episode in piece.episodes:
-                chunk, file = shelf.write(_renumbered(reader, episode, placed))
-                placed.rows[-1] |= {"data/chunk_index": chunk, "data/file_index": file}
+                place = files.append(_renumbered(reader, episode, placed))
+                placed.rows[-1] |= place
                 if on_episode is not None:
                     on_episode()
-    finally:
-        shelf.close()
     return placed
 
 
@@ -346,42 +333,6 @@ def _task_names(info: DatasetInfo) -> dict[int, str]:
         )
     pairs: Any = zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
     return {int(index): str(task) for index, task in pairs}
-
-
-class _DataShelf:
-    """Data files of the new dataset, one after the other, all with the first one's columns."""
-
-    def __init__(self, stage: Path, info: DatasetInfo) -> None:
-        self._stage, self._info = stage, info
-        self._schema: pa.Schema | None = None
-        self._writer: pq.ParquetWriter | None = None
-        self._path = Path()
-        self._number = -1
-
-    def write(self, table: pa.Table) -> tuple[int, int]:
-        """Append a table; return chunk and number of the file that it is in."""
-        if self._schema is None:
-            self._schema = table.schema
-        if self._writer is not None and self._path.stat().st_size >= DATA_FILE_BYTES:
-            self.close()
-        if self._writer is None:
-            self._number += 1
-            name = self._info.data_name(*divmod(self._number, CHUNK_FILES))
-            self._path = self._stage / name
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(
-                self._path, self._schema, compression="snappy", use_dictionary=True
-            )
-        fitting = table.select(self._schema.names)
-        if not fitting.schema.equals(self._schema):
-            fitting = fitting.cast(self._schema)
-        self._writer.write_table(fitting, row_group_size=max(1, len(fitting)))
-        return divmod(self._number, CHUNK_FILES)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
 
 
 EPISODE_FILE: Final = "chunk-000/file-000.parquet"
@@ -589,8 +540,12 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
             again.
     """
     done = VideosDone([{} for piece in pieces for _ in piece.chosen])
-    for key in pieces[0].info.video_keys:
-        with contextlib.closing(_VideoShelf(stage, key, pieces, rules, done)) as shelf:
+    info = replace(pieces[0].info, root=stage)
+    for key in info.video_keys:
+        with (
+            contextlib.closing(VideoFiles(info, key)) as shelf,
+            tempfile.TemporaryDirectory(dir=stage) as scratch,
+        ):
             new = 0
             for piece in pieces:
                 files: dict[Path, list[Clip]] = {}
@@ -611,100 +566,45 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
                 held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
                 for path, clips in files.items():
                     if len(clips) == held[path]:
-                        shelf.take(piece, path, clips)
+                        _take_whole(piece, path, clips, shelf, rules, done)
                     else:
                         for clip in clips:
-                            shelf.cut(path, clip)
+                            _cut(path, clip, shelf, rules, done, Path(scratch, "clip.mp4"))
     return done
 
 
-class _VideoShelf:
-    """The new dataset's video files of one camera."""
+def _take_whole(
+    piece: DatasetPiece,
+    path: Path,
+    clips: Sequence[Clip],
+    shelf: VideoFiles,
+    rules: VideoRules,
+    done: VideosDone,
+) -> None:
+    """Take a file as it is."""
+    needed = max(round(start_s * piece.info.fps) + e.length for _, e, start_s in clips)
+    held = count_frames(path)
+    if held < needed:
+        raise damaged(piece, f"{path.name} holds {held} pictures for {needed} rows.")
+    (staging.link if rules.link else shutil.copy2)(path, shelf.place())
+    done.whole += 1
+    for new, episode, start_s in clips:
+        done.rows[new] |= shelf.columns(start_s, episode.length)
 
-    def __init__(
-        self,
-        stage: Path,
-        key: str,
-        pieces: Sequence[DatasetPiece],
-        rules: VideoRules,
-        done: VideosDone,
-    ) -> None:
-        self._stage, self._key, self._info = stage, key, pieces[0].info
-        self._rules, self._done = rules, done
-        self._writer: VideoWriter | None = None
-        self._number = -1
 
-    def take(self, piece: DatasetPiece, path: Path, clips: Sequence[Clip]) -> None:
-        """Take a file as it is."""
-        self.close()
-        needed = max(round(start_s * self._info.fps) + e.length for _, e, start_s in clips)
-        held = count_frames(path)
-        if held < needed:
-            raise damaged(piece, f"{path.name} holds {held} pictures for {needed} rows.")
-        target = self._next()
-        if self._rules.link:
-            staging.link(path, target)
-        else:
-            shutil.copy2(path, target)
-        self._done.whole += 1
-        for new, episode, start_s in clips:
-            self._note(new, start_s, episode.length)
-
-    def cut(self, path: Path, clip: Clip) -> None:
-        """Append one episode of a file."""
-        new, episode, start_s = clip
-        if self._writer is not None and self._writer.size_bytes >= MAX_FILE_BYTES:
-            self.close()
-        try:
-            first = self._append(path, start_s, episode.length)
-            self._done.cut += 1
-        except DamagedVideoError:
-            raise  # decoding it wouldn't go better
-        except UnusableInputError as error:
-            if not self._rules.reencode:
-                raise UnusableInputError(f"{error} {_REENCODE}") from None
-            with tempfile.TemporaryDirectory(dir=self._stage) as scratch:
-                again = Path(scratch, "clip.mp4")
-                encode_part(path, start_s, episode.length, self._info.fps, again)
-                first = self._append(again, 0.0, episode.length)
-            self._done.encoded += 1
-        self._note(new, first / self._info.fps, episode.length)
-
-    def _append(self, path: Path, start_s: float, frames: int) -> int:
-        """Append part of a file to the open one, or to the next; return its first frame there."""
-        if self._writer is not None:
-            first = self._writer.frames
-            if self._writer.append_part(path, start_s, frames):
-                return first
-            self.close()
-        writer = VideoWriter(self._next(), self._info.fps)
-        try:
-            writer.append_part(path, start_s, frames)
-        except UnusableInputError:
-            self._number -= 1  # nothing was written: the next file gets this number
-            raise
-        self._writer = writer
-        return 0
-
-    def _next(self) -> Path:
-        self._number += 1
-        chunk, file = divmod(self._number, CHUNK_FILES)
-        name = self._info.video_name(self._key, chunk, file)
-        path = self._stage / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def _note(self, new: int, start_s: float, frames: int) -> None:
-        chunk, file = divmod(self._number, CHUNK_FILES)
-        self._done.rows[new] |= {
-            f"videos/{self._key}/chunk_index": chunk,
-            f"videos/{self._key}/file_index": file,
-            f"videos/{self._key}/from_timestamp": start_s,
-            f"videos/{self._key}/to_timestamp": start_s + frames / self._info.fps,
-        }
-
-    def close(self) -> None:
-        """Finish the open file."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
+def _cut(
+    path: Path, clip: Clip, shelf: VideoFiles, rules: VideoRules, done: VideosDone, scratch: Path
+) -> None:
+    """Append one episode of a file, by way of the file `scratch` where it is encoded again."""
+    new, episode, start_s = clip
+    try:
+        done.rows[new] |= shelf.append(path, start_s, episode.length)
+        done.cut += 1
+    except DamagedVideoError:
+        raise  # decoding it wouldn't go better
+    except UnusableInputError as error:
+        if not rules.reencode:
+            raise UnusableInputError(f"{error} {_REENCODE}") from None
+        encode_part(path, start_s, episode.length, episode.info.fps, scratch)
+        done.rows[new] |= shelf.append(scratch, 0.0, episode.length)
+        done.encoded += 1

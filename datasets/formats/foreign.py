@@ -6,8 +6,8 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,14 @@ from gaploop.core.take import Images, TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.datasets.formats.model import About, ImportSettings, Recording, picture_feature
+from gaploop.datasets.formats.model import (
+    About,
+    Carried,
+    ForeignRecording,
+    ImportSettings,
+    Recording,
+    picture_feature,
+)
 
 LARGEST_PICTURE: Final = 1 << 28
 """89 megapixels in RGB; more is no camera's, and a few bytes can ask for it [bytes]."""
@@ -156,11 +163,71 @@ def foreign_recording(
     filled |= {columns.CAMERA_AGE + camera: unknown for camera in about.cameras}
     task = str(known.pop("task", "") or settings.task)
     telemetry = known.pop("telemetry", None)
-    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": settings.units, **known})
+    units = "" if settings.units == "unknown" else settings.units
+    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": units, **known})
     info = replace(info, kind=settings.kind or info.kind, domain=settings.domain or info.domain)
     row = columns.default_row(info, settings.outcome or Outcome.UNLABELLED)
     ordered = {name: {**filled, **values}[name] for name in about.numbers}
     return Recording(task, n, ordered, dict(pictures), row, telemetry)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes recordings of what a layout holds under its own keys.
+
+    Attributes:
+        settings: what the layout doesn't say.
+        parts: of a recording that nobody gave gap columns, feature to the keys that hold it.
+        carried: what gaploop noted in it; None where it didn't write it.
+    """
+
+    about: About
+    settings: ImportSettings
+    parts: Mapping[str, tuple[str, ...]]
+    carried: Carried | None
+
+    def source(
+        self, count: int, episodes: Callable[[], Iterator[Recording]], notes: Iterable[str] = ()
+    ) -> ForeignRecording:
+        """Return the recording of `count` episodes."""
+        if self.carried is None:
+            return ForeignRecording(self.about, count, episodes, notes=tuple(notes))
+        return ForeignRecording(self.about, count, episodes, self.carried.labels, exact=True)
+
+    def __call__(
+        self,
+        index: int,
+        origin: str,
+        rows: Callable[[str], NDArray[Any]],
+        pictures: Callable[[str, bool], Images],
+        record: Callable[[str], bytes | None],
+        **known: Any,
+    ) -> Recording:
+        """Return an episode.
+
+        Args:
+            index: which of the source's.
+            origin: as in `foreign_recording`.
+            rows: from a key to its values, shape (n, …).
+            pictures: from a key, and whether red and blue change places, to pictures.
+            record: from a uid to the take's control-rate record, if there is one.
+            known: as in `foreign_recording`.
+        """
+        about, carried = self.about, self.carried
+        swap = self.settings.swap_red_blue and carried is None
+        shown = {camera: pictures(key, swap) for camera, key in each_camera(about)}
+        values: dict[str, NDArray[Any]] = {}
+        if carried is None:
+            for name, keys in self.parts.items():
+                found = [as_float32(rows(key)) for key in keys]
+                values[name] = np.concatenate([f.reshape(len(f), -1) for f in found], axis=1)
+            return foreign_recording(about, self.settings, values, shown, origin, **known)
+        for name in about.numbers:
+            stored = rows(about.keys[name])
+            narrow = tuple(about.features[name]["shape"]) == (1,)
+            values[name] = stored.reshape(len(stored)) if narrow else stored
+        row, n = carried.rows[index], len(values[columns.ACTION])
+        return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
 
 
 def number_feature(names: list[str]) -> dict[str, Any]:

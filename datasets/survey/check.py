@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.episodes import is_json_object
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
+from gaploop.datasets.check.gaps import gap_faults
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.survey.sources import Metadata, read_info
 from gaploop.datasets.survey.stream import BLOCK_ROWS, INDEX, blocks, in_order
@@ -151,7 +151,15 @@ class _Tally:
         self._ranges(block)
         self._references(info, block)
         if "gap_uid" in names:
-            self._gap(block)
+            for code, name, text, bad in gap_faults(block):
+                self.blame(code, f"{layout.EPISODES}: {name}", text, bad)
+            for name in set(COUNTED) & names:
+                flat = block[name]
+                flat = pc.list_flatten(flat) if pa.types.is_list(flat.type) else flat
+                for entry in flat.value_counts().to_pylist():
+                    self.counts[name][str(entry["values"])] += int(entry["counts"])
+            uids = pd.Series([uid for uid in block["gap_uid"].to_pylist() if uid], dtype=str)
+            self.uids.append(np.asarray(pd.util.hash_pandas_object(uids, index=False)))
         elif not self.episodes:
             text = "No gap columns: outcome, domain and gap dimension of its episodes are unknown."
             self.say("no_gap_columns", layout.EPISODES, text, WARNING)
@@ -199,49 +207,3 @@ class _Tally:
                     self.files.add(
                         info.data_name(*place) if key == "data" else info.video_name(camera, *place)
                     )
-
-    def _gap(self, block: pa.Table) -> None:
-        index = block[INDEX].to_numpy()
-        for name, kind in columns.EPISODE_COLUMNS.items():
-            where = f"{layout.EPISODES}: {name}"
-            if name not in block.column_names:
-                self.blame("missing_gap_columns", where, f"column {name} is missing", index[:1])
-                continue
-            column = block[name]
-            if not column.type.equals(kind):
-                text = f"type is {column.type}, not {kind}; LeRobot refuses to append then"
-                self.blame("gap_column_type", where, text, index[:1])
-            elif column.null_count:
-                bad = index[column.is_null().to_numpy(zero_copy_only=False)]
-                self.blame("bad_gap_value", where, f"{name} is nothing", bad)
-            else:
-                self._values(name, column, index)
-
-    def _values(self, name: str, column: pa.ChunkedArray, index: NDArray[Any]) -> None:
-        where = f"{layout.EPISODES}: {name}"
-        listed = pa.types.is_list(column.type)
-        flat = pc.list_flatten(column) if listed else column
-        if name in COUNTED:
-            for entry in flat.value_counts().to_pylist():
-                self.counts[name][str(entry["values"])] += int(entry["counts"])
-        if words := columns.EPISODE_WORDS.get(name):
-            parents = (
-                pc.list_parent_indices(column).to_numpy() if listed else np.arange(len(column))
-            )
-            for word in set(flat.unique().to_pylist()) - words:
-                bad = np.unique(parents[_flags(pc.equal(flat, word))])
-                self.blame("bad_gap_value", where, f"{word!r} is not in the vocabulary", index[bad])
-        elif name == "gap_conditions":
-            odd = [text for text in column.unique().to_pylist() if not is_json_object(text)]
-            flags = _flags(pc.is_in(column, pa.array(odd, pa.string())))
-            self.blame("bad_gap_value", where, "conditions are no JSON object", index[flags])
-        elif name == "gap_uid":
-            empty = _flags(pc.equal(column, ""))
-            self.blame("bad_uid", where, "there is no uid", index[empty])
-            values = pc.filter(column, pa.array(~empty)).to_pandas()
-            self.uids.append(np.asarray(pd.util.hash_pandas_object(values, index=False)))
-
-
-def _flags(column: Any) -> NDArray[np.bool_]:
-    values = column.to_numpy(zero_copy_only=False)
-    return np.asarray(values, dtype=bool)
