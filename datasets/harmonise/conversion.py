@@ -18,7 +18,6 @@ from gaploop.datasets.harmonise.steps import (
     EE,
     UNITS,
     VECTORS,
-    JointChange,
     JointMapping,
     Order,
     Step,
@@ -318,25 +317,13 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
 
 def _step_of(value: Mapping[str, Any]) -> Step:
     """Return the step that `record` wrote."""
+    from pydantic import TypeAdapter  # here: it takes a while
+
     given = {k: v for k, v in value.items() if k != "kind"}
-    kind = value["kind"]
-    if kind == "joints":
-        return JointMapping({k: JointChange(**v) for k, v in given["changes"].items()})
-    if kind == "units":
-        ranges = {k: (v[0], v[1]) for k, v in given["ranges_deg"].items()}
-        angles = given["gripper_rad"] and (given["gripper_rad"][0], given["gripper_rad"][1])
-        return Units(given["source"], given["target"], ranges, angles)
-    if kind == "order":
-        return Order(_tuples(given["after"]), _tuples(given["before"]))
-    if kind == "suffix":
-        return Suffix(given["present"])
-    if kind in ("to_tool", "to_joints"):
-        made: Any = ToTool if kind == "to_tool" else ToJoints
-        return made(given["arm"], given["units"], given["starts"], _tuples(given["names"]))  # type: ignore[no-any-return]
-    raise UnusableInputError(
-        f"{RECORD}: unknown step '{kind}'. Undo it with the gaploop that wrote it."
-    )
-
-
-def _tuples(value: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {k: tuple(v) for k, v in value.items()}
+    made = {kind.kind: kind for kind in (JointMapping, Units, Order, Suffix, ToTool, ToJoints)}
+    if value["kind"] not in made:
+        raise UnusableInputError(
+            f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
+        )
+    step: Step = TypeAdapter(made[value["kind"]]).validate_python(given)
+    return step
