@@ -26,7 +26,8 @@ from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
-from gaploop.datasets.edit.actions import delete_takes, is_about
+from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.edit.compose import is_about
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0

@@ -31,7 +31,6 @@ from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import RepairDraft, load, rename_features
-from gaploop.datasets.repair.folder import clone
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -102,7 +101,7 @@ def import_dataset(
             options = replace(options, episodes=None)
         else:
             layout.read_info(source)
-            clone(source, layout_v3)
+            staging.clone(source, layout_v3, follow=True)
         draft = RepairDraft(layout_v3)
         if options.rename:
             rename_features(draft, load(draft), options.rename)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,8 @@ from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.compatible import Shape, require_same
+from gaploop.datasets.differences import Profile, require_same
+from gaploop.datasets.edit.compose import is_about
 from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -109,9 +109,9 @@ def publish_takes(
         known = _known_uids(root)
         said = labels.current(labels.read(journal / journal_format.LABELS))
         folders, report = _candidates(journal, root, known, said, consents)
-        shapes = [Shape.of_take(header) for _, header in folders]
+        shapes = [Profile.of_take(header) for _, header in folders]
         if layout.is_dataset(root):
-            shapes.insert(0, Shape.of_dataset(layout.read_info(root)))
+            shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
         for shape in shapes:
             if shape.fps != int(shape.fps):
                 raise UnusableInputError(
@@ -250,6 +250,6 @@ def _copy_truth(journal: Path, stage: Path) -> None:
         return
     have = set(target.read_text().splitlines()) if target.exists() else set()
     uids = _known_uids(stage)
-    new = [line for line in source.read_text().splitlines() if line and line not in have]
+    new = [line for line in source.read_text().splitlines() if line not in have]
     with target.open("a") as stream:
-        stream.writelines(line + "\n" for line in new if json.loads(line).get("uid") in uids)
+        stream.writelines(f"{line}\n" for line in new if is_about(line, uids))

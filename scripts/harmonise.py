@@ -142,7 +142,7 @@ def _show_differences(draft: SpecDraft, ours: str, theirs: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from gaploop.datasets.harmonise.differences import shown
+    from gaploop.datasets.differences import shown
 
     console = Console(stderr=True)
     table = Table("what", ours, theirs, title="What differs", title_justify="left")

@@ -107,7 +107,6 @@ datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
 datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
@@ -120,8 +119,6 @@ datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
 datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
-datasets/formats/lerobot_v2.py:_verify_v3 | target / info.video_name(key, *place) | dataset
-datasets/formats/lerobot_v2.py:_verify_v3 | target / name | dataset
 datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
 datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
@@ -160,16 +157,10 @@ datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept)
 datasets/repair/description.py:mend_keys | folder / kept | listed
 datasets/repair/description.py:mend_keys | folder / name | listed
 datasets/repair/description.py:rename_features | os.replace(part, path) | listed
-datasets/repair/folder.py:clone | Path(folder, name) | listed
-datasets/repair/folder.py:clone | here / name | listed
-datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed
-datasets/repair/folder.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
-datasets/repair/folder.py:clone | stage / Path(folder).relative_to(root) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/labels.py:_bring | staging.link(record, target) | dataset
 datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
@@ -178,15 +169,21 @@ datasets/repair/tables.py:mend_tasks | part.replace(path) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
-datasets/staging.py:clone | shutil.copy2(path, target) | dataset
-datasets/staging.py:clone | staging / path.relative_to(root) | dataset
-datasets/staging.py:clone | target.symlink_to(path.readlink()) | dataset
+datasets/staging.py:clone | (here / path.name).symlink_to(path.readlink()) | dataset
+datasets/staging.py:clone | Path(folder, n) | dataset
+datasets/staging.py:clone | Path(folder, name) | listed
+datasets/staging.py:clone | here / name | listed
+datasets/staging.py:clone | here / path.name | dataset
+datasets/staging.py:clone | names.remove(path.name) | dataset
+datasets/staging.py:clone | shutil.copy2(source, here / name) | listed
+datasets/staging.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
+datasets/staging.py:clone | stage / own | dataset
 datasets/staging.py:commit | os.rename(root, beside(root, 'old')) | ours
 datasets/staging.py:commit | os.rename(staging, root) | ours
 datasets/staging.py:commit | os.replace(staging, root) | ours
 datasets/staging.py:commit | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/staging.py:link | os.link(path, target) | dataset
-datasets/staging.py:link | shutil.copy2(path, target) | dataset
+datasets/staging.py:link_or_copy | os.link(path, target) | dataset
+datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours

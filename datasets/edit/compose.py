@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import itertools
 import shutil
 import tempfile
 from collections import Counter
@@ -28,15 +27,15 @@ from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import with_gap_columns
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.labels.transfer import copy_events
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.v3_files import DataFiles, VideoFiles
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
-
-LOOK: Final = "Find out more with: gaploop check {root}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class DatasetPiece:
         info = layout.read_info(root)
         held = tuple(layout.read_episodes(info))
         if not held:
-            raise UnusableInputError(f"{root} has no episodes. {LOOK.format(root=root)}")
+            raise damaged(root, "it has no episodes.")
         return cls(info, held, frozenset(e.index for e in held))
 
     def only(self, chosen: Collection[int]) -> DatasetPiece:
@@ -84,12 +83,6 @@ class DatasetPiece:
     def tagged(self) -> bool:
         """Say whether the dataset has gap columns."""
         return any(e.row.get("gap_uid") for e in self.held)
-
-
-def damaged(piece: DatasetPiece, what: str) -> UnusableInputError:
-    """Return the error for a source that is not what it says."""
-    root = piece.info.root
-    return UnusableInputError(f"{root}: {what} {LOOK.format(root=root)}")
 
 
 CARD: Final = "README.md"
@@ -120,7 +113,18 @@ def compose(
     """
     stage.mkdir(parents=True)
     with layout.sound(*(piece.info.root for piece in pieces)):
-        placed = _write_rows(pieces, stage, on_episode)
+        placed = Placed()
+        with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
+            for piece in pieces:
+                features = piece.info.features.items()
+                kept = [name for name, spec in features if spec.get("dtype") != "video"]
+                reader = EpisodeReader(piece.info, kept)
+                tasks = read_tasks(piece.info.root / layout.TASKS)
+                for episode in piece.episodes:
+                    place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
+                    placed.rows[-1] |= place
+                    if on_episode is not None:
+                        on_episode()
         hook("rows written")
         done = _write_videos(pieces, stage, rules)
         hook("videos written")
@@ -132,11 +136,17 @@ def compose(
                 target = telemetry_path(stage, episode.info.uid)
                 if source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    (staging.link if rules.link else shutil.copy2)(source, target)
+                    (staging.link_or_copy if rules.link else shutil.copy2)(source, target)
         _copy_rest(pieces, stage, hidden=rules.link)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         copy_events([piece.info.root for piece in pieces], uids, stage)
-        _write_truth(pieces, stage, uids)
+        truth: dict[str, None] = {}  # what is known about the takes besides
+        for piece in pieces:
+            path = piece.info.root / TRUTH
+            lines = read_content(path).decode().splitlines() if path.exists() else ()
+            truth |= dict.fromkeys(line for line in lines if is_about(line, uids))
+        if truth:
+            (stage / TRUTH).write_text("".join(f"{line}\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
     return done
@@ -192,18 +202,13 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
             shutil.copy2(path, target)
 
 
-def _write_truth(pieces: Sequence[DatasetPiece], stage: Path, uids: Collection[str]) -> None:
-    """Write what is known about the chosen takes besides; a torn line says nothing."""
-    kept: dict[str, None] = {}
-    for piece in pieces:
-        path = piece.info.root / TRUTH
-        for line in read_content(path).decode().splitlines() if path.exists() else ():
-            with contextlib.suppress(ValueError):
-                value = parse_json(line)
-                if isinstance(value, dict) and value.get("uid") in uids:
-                    kept[line] = None
-    if kept:
-        (stage / TRUTH).write_text("".join(f"{line}\n" for line in kept))
+def is_about(line: str, uids: Collection[str]) -> bool:
+    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
+    try:
+        value = parse_json(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and value.get("uid") in uids
 
 
 @dataclass
@@ -224,38 +229,23 @@ class Placed:
     frames: int = 0
 
 
-def _write_rows(
-    pieces: Sequence[DatasetPiece], stage: Path, on_episode: Callable[[], None] | None
-) -> Placed:
-    """Write the data files of a dataset made of `pieces`, one row group per episode.
+def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Table:
+    """Return an episode's rows with the numbers that they have in the new dataset.
 
-    Raises:
-        UnusableInputError: a source whose rows are not what its episode table says.
+    Args:
+        rows: as they are.
+        names: of the tasks that they number.
+        placed: what went before; the episode is added.
     """
-    placed = Placed()
-    with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
-        for piece in pieces:
-            reader = _RowReader(piece)
-            for episode in piece.episodes:
-                place = files.append(_renumbered(reader, episode, placed))
-                placed.rows[-1] |= place
-                if on_episode is not None:
-                    on_episode()
-    return placed
-
-
-def _renumbered(reader: _RowReader, episode: EpisodeRow, placed: Placed) -> pa.Table:
-    """Return an episode's rows with the numbers that they have in the new dataset."""
-    rows = reader.rows_of(episode)
     n, first, new = len(rows), placed.frames, len(placed.rows)
     old_tasks = rows["task_index"].to_numpy()
     mapping: dict[int, int] = {}
     for old in dict.fromkeys(old_tasks.tolist()):  # in order of appearance
-        if old not in reader.tasks:
+        if not 0 <= old < len(names):
             raise UnusableInputError(
                 f"task_index {old} stands in no {layout.TASKS}. Restore that table from a copy."
             )
-        mapping[old] = placed.tasks.setdefault(reader.tasks[old], len(placed.tasks))
+        mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
     placed.task_indices.append(tasks)
     was = (int(rows[name][0].as_py()) if n else 0 for name in ("index", "episode_index"))
@@ -278,61 +268,6 @@ def _renumbered(reader: _RowReader, episode: EpisodeRow, placed: Placed) -> pa.T
         kind = rows.schema.field(name)
         rows = rows.set_column(place, kind, pa.array(values, type=kind.type))
     return rows
-
-
-class _RowReader:
-    """Rows of one dataset's episodes; the file read last stays in memory."""
-
-    def __init__(self, piece: DatasetPiece) -> None:
-        self.tasks = _task_names(piece.info)
-        self._piece = piece
-        self._path = Path()
-        self._table: pa.Table = None
-        self._bounds: dict[int, tuple[int, int]] = {}
-
-    def rows_of(self, episode: EpisodeRow) -> pa.Table:
-        row, info = episode.row, self._piece.info
-        chunk, file = row.get("data/chunk_index"), row.get("data/file_index")
-        if chunk is None or file is None:
-            raise damaged(self._piece, f"episode {episode.index} doesn't say where its rows are.")
-        path = info.root / info.data_name(chunk, file)
-        if path != self._path:
-            wanted = [n for n, spec in info.features.items() if spec.get("dtype") != "video"]
-            table = layout.read_parquet(path)
-            lacking = [n for n in wanted if n not in table.column_names]
-            if lacking:
-                raise damaged(self._piece, f"{path.name} has no column {', '.join(lacking)}.")
-            self._path, self._table = path, table.select(wanted).combine_chunks()
-            numbers = table["episode_index"].to_numpy()
-            breaks = np.flatnonzero(np.diff(numbers)) + 1
-            edges = [0, *breaks.tolist(), len(numbers)] if len(numbers) else []
-            self._bounds = {int(numbers[a]): (a, b) for a, b in itertools.pairwise(edges)}
-        first, last = self._bounds.get(episode.index, (0, 0))
-        if last - first != episode.length:
-            raise damaged(
-                self._piece,
-                f"{path.name} holds {last - first} rows of episode {episode.index}, which has "
-                f"{episode.length}.",
-            )
-        return self._table.slice(first, last - first)
-
-
-def _task_names(info: DatasetInfo) -> dict[int, str]:
-    """Return task index to instruction, from `meta/tasks.parquet`.
-
-    Raises:
-        UnusableInputError: the table is missing or damaged.
-    """
-    table: pa.Table = layout.read_parquet(info.root / layout.TASKS)
-    # Pandas stores the instruction as the table's index, under its name or without one.
-    words = next((n for n in ("task", "__index_level_0__") if n in table.column_names), None)
-    if words is None or "task_index" not in table.column_names:
-        raise UnusableInputError(
-            f"{info.root / layout.TASKS} has no columns task and task_index. "
-            f"{LOOK.format(root=info.root)}"
-        )
-    pairs: Any = zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
-    return {int(index): str(task) for index, task in pairs}
 
 
 EPISODE_FILE: Final = "chunk-000/file-000.parquet"
@@ -405,7 +340,9 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise damaged(piece, f"files of {layout.EPISODES} don't fit together ({error}).") from None
+        raise damaged(
+            piece.info.root, f"files of {layout.EPISODES} don't fit together ({error})."
+        ) from None
     numbers = table["episode_index"].to_numpy()
     order = np.argsort(numbers, kind="stable")
     keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
@@ -493,7 +430,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
         )
     old = read_json(piece.info.root / layout.STATS)
     if not isinstance(old, dict):
-        raise damaged(piece, f"{layout.STATS} is not a JSON object.")
+        raise damaged(piece.info.root, f"{layout.STATS} is not a JSON object.")
     return old
 
 
@@ -552,9 +489,8 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
                 for episode in piece.episodes:
                     path, start_s = video_of(piece.info, episode.row, key)
                     if path is None:
-                        raise damaged(
-                            piece, f"episode {episode.index} doesn't say where its {key} is."
-                        )
+                        what = f"episode {episode.index} doesn't say where its {key} is."
+                        raise damaged(piece.info.root, what)
                     if not path.exists():
                         raise UnusableInputError(
                             f"{path} is missing. Restore it, or go on without pictures: gaploop "
@@ -566,30 +502,19 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
                 held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
                 for path, clips in files.items():
                     if len(clips) == held[path]:
-                        _take_whole(piece, path, clips, shelf, rules, done)
+                        ends = (round(s * info.fps) + e.length for _, e, s in clips)
+                        needed, there = max(ends), count_frames(path)
+                        if there < needed:
+                            what = f"{path.name} holds {there} pictures for {needed} rows."
+                            raise damaged(piece.info.root, what)
+                        (staging.link_or_copy if rules.link else shutil.copy2)(path, shelf.place())
+                        done.whole += 1
+                        for row, episode, start_s in clips:
+                            done.rows[row] |= shelf.columns(start_s, episode.length)
                     else:
                         for clip in clips:
                             _cut(path, clip, shelf, rules, done, Path(scratch, "clip.mp4"))
     return done
-
-
-def _take_whole(
-    piece: DatasetPiece,
-    path: Path,
-    clips: Sequence[Clip],
-    shelf: VideoFiles,
-    rules: VideoRules,
-    done: VideosDone,
-) -> None:
-    """Take a file as it is."""
-    needed = max(round(start_s * piece.info.fps) + e.length for _, e, start_s in clips)
-    held = count_frames(path)
-    if held < needed:
-        raise damaged(piece, f"{path.name} holds {held} pictures for {needed} rows.")
-    (staging.link if rules.link else shutil.copy2)(path, shelf.place())
-    done.whole += 1
-    for new, episode, start_s in clips:
-        done.rows[new] |= shelf.columns(start_s, episode.length)
 
 
 def _cut(

@@ -16,7 +16,6 @@ from typing import Any, Final
 import av
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gaploop.core import labels
@@ -37,7 +36,7 @@ from gaploop.datasets.formats.model import (
     Recording,
     as_video,
 )
-from gaploop.datasets.frames import to_numpy
+from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
@@ -186,39 +185,24 @@ def recordings(
     info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
 ) -> Iterator[Recording]:
     """Yield the episodes, with pictures and telemetry where `whole`."""
-    wanted = {e.index: e for e in episodes}
-    for path in layout.data_files(info):
-        names = [*about.numbers, "episode_index"]
-        inside = pc.unique(layout.read_parquet(path, ["episode_index"])["episode_index"])
-        mine = sorted(set(inside.to_pylist()) & set(wanted))
-        table = layout.read_parquet(path, names) if mine else pa.table({})
-        for index in mine:
-            episode = wanted.pop(index)
-            rows = table.filter(pc.equal(table["episode_index"], index))
-            if len(rows) != episode.length:
-                raise UnusableInputError(
-                    f"{info.root}, episode {index}: {len(rows)} rows, its table says "
-                    f"{episode.length}. Find out more with: gaploop check {info.root}"
-                )
-            pictures: dict[str, Images] = {}
-            for key, spec in about.features.items() if whole else ():
-                shown = pictures_of(info, episode, key) if spec["dtype"] in PICTURES else None
-                if shown is not None:
-                    pictures[key.removeprefix(IMAGES)] = shown
-            telemetry = telemetry_path(info.root, episode.info.uid)
-            yield Recording(
-                task=episode.info.task,
-                length=episode.length,
-                columns={
-                    n: _values(info, index, n, rows[n], about.features[n]) for n in about.numbers
-                },
-                pictures=pictures,
-                row=gap_row(episode),
-                telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
-            )
-    if wanted:
-        raise UnusableInputError(
-            f"{info.root} has no rows of episode {min(wanted)}. Find out more with: gaploop check."
+    reader = EpisodeReader(info, about.numbers)
+    for episode in episodes:
+        rows, pictures = reader.rows_of(episode), dict[str, Images]()
+        for key, spec in about.features.items() if whole else ():
+            shown = pictures_of(info, episode, key) if spec["dtype"] in PICTURES else None
+            if shown is not None:
+                pictures[key.removeprefix(IMAGES)] = shown
+        telemetry = telemetry_path(info.root, episode.info.uid)
+        yield Recording(
+            task=episode.info.task,
+            length=episode.length,
+            columns={
+                n: _values(info, episode.index, n, rows[n], about.features[n])
+                for n in about.numbers
+            },
+            pictures=pictures,
+            row=gap_row(episode),
+            telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
         )
 
 

@@ -8,7 +8,6 @@ was made of, row by row and picture by picture. Facts about the layout: LeRobot 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import zlib
@@ -18,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,8 +30,9 @@ from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.lerobot_read import StoredPictures
+from gaploop.datasets.lerobot_read import StoredPictures, pictures_of
 from gaploop.datasets.v3_files import (
     CHUNK_FILES,
     DATA_FILE_BYTES,
@@ -246,7 +247,7 @@ def upgrade(
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
     if (root / layout.TELEMETRY).is_dir():
         shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY)
-    _verify_v3(old, target, kept, sums, schema)
+    _verify_v3(old, target, [episode for episode, _ in kept], sums, schema)
     return left_out
 
 
@@ -325,10 +326,9 @@ def _episode_stats(
     old: OldDataset, episode: int, table: pa.Table, cameras: Sequence[str]
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """Return an episode's statistics, of numbers in float64."""
-    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
+    from gaploop.datasets.lerobot_stats import of_images, of_pictures, of_rows
 
-    names = {**numeric_features(old.info), **dict.fromkeys(columns.AUTOMATIC, 1)}
-    found = {n: of_numbers(matrix(table[n], w)) for n, w in names.items()}
+    found = of_rows(table, old.info)
     for key, spec in old.info.features.items():
         if spec.get("dtype") == "image":
             found[key] = of_images(StoredPictures(old.data(episode), key)(), len(table))
@@ -340,7 +340,7 @@ def _episode_stats(
 def _verify_v3(
     old: OldDataset,
     target: Path,
-    kept: Sequence[tuple[int, Mapping[str, Any]]],
+    kept: Sequence[int],
     sums: Mapping[tuple[int, str], Checksums],
     schema: pa.Schema,
 ) -> None:
@@ -350,21 +350,17 @@ def _verify_v3(
         UnusableInputError: they differ.
     """
     info = layout.read_info(target)
-    for new, (episode, row) in enumerate(kept):
-        name = info.data_name(row["data/chunk_index"], row["data/file_index"])
-        filters = [("episode_index", "=", new)]
-        rows = layout.read_parquet(target / name, filters=filters).select(schema.names)
-        due = _indexed(_episode_table(old, episode, schema), new, row["dataset_from_index"])
-        if not rows.equals(due):
+    reader = EpisodeReader(info, schema.names)
+    for episode, made in zip(kept, layout.read_episodes(info), strict=True):
+        first = made.row["dataset_from_index"]
+        due = _indexed(_episode_table(old, episode, schema), made.index, first)
+        if not reader.rows_of(made).equals(due):
             raise UnusableInputError(
                 f"{old.info.root}, episode {episode}: rows changed. Report it."
             )
         for key in (k for e, k in sums if e == episode):
-            place = (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"])
-            start_s = row[f"videos/{key}/from_timestamp"]
-            video = target / info.video_name(key, *place)
-            found = _checksums(VideoRange(video, start_s, row["length"], info.fps)())
-            if found != sums[episode, key]:
+            shown = pictures_of(info, made, key)
+            if shown is None or _checksums(shown()) != sums[episode, key]:
                 raise UnusableInputError(
                     f"{old.video(key, episode)}: its pictures can't be taken over unchanged. "
                     "Leave that episode out with --episodes."
@@ -383,8 +379,6 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         UnusableInputError: a video can't be cut, or what was written isn't what was read.
     """
     from lerobot.datasets.feature_utils import get_hf_features_from_features
-
-    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
 
     about, fps = out.about, out.about.fps
     automatic = {
@@ -416,13 +410,10 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
             "index": np.arange(first, first + n),
             "task_index": np.full(n, tasks[episode.task]),
         }
-        own: dict[str, Any] = {}
-        for key, width in {**numeric_features(old.info), **dict.fromkeys(automatic, 1)}.items():
-            own[key] = of_numbers(np.asarray(values[key], dtype=np.float64).reshape(n, width))
         for key in (k for k, f in features.items() if f["dtype"] == "image"):
             pictures = episode.pictures[key.removeprefix(columns.IMAGES)]
-            values[key] = [{"bytes": _png(p), "path": None} for p in pictures()]
-            own[key] = of_images(pictures(), n)
+            packed = (cv2.imencode(".png", p[:, :, ::-1])[1].tobytes() for p in pictures())
+            values[key] = [{"bytes": png, "path": None} for png in packed]
         table = table_of(values, schema)
         target = old.data(i)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -439,8 +430,8 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
                     f"{clip.path}: pictures from {clip.start_s:g} s on can't be cut out unchanged. "
                     "Leave that episode out with --episodes."
                 )
-            own[key] = of_pictures(old.video(key, i), 0.0, n, fps)
         lines.append({"episode_index": i, "tasks": [episode.task], "length": n, **episode.row})
+        own = _episode_stats(old, i, table, cameras)
         kept = {k: {name: v.tolist() for name, v in s.items()} for k, s in own.items()}
         stats.append({"episode_index": i, "stats": kept})
         if episode.telemetry is not None:
@@ -474,11 +465,3 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         "features": info,
     }
     write_json(path / layout.INFO, description)
-
-
-def _png(picture: Image) -> bytes:
-    from PIL import Image as Pillow
-
-    buffer = io.BytesIO()
-    Pillow.fromarray(picture).save(buffer, "PNG")
-    return buffer.getvalue()

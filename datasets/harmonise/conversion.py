@@ -12,7 +12,7 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
-from gaploop.datasets.harmonise.differences import PICTURES, known_units
+from gaploop.datasets.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
 from gaploop.datasets.harmonise.steps import (
     EE,
@@ -320,7 +320,8 @@ def _step_of(value: Mapping[str, Any]) -> Step:
     from pydantic import TypeAdapter  # here: it takes a while
 
     given = {k: v for k, v in value.items() if k != "kind"}
-    made = {kind.kind: kind for kind in (JointMapping, Units, Order, Suffix, ToTool, ToJoints)}
+    kinds = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
+    made: dict[str, Any] = {kind.kind: kind for kind in kinds}
     if value["kind"] not in made:
         raise UnusableInputError(
             f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."

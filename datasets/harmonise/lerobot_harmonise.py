@@ -25,12 +25,12 @@ from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
+from gaploop.datasets.differences import PICTURES, known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.formats.dataset import write_dataset
 from gaploop.datasets.formats.model import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.spec import RULES, CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.layout import EpisodeRow

@@ -438,7 +438,8 @@ def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], fram
         return np.concatenate([goal_m - T[:3, 3], LEVER_M * turn])
 
     method = "lm" if len(seed) <= len(pose) else "trf"  # MINPACK wants no more joints than that
-    found = least_squares(error, seed, method=method, xtol=_EXACT, ftol=_EXACT, gtol=_EXACT)
+    solve: Any = least_squares  # its stubs know either method, not a choice of them
+    found = solve(error, seed, method=method, xtol=_EXACT, ftol=_EXACT, gtol=_EXACT)
     left_m = float(np.linalg.norm(found.fun))
     if left_m > REACHED_M:
         raise UnusableInputError(

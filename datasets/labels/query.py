@@ -112,15 +112,14 @@ class Facts:
         count: number of episodes.
         column: from one of `FIELDS` to its values, shape (count,).
         conditions: each episode's conditions, made when asked for.
+        known: names of conditions that one may ask for; those of the vocabulary and those that
+            are set in these episodes if None.
     """
 
     count: int
     column: Callable[[str], Sequence[Any]]
     conditions: Callable[[], Sequence[Mapping[str, Any]]]
-
-    def condition_names(self) -> set[str]:
-        """Return the conditions one may ask for: those of the vocabulary and those set here."""
-        return set(CONDITIONS).union(*(set(c) for c in self.conditions()))
+    known: frozenset[str] | None = None
 
     @classmethod
     def of_episodes(cls, episodes: Sequence[EpisodeRow]) -> Facts:
@@ -404,8 +403,10 @@ class _Query:
         return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
 
     @cached_property
-    def _condition_names(self) -> set[str]:
-        return self.facts.condition_names()
+    def _condition_names(self) -> frozenset[str]:
+        if self.facts.known is not None:
+            return self.facts.known
+        return frozenset(CONDITIONS).union(*self.facts.conditions())
 
     # What is wrong, and where
 

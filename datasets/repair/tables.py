@@ -18,7 +18,7 @@ from gaploop.core.files import read_json, write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE, Findings
-from gaploop.datasets.check.frames import Scan, matrix, numeric_features
+from gaploop.datasets.check.frames import Scan, matrix
 from gaploop.datasets.check.stats import check_stats, differing_episodes
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import RepairDraft
@@ -335,11 +335,9 @@ def _fresh_rows(
 
     Statistics of pictures are added where a row has none: from the video, else of the dataset.
     """
-    from gaploop.datasets.lerobot_stats import of_numbers, of_pictures  # here: it imports torch
+    from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
 
     rows: dict[int, dict[str, Any]] = {}
-    names = {**numeric_features(info), **dict.fromkeys(("timestamp", "frame_index"), 1)}
-    names |= dict.fromkeys(("episode_index", "index", "task_index"), 1)
     whole = _read_stats(info.root)
     for home in sorted({homes[i] for i in wanted}):
         table = pq.read_table(home, partitioning=None)
@@ -349,10 +347,8 @@ def _fresh_rows(
             row: dict[str, Any] = {}
             if old.table is not None and episodes[i].old in old.row_of:
                 row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
-            for name, width in names.items():
-                if name in part.column_names:
-                    stats = of_numbers(matrix(part[name], width))
-                    row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
+            for name, stats in of_rows(part, info).items():
+                row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
             for camera, places in found:
                 key, place = camera.key, places.get(episodes[i].old)
                 if row.get(f"stats/{key}/mean") is not None:
