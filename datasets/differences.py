@@ -127,10 +127,10 @@ def differences(a: Profile, b: Profile, learned: bool = True) -> Iterator[Datase
         kinds = [f[0] if not learned else f[0] in PICTURES for f in (have, want)]
         if kinds[0] != kinds[1]:
             yield DatasetDifference(name, "kind", have[0], want[0])
-        elif have[1] != want[1]:
-            yield DatasetDifference(name, "shape", have[1], want[1])
         elif have[2] != want[2]:
             yield DatasetDifference(name, "names", have[2], want[2])
+        elif have[1] != want[1]:
+            yield DatasetDifference(name, "shape", have[1], want[1])
 
 
 def require_same(a: Profile, b: Profile, fix: str) -> None:
@@ -140,7 +140,13 @@ def require_same(a: Profile, b: Profile, fix: str) -> None:
         UnusableInputError: says the first difference.
     """
     for found in differences(b, a, learned=False):
-        raise UnusableInputError(f"{b.where} doesn't fit {a.where}: {found.says}. {fix}")
+        says, have, want = found.says, found.have, found.want
+        if found.what == "fps":
+            says = f"it has {have:g} fps, not {want:g}"
+        elif found.aspect == "names":
+            says = f"{found.what} has {len(have)} joints ({', '.join(have)}), not {len(want)} "
+            says += f"({', '.join(want)})"
+        raise UnusableInputError(f"{b.where} doesn't fit {a.where}: {says}. {fix}")
 
 
 def require_trainable_together(profiles: Sequence[Profile]) -> None:

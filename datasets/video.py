@@ -284,11 +284,13 @@ class VideoRange:
     def __call__(self) -> Iterator[Image]:
         """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
         with open_video(self.path) as container:
-            for frame in _shown(self.path, container, self.start_s, self.frames, self.fps):
+            for frame in shown_frames(self.path, container, self.start_s, self.frames, self.fps):
                 yield frame.to_ndarray(format="rgb24")
 
 
-def _shown(path: Path, container: Any, start_s: float, frames: int, fps: float) -> Iterator[Any]:
+def shown_frames(
+    path: Path, container: Any, start_s: float, frames: int, fps: float
+) -> Iterator[Any]:
     """Yield at most `frames` decoded frames of an open video, from `start_s` [s] on."""
     stream, left = container.streams.video[0], frames
     with reading(path):
@@ -307,9 +309,7 @@ def count_frames(path: Path) -> int:
 
     The number in an mp4's header is not enough: it stands there though the file was cut.
     """
-    with open_video(path) as container, reading(path):
-        packets = container.demux(video=0)
-        return sum(1 for packet in packets if packet.size and not packet.is_corrupt)
+    return video_index(path).frames
 
 
 def encode_part(source: Path, start_s: float, frames: int, fps: float, target: Path) -> None:
@@ -326,7 +326,7 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
                 f"{source} can't be encoded again: its codec is {codec}, which must be one of "
                 f"{', '.join(ENCODERS)}. Convert it first."
             )
-        shown = _shown(source, container, start_s, frames, fps)
+        shown = shown_frames(source, container, start_s, frames, fps)
         encoder, options, _ = ENCODERS[codec]
         count = encode(shown, target, fps, (encoder, options, context.pix_fmt))
     if count != frames:
@@ -390,22 +390,19 @@ def video_index(path: Path, whole: bool = True) -> VideoIndex:
     Raises:
         UnusableInputError: it can't be opened or read.
     """
-    try:
-        with open_video(path) as container:
-            stream = container.streams.video[0]
-            size = (int(stream.width), int(stream.height))
-            rate = float(stream.average_rate or 0)
-            if whole or not stream.frames:
-                times = _times(container, stream)
-                return VideoIndex(times, len(times), size, rate)
-            frames = int(stream.frames)
-            last = (frames - 1) / rate if rate else 0.0
-            container.seek(round(last / stream.time_base), stream=stream)
-            if not len(_times(container, stream)):
-                raise UnusableInputError(f"{path}: its last pictures are missing.")
-            return VideoIndex(None, frames, size, rate)
-    except (av.FFmpegError, OSError, ValueError) as error:
-        raise UnusableInputError(f"{path} can't be read ({error}).") from None
+    with open_video(path) as container, reading(path):
+        stream = container.streams.video[0]
+        size = (int(stream.width), int(stream.height))
+        rate = float(stream.average_rate or 0)
+        if whole or not stream.frames:
+            times = _times(container, stream)
+            return VideoIndex(times, len(times), size, rate)
+        frames = int(stream.frames)
+        last = (frames - 1) / rate if rate else 0.0
+        container.seek(round(last / stream.time_base), stream=stream)
+        if not len(_times(container, stream)):
+            raise ValueError("its last pictures are missing")
+        return VideoIndex(None, frames, size, rate)
 
 
 def _times(container: Any, stream: Any) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, numbers, 
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Scan, stretches
 from gaploop.datasets.check.stats import stat_columns
 from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
-from gaploop.datasets.video import open_video, video_index
+from gaploop.datasets.video import open_video, shown_frames, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""
@@ -298,24 +298,16 @@ def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.ui
     Raises:
         UnusableInputError: the decoder had to make up part of a picture.
     """
-    half_s, left = 0.5 / fps, clip.frames
     with open_video(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"err_detect": "explode"}
         stream.thread_type = "AUTO"
-        container.seek(max(0, int(clip.start_s / stream.time_base)), stream=stream)
-        for frame in container.decode(stream):
-            if frame.time is None or frame.time < clip.start_s - half_s:
-                continue
+        for frame in shown_frames(path, container, clip.start_s, clip.frames, fps):
             if frame.is_corrupt:
                 raise UnusableInputError(f"{path}: a picture is damaged.")
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
-            small = frame.reformat(width=width, height=height, format="rgb24")
-            yield small.to_ndarray()
-            left -= 1
-            if left == 0:
-                return
+            yield frame.reformat(width=width, height=height, format="rgb24").to_ndarray()
 
 
 def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, scan: Scan) -> bool:

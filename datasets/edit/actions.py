@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder
+from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import Profile, require_same
@@ -219,7 +220,7 @@ def carry_out(
                 "frames": sum(e.length for piece in pieces for e in piece.episodes),
                 "shared_sessions": list(plan.shared_sessions),
             }
-            lineage.write_run(stage / name, plan.command, plan.config, used, result)
+            write_record(stage / name, lineage.SCHEMA, plan.command, plan.config, used, result)
             total = VideosDone(
                 [], total.whole + done.whole, total.cut + done.cut, total.encoded + done.encoded
             )

@@ -115,20 +115,8 @@ def natural(path: Path) -> list[Any]:
 
 def with_gap_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return a foreign feature table with the gap columns of frames added to it."""
-
-    def scalar(dtype: str) -> dict[str, Any]:
-        return {"dtype": dtype, "shape": (1,), "names": None}
-
-    cameras = [n for n, f in features.items() if f["dtype"] == "video"]
-    return {
-        **features,
-        columns.TIME: scalar("float64"),
-        columns.TAKE: scalar("int64"),
-        columns.SENT: features[columns.ACTION],
-        columns.INTERVENTION: scalar("bool"),
-        columns.SAFETY: scalar("int64"),
-        **{columns.CAMERA_AGE + n.removeprefix(columns.IMAGES): scalar("float32") for n in cameras},
-    }
+    cameras = [n.removeprefix(columns.IMAGES) for n, f in features.items() if f["dtype"] == "video"]
+    return {**features, **columns.gap_features(features[columns.ACTION], cameras)}
 
 
 def foreign_recording(
@@ -151,16 +139,7 @@ def foreign_recording(
     action = np.ascontiguousarray(values[columns.ACTION])
     digest = hashlib.sha256(action.tobytes()).hexdigest()
     uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
-    n = len(action)
-    filled: dict[str, NDArray[Any]] = {
-        columns.TIME: np.arange(n) / about.fps,
-        columns.TAKE: np.full(n, columns.take_hash(uid), dtype=np.int64),
-        columns.SENT: action,
-        columns.INTERVENTION: np.zeros(n, dtype=bool),
-        columns.SAFETY: np.zeros(n, dtype=np.int64),
-    }
-    unknown = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
-    filled |= {columns.CAMERA_AGE + camera: unknown for camera in about.cameras}
+    filled = columns.filled_columns(uid, action, about.fps, about.cameras)
     task = str(known.pop("task", "") or settings.task)
     telemetry = known.pop("telemetry", None)
     units = "" if settings.units == "unknown" else settings.units
@@ -168,7 +147,7 @@ def foreign_recording(
     info = replace(info, kind=settings.kind or info.kind, domain=settings.domain or info.domain)
     row = columns.default_row(info, settings.outcome or Outcome.UNLABELLED)
     ordered = {name: {**filled, **values}[name] for name in about.numbers}
-    return Recording(task, n, ordered, dict(pictures), row, telemetry)
+    return Recording(task, len(action), ordered, dict(pictures), row, telemetry)
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,10 @@ class Conversion:
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
-        ours = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
-        for name in self.fill:
-            if name == columns.SENT:
-                names = list(joints[columns.ACTION].names)
-                table[name] = {"dtype": "float32", "shape": (len(names),), "names": names}
-            else:
-                is_age = name.startswith(columns.CAMERA_AGE)
-                table[name] = ours[f"{columns.CAMERA_AGE}any" if is_age else name]
+        if self.fill:
+            ages = (name.removeprefix(columns.CAMERA_AGE) for name in self.fill)
+            ours = columns.gap_features(table[columns.ACTION], ages)
+            table |= {name: ours[name] for name in self.fill}
         return table
 
     def record(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_json
-from gaploop.core.run_record import RUN
+from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, lineage, staging
@@ -131,7 +131,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
     write_json(stage / RECORD, {"schema": SCHEMA, "history": [*history_of(stage), entry]})
     frames = int(read_json(stage / layout.INFO)["total_frames"])
     result = {"takes": len(rows), "frames": frames, "record": RECORD}
-    lineage.write_run(stage, "harmonise", {}, [source], result)
+    write_record(stage, lineage.SCHEMA, "harmonise", {}, [source], result)
 
 
 def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
@@ -190,18 +190,10 @@ def _values(
             result[new] = own[index]
     done = conversion.vectors(joints, episode.info.uid)
     result |= {n: v.values.astype(np.float32) for n, v in done.items()}
-    n = len(index)
-    for name in conversion.fill:
-        if name == columns.SENT:
-            result[name] = result[columns.ACTION]
-        elif name == columns.TIME:
-            result[name] = np.arange(n) / fps
-        elif name == columns.TAKE:
-            result[name] = np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
-        elif name.startswith(columns.CAMERA_AGE):
-            result[name] = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
-        else:
-            result[name] = np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
+    if conversion.fill:
+        ages = (n.removeprefix(columns.CAMERA_AGE) for n in conversion.fill)
+        made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)
+        result |= {name: made[name] for name in conversion.fill}
     return result
 
 
