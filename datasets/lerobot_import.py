@@ -20,7 +20,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, compose
+from gaploop.datasets.edit.compose import DatasetPiece, compose
 from gaploop.datasets.formats.dataset import (
     exported_features,
     gap_row,
@@ -150,7 +150,7 @@ def _import_v3(
             shutil.copytree(info.root, stage)
         else:
             chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
-            compose([chosen], stage, VideoRules(reencode=True))
+            compose([chosen], stage, reencode=True)
         rows = {k: {**gap_row(e), **changed} for k, e in enumerate(episodes)}
         episodes_table.materialise(stage, rows)
         staging.commit(stage, target)

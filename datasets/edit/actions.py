@@ -23,7 +23,7 @@ from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import Profile, require_same
 from gaploop.datasets.edit import splits
-from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, VideosDone, compose
+from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.edit.splits import Parts
 from gaploop.datasets.layout import EpisodeRow
 
@@ -200,9 +200,13 @@ def carry_out(
         total = VideosDone()
         inputs = {p.info.root: lineage.source_of(p) for ps in plan.parts.values() for p in ps}
         for name, pieces in plan.parts.items():
-            video_rules = VideoRules(link=output is None, reencode=rules.reencode)
             done = compose(
-                pieces, stage / name, video_rules, on_episode=rules.on_episode, hook=rules.hook
+                pieces,
+                stage / name,
+                link=output is None,
+                reencode=rules.reencode,
+                on_episode=rules.on_episode,
+                hook=rules.hook,
             )
             if amend is not None:
                 amend(stage / name)

@@ -75,11 +75,6 @@ class DatasetPiece:
         return tuple(e for e in self.held if e.index in self.chosen)
 
     @property
-    def rest(self) -> tuple[EpisodeRow, ...]:
-        """The others, in order."""
-        return tuple(e for e in self.held if e.index not in self.chosen)
-
-    @property
     def tagged(self) -> bool:
         """Say whether the dataset has gap columns."""
         return any(e.row.get("gap_uid") for e in self.held)
@@ -94,8 +89,9 @@ _NEW: Final = (layout.INFO, layout.STATS, layout.TASKS, layout.LABELS, TRUTH, RU
 def compose(
     pieces: Sequence[DatasetPiece],
     stage: Path,
-    rules: VideoRules,
     *,
+    link: bool = False,
+    reencode: bool = False,
     on_episode: Callable[[], None] | None = None,
     hook: staging.Hook = staging.no_hook,
 ) -> VideosDone:
@@ -104,7 +100,9 @@ def compose(
     Args:
         pieces: at least one episode; all with the same features and rate.
         stage: must not exist; where this fails, what is in it is worth nothing.
-        rules: how videos may be brought over.
+        link: whole videos and telemetry become hard links: only where the source is about to be
+            replaced.
+        reencode: pictures that can't be cut are decoded and encoded again.
         on_episode: called after each episode.
         hook: called with the name of each step.
 
@@ -126,7 +124,7 @@ def compose(
                     if on_episode is not None:
                         on_episode()
         hook("rows written")
-        done = _write_videos(pieces, stage, rules)
+        done = _write_videos(pieces, stage, link, reencode)
         hook("videos written")
         _write_episodes(pieces, stage, placed, done.rows)
         _write_info(pieces, stage, placed)
@@ -136,8 +134,8 @@ def compose(
                 target = telemetry_path(stage, episode.info.uid)
                 if source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    (staging.link_or_copy if rules.link else shutil.copy2)(source, target)
-        _copy_rest(pieces, stage, hidden=rules.link)
+                    (staging.link_or_copy if link else shutil.copy2)(source, target)
+        _copy_rest(pieces, stage, hidden=link)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         copy_events([piece.info.root for piece in pieces], uids, stage)
         truth: dict[str, None] = {}  # what is known about the takes besides
@@ -422,7 +420,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     if total:
         return total
     piece = pieces[0]
-    if len(pieces) > 1 or piece.rest:
+    if len(pieces) > 1 or len(piece.chosen) < len(piece.held):
         raise UnusableInputError(
             f"{piece.info.root / layout.EPISODES} has no statistics per episode, so those of a "
             "part can't be told. Compute them with: lerobot-edit-dataset "
@@ -437,19 +435,6 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
 type Clip = tuple[int, EpisodeRow, float]
 """Index in the new dataset, episode, start in its file [s]."""
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."
-
-
-@dataclass(frozen=True)
-class VideoRules:
-    """How videos may be brought over.
-
-    Attributes:
-        link: whole files become hard links: only where the source is about to be replaced.
-        reencode: what can't be cut is decoded and encoded again.
-    """
-
-    link: bool = False
-    reencode: bool = False
 
 
 @dataclass
@@ -469,7 +454,9 @@ class VideosDone:
     encoded: int = 0
 
 
-def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules) -> VideosDone:
+def _write_videos(
+    pieces: Sequence[DatasetPiece], stage: Path, link: bool, reencode: bool
+) -> VideosDone:
     """Write the videos of a dataset made of `pieces`.
 
     Raises:
@@ -507,18 +494,18 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
                         if there < needed:
                             what = f"{path.name} holds {there} pictures for {needed} rows."
                             raise damaged(piece.info.root, what)
-                        (staging.link_or_copy if rules.link else shutil.copy2)(path, shelf.place())
+                        (staging.link_or_copy if link else shutil.copy2)(path, shelf.place())
                         done.whole += 1
                         for row, episode, start_s in clips:
                             done.rows[row] |= shelf.columns(start_s, episode.length)
                     else:
                         for clip in clips:
-                            _cut(path, clip, shelf, rules, done, Path(scratch, "clip.mp4"))
+                            _cut(path, clip, shelf, reencode, done, Path(scratch, "clip.mp4"))
     return done
 
 
 def _cut(
-    path: Path, clip: Clip, shelf: VideoFiles, rules: VideoRules, done: VideosDone, scratch: Path
+    path: Path, clip: Clip, shelf: VideoFiles, reencode: bool, done: VideosDone, scratch: Path
 ) -> None:
     """Append one episode of a file, by way of the file `scratch` where it is encoded again."""
     new, episode, start_s = clip
@@ -528,7 +515,7 @@ def _cut(
     except DamagedVideoError:
         raise  # decoding it wouldn't go better
     except UnusableInputError as error:
-        if not rules.reencode:
+        if not reencode:
             raise UnusableInputError(f"{error} {_REENCODE}") from None
         encode_part(path, start_s, episode.length, episode.info.fps, scratch)
         done.rows[new] |= shelf.append(scratch, 0.0, episode.length)

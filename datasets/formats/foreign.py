@@ -54,6 +54,21 @@ def not_finite_row(values: NDArray[Any]) -> int | None:
     return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
 
 
+def require_finite(values: Mapping[str, NDArray[Any]], episode: str) -> None:
+    """Refuse an episode's values, by feature, that LeRobot can't train on.
+
+    Raises:
+        UnusableInputError: NaN or infinity.
+    """
+    for name, column in values.items():
+        bad = not_finite_row(column)
+        if bad is not None:
+            raise UnusableInputError(
+                f"Episode {episode}: {name} holds NaN or infinite values, first in row {bad}. "
+                "LeRobot can't train on it; leave that episode out or fix the source."
+            )
+
+
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return numbers as LeRobot keeps them."""
     return np.ascontiguousarray(values, dtype=np.float32)
@@ -136,6 +151,7 @@ def foreign_recording(
             from its actions.
         known: fields of `TakeInfo` that the source says.
     """
+    require_finite(values, origin)
     action = np.ascontiguousarray(values[columns.ACTION])
     digest = hashlib.sha256(action.tobytes()).hexdigest()
     uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
@@ -206,6 +222,7 @@ class Maker:
             narrow = tuple(about.features[name]["shape"]) == (1,)
             values[name] = stored.reshape(len(stored)) if narrow else stored
         row, n = carried.rows[index], len(values[columns.ACTION])
+        require_finite(values, str(row["gap_uid"]))
         return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
 
 
