@@ -10,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.layout import EPISODES, TASKS, DatasetInfo
 from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter
 
 CHUNK_FILES: Final = 1000
 """Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
 DATA_FILE_BYTES: Final = 100 * 1024 * 1024
 """A data file is closed at this size, as in LeRobot (`data_files_size_in_mb`)."""
+OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+"""Columns of `meta/episodes` that name the file of that table which a row is in."""
 
 
 def file_number(row: Mapping[str, Any], kind: str) -> int:
@@ -128,6 +130,31 @@ class VideoFiles:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
+
+
+def write_episodes(root: Path, table: pa.Table) -> None:
+    """Write `meta/episodes` as one file; its columns about itself are put in."""
+    for name in OWN_PLACE:
+        zeros, place = pa.array(np.zeros(len(table), np.int64)), table.schema.get_field_index(name)
+        if place < 0:
+            table = table.append_column(name, zeros)
+        else:
+            table = table.set_column(place, name, zeros)
+    path = root / EPISODES / "chunk-000" / "file-000.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="snappy")
+
+
+def write_tasks(root: Path, tasks: Mapping[int, str]) -> None:
+    """Write `meta/tasks.parquet`; the name appears only when the file is whole."""
+    import pandas as pd  # here: LeRobot wants pandas' own index in the file, and it takes a while
+
+    path = root / TASKS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    index = pd.Index(list(tasks.values()), name="task")
+    part = path.with_suffix(".part")
+    pd.DataFrame({"task_index": list(tasks)}, index=index).to_parquet(part)
+    part.replace(path)
 
 
 def table_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

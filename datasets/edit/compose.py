@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
@@ -34,7 +33,7 @@ from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.v3_files import DataFiles, VideoFiles
+from gaploop.datasets.v3_files import DataFiles, VideoFiles, write_episodes, write_tasks
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 
@@ -152,11 +151,7 @@ def compose(
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    import pandas as pd  # here: half a second
-
-    words = pd.Index(list(placed.tasks), name="task")
-    table = pd.DataFrame({"task_index": list(placed.tasks.values())}, index=words)
-    table.to_parquet(stage / layout.TASKS)
+    write_tasks(stage, {index: task for task, index in placed.tasks.items()})
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
     info: dict[str, Any] = descriptions[0]
     count = len(placed.rows)
@@ -268,7 +263,6 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
     return rows
 
 
-EPISODE_FILE: Final = "chunk-000/file-000.parquet"
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
@@ -303,8 +297,6 @@ def _write_episodes(
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     for name in new[0]:
         put(name, [row[name] for row in new])
-    for name in ("meta/episodes/chunk_index", "meta/episodes/file_index"):
-        put(name, [0] * len(table))
     moved = {"index": [m[0] for m in placed.moved], "episode_index": [m[1] for m in placed.moved]}
     for name in table.column_names:  # the statistics of what was numbered anew
         folder, _, rest = name.partition("/")
@@ -318,9 +310,7 @@ def _write_episodes(
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
             put(name, [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks])
-    path = stage / layout.EPISODES / EPISODE_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="snappy")
+    write_episodes(stage, table)
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 

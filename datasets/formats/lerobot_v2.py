@@ -39,6 +39,8 @@ from gaploop.datasets.v3_files import (
     DataFiles,
     VideoFiles,
     table_of,
+    write_episodes,
+    write_tasks,
 )
 from gaploop.datasets.video import (
     MAX_FILE_BYTES,
@@ -163,7 +165,6 @@ def upgrade(
     Raises:
         UnusableInputError: no episode is whole, or what was written isn't what was read.
     """
-    import pandas as pd
     from lerobot.datasets.feature_utils import get_hf_features_from_features
 
     from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
@@ -209,7 +210,7 @@ def upgrade(
             line = old.rows.get(episode, {})
             if all(name in line for name in columns.EPISODE_COLUMNS):
                 row |= {name: line[name] for name in columns.EPISODE_COLUMNS}
-            kept.append((episode, {**row, **dict.fromkeys(_OWN_PLACE, 0)}))
+            kept.append((episode, row))
             stats.append(own)
             advance()
     if not kept:
@@ -231,17 +232,15 @@ def upgrade(
         "data_path": layout.DATA_PATH,
         "video_path": layout.VIDEO_PATH if old.info.video_keys else None,
     }
-    (target / layout.EPISODES / "chunk-000").mkdir(parents=True)
+    (target / layout.INFO).parent.mkdir(parents=True)
     write_json(target / layout.INFO, info)
     write_json(target / layout.STATS, aggregated(stats))
-    index = pd.Index([old.tasks[t] for t in sorted(old.tasks)], name="task")
-    pd.DataFrame({"task_index": sorted(old.tasks)}, index=index).to_parquet(target / layout.TASKS)
+    write_tasks(target, dict(sorted(old.tasks.items())))
     rows = [row for _, row in kept]
     whole = all("gap_uid" in row for row in rows)
     names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
     arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
-    path = target / layout.EPISODES / "chunk-000" / "file-000.parquet"
-    pq.write_table(pa.Table.from_arrays(arrays, names), path)
+    write_episodes(target, pa.Table.from_arrays(arrays, names))
     if (root / layout.LABELS).is_file():
         (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
@@ -249,9 +248,6 @@ def upgrade(
         shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY)
     _verify_v3(old, target, [episode for episode, _ in kept], sums, schema)
     return left_out
-
-
-_OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
 def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table:
