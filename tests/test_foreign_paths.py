@@ -165,7 +165,6 @@ datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
 datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
-datasets/repair/tables.py:mend_tasks | part.replace(path) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
@@ -194,6 +193,7 @@ datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(u
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
+datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
