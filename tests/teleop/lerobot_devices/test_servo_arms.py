@@ -366,6 +366,48 @@ def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
         leader.close()
 
 
+@pytest.mark.parametrize("joint", [0, 4], ids=["with end stops", "turns freely"])
+def test_a_leader_that_was_moved_while_nobody_looked_is_where_it_is(
+    joint: int, tmp_path: Path
+) -> None:
+    """Moved by more than half a turn while its follower was limp, it led to the wrong end."""
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path, hand="still") as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        seen = []
+        for ticks in (-1150, 1150):
+            led.bus.faults.clear()
+            led.bus.faults.add(Fault("slip", id=joint + 1, value=ticks))
+            leader.reset()  # as when a trip is cleared
+            leader.read(0.0)  # what is under way is from before
+            seen.append(
+                next(q for _ in range(50) if np.isfinite(q := leader.read(0.0).q_rad[joint]))
+            )
+        assert seen[1] - seen[0] == pytest.approx(2300 * 2 * np.pi / 4096, abs=0.05)
+        leader.close()
+
+
+def test_a_joint_with_end_stops_is_never_a_turn_further(tmp_path: Path) -> None:
+    """One bad reading, or a cable that was out, put it a turn further for the rest of the day."""
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path, hand="still") as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        ranges = {
+            name: (c["range_min"], c["range_max"]) for name, c in led.bus.plan.calibration().items()
+        }
+        ends = [[float(one[k]) for one in ranges.values()] for k in (0, 1)]
+        for ticks in (*ends, *ends[::-1]):
+            asked = leader._unwrapped(ticks)
+            assert [asked[k] for k in (0, 1, 2, 3, 5)] == [ticks[k] for k in (0, 1, 2, 3, 5)]
+        leader.close()
+
+
 @pytest.mark.parametrize("model", ["so101", "koch"])
 def test_an_adapter_that_keeps_answers_for_a_while_is_waited_for(
     model: str, tmp_path: Path
