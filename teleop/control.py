@@ -182,6 +182,7 @@ class ControlThread:
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
         self._origin_s = self.clock.now_s()
         self._mode = LoopMode.RUNNING
+        self._watchdog.wake()
         self._thread.start()
         self._watchdog.start()
 
@@ -282,6 +283,7 @@ class ControlThread:
             self._faults += faults + take_torque_off(self._follower)
             return False
         self._unconfirmed = ""
+        self._watchdog.wake()
         self._safety.clear()
         if self._estops != estops:  # pressed meanwhile: it counts
             self._safety.estop()
@@ -687,17 +689,24 @@ class Watchdog:
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
-        self._runs = self._estopped = self._stopped = self._over = False
+        self._watches = self._turns = self._estopped = self._stopped = self._over = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
 
     def start(self) -> None:
-        """Start watching, from the first beat on."""
+        """Start watching, as soon as there is something to watch."""
         self._thread.start()
+
+    def wake(self) -> None:
+        """Torque is on, and the loop begins: it must heed an e-stop and a stop from now on.
+
+        How long it takes to its first turn, in which devices get going, isn't watched.
+        """
+        self._watches = True
 
     def beat(self) -> None:
         """The loop made a turn."""
         self._beats += 1
-        self._runs = True
+        self._turns = True
 
     def estopped(self, is_so: bool) -> None:
         """The loop was told to trip and hasn't yet, or has."""
@@ -708,8 +717,8 @@ class Watchdog:
         self._stopped = True
 
     def rest(self) -> None:
-        """The loop doesn't run; nothing is watched until the next beat."""
-        self._runs = self._estopped = False
+        """The loop doesn't run; nothing is watched until it is woken."""
+        self._watches = self._turns = self._estopped = False
 
     def stop(self) -> None:
         """Stop watching for good."""
@@ -722,10 +731,11 @@ class Watchdog:
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self._stopped = True
-            silent = 0 if beats != self._beats or not self._runs else silent + 1
-            unheeded = unheeded + 1 if self._runs and self._estopped else 0
-            unstopped = unstopped + 1 if self._runs and self._stopped else 0
+            silent = 0 if beats != self._beats or not self._turns else silent + 1
+            unheeded = unheeded + 1 if self._watches and self._estopped else 0
+            unstopped = unstopped + 1 if self._watches and self._stopped else 0
             beats = self._beats
-            if max(silent, unstopped) > self._stuck_looks or unheeded > self._estop_looks:
+            estop_looks = self._estop_looks if self._turns else self._stuck_looks
+            if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return

@@ -377,6 +377,38 @@ def test_the_estop_works_on_a_loop_that_hangs() -> None:
         arm.freed.set()
 
 
+@pytest.mark.parametrize("ends", [ControlThread.estop, ControlThread.stop])
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_loop_that_hangs_in_its_first_turn_can_be_stopped(
+    ends: Callable[[ControlThread], None], is_cleared: bool
+) -> None:
+    """Nothing was watched before the first turn: the arm held, whatever was pressed."""
+    arm, freed, leader = Arm(), threading.Event(), Driver()
+    hangs = threading.Event()
+
+    def read(t_s: float) -> LeaderSample:
+        if hangs.is_set():
+            freed.wait(SOON_S)
+        return LeaderSample(t_s, np.zeros(2))
+
+    leader.read = read  # type: ignore[method-assign]
+    if not is_cleared:
+        hangs.set()
+    with thread(arm, leader) as control:
+        control.start()
+        if is_cleared:
+            control.estop()
+            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+            hangs.set()
+            control.clear()
+            until(lambda: control.snapshot().mode is LoopMode.RUNNING)
+        assert arm.torque
+        ends(control)
+        until(lambda: not arm.torque)
+        freed.set()
+    assert not arm.torque
+
+
 def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:
     arm, leader, whole = Arm(), Driver(), Seen()
     with thread(arm, leader, sinks=[whole], until_done=False) as control:
