@@ -36,7 +36,7 @@ from gaploop.teleop.loop import (
 )
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps
+from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +168,7 @@ class ControlThread:
         for sink in sinks:
             self.attach(sink)
 
+    @undisturbed()
     def start(self) -> None:
         """Get the leader ready, put torque on where the arm stands, and start the loop.
 
@@ -429,6 +430,7 @@ class ControlThread:
         faults = (*end.faults, *_faults(self._boxes))
         return replace(end, faults=faults, lost=_lost(self._boxes))
 
+    @undisturbed()
     def close(self) -> tuple[str, ...]:
         """Stop, take torque off, disconnect everything; return a line for every failed step.
 

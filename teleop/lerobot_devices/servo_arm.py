@@ -26,6 +26,7 @@ from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.stopping import undisturbed
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
@@ -107,6 +108,7 @@ class ServoArms:
             names += [f"{joint} (servo {i} on {arm.port.path})" for joint, i in found]
         return names
 
+    @undisturbed()
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
 

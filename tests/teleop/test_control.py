@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
 from gaploop.teleop.loop import EndReason, Rates
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import run_steps
+from gaploop.teleop.stopping import run_steps, undisturbed
 
 RATES = Rates(200.0, 50.0)
 SOON_S = 120.0
@@ -240,6 +241,39 @@ def test_it_stops_when_asked_holds_and_then_takes_torque_off() -> None:
     assert end.ticks == len(seen.ticks)
     assert arm.did[-3:] == ["send", "torque off", "close"]
     assert control.snapshot().mode is LoopMode.ENDED
+
+
+class Interrupted(Arm):
+    """Whatever the main thread does with it, somebody presses Ctrl-C meanwhile."""
+
+    def _step(self, name: str, error: type[Exception] = DeviceError) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        super()._step(name, error)
+
+
+def test_ctrl_c_that_is_held_down_leaves_no_torque_on() -> None:
+    """A second one in torque on, a third in torque off, and so on, and the arm held for good."""
+    arm = Interrupted()
+    with pytest.raises(KeyboardInterrupt), thread(arm) as control:
+        control.start()
+    assert not control.alive
+    assert not arm.torque
+    assert arm.did[-1] == "close"
+
+
+def _goes_on_after_ctrl_c() -> bool:
+    went_on = list[bool]()
+    with contextlib.suppress(KeyboardInterrupt), undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+    return bool(went_on)
+
+
+def test_what_hangs_in_letting_go_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _goes_on_after_ctrl_c()
+    monkeypatch.setattr("gaploop.teleop.stopping.LONG_S", -1.0)
+    assert not _goes_on_after_ctrl_c()
 
 
 def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> None:

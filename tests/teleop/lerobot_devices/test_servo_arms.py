@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.exchange import BusLine
+from gaploop.teleop.servos.port import SerialPort
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
@@ -199,6 +201,23 @@ def test_torque_off_is_quick_with_two_dead_servos(
         with pytest.raises(DeviceError):
             follower.torque_off()
         assert sum(waited_s) < 0.06
+
+
+def test_no_signal_interrupts_torque_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that was held down, or a supervisor that asked again, left joints holding."""
+    write = SerialPort.write
+
+    def interrupted(port: SerialPort, data: bytes) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(port, data)
+
+    with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        monkeypatch.setattr(SerialPort, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            follower.torque_off()
+        assert not any(torques(arm.bus).values())
+        monkeypatch.setattr(SerialPort, "write", write)
 
 
 @pytest.mark.parametrize("model", ["so101", "koch"])
