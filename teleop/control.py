@@ -154,7 +154,8 @@ class ControlThread:
         self._stop_faults: tuple[str, ...] = ()
         # What stops the loop from outside are plain flags: an Event's lock may be held by the very
         # code that a signal interrupts.
-        self._stopping = self._clearing = self._is_limp = self._is_closed = False
+        self._stopping = self._is_limp = self._is_closed = False
+        self._clearing = SafetyReason.NONE
         self._estops = 0
         # A daemon, so that a device that never returns can't keep the program alive; the
         # watchdog sees to it that the program doesn't end before torque is off.
@@ -259,7 +260,8 @@ class ControlThread:
         self._mode = LoopMode.TRIPPED
         limp_by_s = 0.0
         while not self._must_stop():
-            if self._clearing and self._engage():
+            # A cause that came after the operator's word isn't cleared by it.
+            if self._clearing and self._clearing == self._safety.tripped and self._engage():
                 return True
             with CleanupStep():  # an arm that doesn't answer stays as it was last seen
                 self._state = self._follower.read()
@@ -274,7 +276,7 @@ class ControlThread:
 
     def _engage(self) -> bool:
         """Put torque on where the arm stands; where that fails, it stays tripped and limp."""
-        self._clearing = False
+        self._clearing = SafetyReason.NONE
         self._watchdog.rest()
         estops = self._estops
         faults = run_steps([("clear", self._leader.reset)])
@@ -323,15 +325,14 @@ class ControlThread:
 
     def estop(self) -> None:
         """Trip the safety filter at the next turn; if the loop hangs, torque goes off anyway."""
-        self._clearing = False
+        self._clearing = SafetyReason.NONE
         self._estops += 1
         self._safety.estop()
         self._watchdog.estopped(True)
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        if self._safety.tripped:
-            self._clearing = True
+        self._clearing = self._safety.tripped
 
     def stop(self) -> None:
         """End the loop after its turn; then torque goes off."""

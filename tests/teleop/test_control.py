@@ -372,6 +372,29 @@ def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() 
         control.finish()
 
 
+@pytest.mark.parametrize("gets_worse", [False, True])
+def test_a_clear_counts_for_what_the_operator_saw(gets_worse: bool) -> None:
+    """Given while the arm still held, it put torque on again after a trip that nobody had seen."""
+    arm = Arm()
+    limits = SafetyLimits(stale_leader_s=5.0, torque_off_s=0.5)
+    safety = SafetyFilter(limits, arm.joint_limits_rad, RATES.period_s)
+    with ControlThread(arm, Driver(), safety, RATES) as control:
+        control.start()
+        control.estop()
+        until(lambda: bool(safety.tripped))
+        control.clear()
+        if gets_worse:
+            arm.status = np.array([1, 0])
+            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+            reads = arm.reads
+            until(lambda: arm.reads > reads + 5)
+            assert not arm.torque
+            arm.status = np.zeros(2, np.int64)
+            control.clear()
+        until(lambda: control.snapshot().mode is LoopMode.RUNNING and not safety.tripped)
+        control.finish()
+
+
 def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() -> None:
     arm = Arm()
     with thread(arm) as control:
