@@ -152,5 +152,5 @@ def undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for heard in dict.fromkeys(came):
+            signal.raise_signal(heard)
