@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from gaploop.teleop.emulator.joint import Mechanics
+from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
 
@@ -24,13 +24,13 @@ class Chain[S: EmulatedServo](ABC):
         now_s: time up to which they have moved [s].
     """
 
-    def __init__(
-        self, servos: Sequence[S], mechanics: Mechanics, parser: FrameParser, now_s: float = 0.0
-    ) -> None:
+    PARSER: type[FrameParser]
+
+    def __init__(self, servos: Sequence[S], mechanics: JointMechanics) -> None:
         self.servos = tuple(servos)
         self.mechanics = mechanics
-        self.now_s = now_s
-        self._parser = parser
+        self.now_s = 0.0
+        self._parser = self.PARSER()
         self._slow_s = 0.0
         self._by_id: dict[int, list[S]] = {}
         self._wired: list[int] = []

@@ -10,17 +10,16 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.emulator.servo import (
     ControlTable,
     EmulatedRegister,
     EmulatedServo,
     Mount,
-    approach,
 )
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
@@ -321,7 +320,7 @@ class DynamixelServo(EmulatedServo):
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
         joint = self.joint
-        if not self.powered or not self.memory.bytes[RAM] or self.shut_off:
+        if not self.torque:
             joint.drive = Drive.LIMP
             return
         joint.duty_limit = self._pwm
@@ -332,23 +331,19 @@ class DynamixelServo(EmulatedServo):
             self.memory["Goal_Velocity"] = 0
         mode = self.mode
         if mode in (OperatingMode.POSITION, OperatingMode.EXTENDED, OperatingMode.CURRENT_POSITION):
-            self.setpoint, self.setpoint_speed = approach(
-                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
-            )
-            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
+            self.drive(Drive.POSITION, dt)
             if mode == OperatingMode.CURRENT_POSITION:
                 share = abs(self._goal_current_a) / joint.motor.stall_a
                 emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
                 joint.duty_limit = min(self._pwm, share + emf)
         elif mode == OperatingMode.VELOCITY:
             speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
-            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
+            self.drive(Drive.VELOCITY, dt, speed)
+        elif mode == OperatingMode.CURRENT:
+            emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
+            self.drive(Drive.DUTY, dt, self._goal_current_a / joint.motor.stall_a + emf)
         else:
-            share = self.memory["Goal_PWM"] / _PWM
-            if mode == OperatingMode.CURRENT:
-                emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
-                share = self._goal_current_a / joint.motor.stall_a + emf
-            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+            self.drive(Drive.DUTY, dt, self.memory["Goal_PWM"] / _PWM)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -428,10 +423,7 @@ class DynamixelServo(EmulatedServo):
 class DynamixelChain(Chain[DynamixelServo]):
     """XL330 and XL430 servos, Protocol 2.0."""
 
-    def __init__(
-        self, servos: Sequence[DynamixelServo], mechanics: Mechanics, now_s: float = 0.0
-    ) -> None:
-        super().__init__(servos, mechanics, dynamixel.Parser(), now_s)
+    PARSER = dynamixel.Parser
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""

@@ -11,17 +11,15 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.emulator.servo import (
     ControlTable,
     EmulatedRegister,
     EmulatedServo,
     Mount,
-    approach,
 )
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
@@ -288,17 +286,14 @@ class FeetechServo(EmulatedServo):
             return
         limit = self.memory["Protective_Torque"] / 100 if self.limited else 1.0
         joint.duty_limit = min(self._limit, limit)
-        if self.mode in (0, 3):
-            self.setpoint, self.setpoint_speed = approach(
-                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
-            )
-            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
-        elif self.mode == 1:
+        if self.mode == 1:
             speed = from_sign_magnitude(self.memory["Goal_Velocity"], 15) / TICKS_PER_RAD
-            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
-        else:
+            self.drive(Drive.VELOCITY, dt, speed)
+        elif self.mode == 2:
             share = from_sign_magnitude(self.memory["Goal_Time"], 10) / 1000
-            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+            self.drive(Drive.DUTY, dt, share)
+        else:
+            self.drive(Drive.POSITION, dt)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -363,10 +358,7 @@ class FeetechServo(EmulatedServo):
 class FeetechChain(Chain[FeetechServo]):
     """STS servos."""
 
-    def __init__(
-        self, servos: Sequence[FeetechServo], mechanics: Mechanics, now_s: float = 0.0
-    ) -> None:
-        super().__init__(servos, mechanics, feetech.Parser(), now_s)
+    PARSER = feetech.Parser
 
     def _answer(self, frame: Frame) -> list[bytes]:
         code, params = frame.code, frame.params

@@ -215,6 +215,8 @@ class EmulatedServo(ABC):
         self.setpoint = self.setpoint_speed = self.goal = 0.0
         self.turns = 0
         self._strained_s = 0.0
+        self._top_speed = self._rate = math.inf
+        """Of the set point [ticks/s, ticks/s²]."""
         self.power_up()
 
     @property
@@ -295,6 +297,17 @@ class EmulatedServo(ABC):
     @abstractmethod
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
+
+    def drive(self, how: Drive, dt: float, asked: float = 0.0) -> None:
+        """Let the motor follow the set point, or a speed [rad/s] or duty that is `asked` for."""
+        self.joint.drive = how
+        if how is Drive.POSITION:
+            self.setpoint, self.setpoint_speed = approach(
+                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
+            )
+            self.joint.goal_rad = self.joint_rad(self.setpoint)
+        else:
+            self.joint.goal_rad_s = asked * self.shown_direction()
 
     @abstractmethod
     def protect(self, dt: float) -> None:
