@@ -143,20 +143,13 @@ class Controls:
 
     Args:
         options: speed step and frame to start with.
-        on_estop: called when the e-stop is pressed.
-        on_clear: called when the operator clears a trip.
     """
 
-    def __init__(
-        self,
-        options: CartesianOptions,
-        on_estop: Callable[[], None] = lambda: None,
-        on_clear: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, options: CartesianOptions) -> None:
         self._amounts: dict[ControlAction, float] = {}
         self._step, self._frame = options.speed_step, options.frame
         self._clutch_in = True
-        self._on_estop, self._on_clear = on_estop, on_clear
+        self.listen(lambda: None, lambda: None)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these from now on when the e-stop is pressed and when a trip is cleared."""

@@ -12,7 +12,6 @@ When the script has ended, the pose that it began with is asked for.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -27,8 +26,6 @@ from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.lerobot_motion.config import MotionConfig
 
 __all__ = ["Motion", "MotionConfig"]
-
-log = logging.getLogger(__name__)
 
 
 class Motion(Teleoperator):  # type: ignore[misc]
@@ -79,8 +76,6 @@ class Motion(Teleoperator):  # type: ignore[misc]
             self._arm, limits_rad, lambda: start_rad, self.config.options(), self._box
         )
         leader.reset()
-        for note in leader.notes:
-            log.warning("%s", note)
         self._leader = leader
 
     @property

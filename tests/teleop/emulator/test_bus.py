@@ -205,7 +205,7 @@ def test_pulling_the_cable_again_and_again_never_ends_the_bus() -> None:
         ([{"fault": "drop", "rate": 2}], "from 0 to 1"),
         ([{"fault": "drop", "rat": 0.2}], "Did you mean 'rate'"),
         ([{"fault": "drop", "rate": "much"}], "must be a number"),
-        ([{"fault": "drop", "at_s": -1}], "at_s must be from 0"),
+        ([{"fault": "drop", "at_s": -1}], "at_s: -1 must be a number from 0"),
     ],
 )
 def test_a_wrong_schedule_is_refused_with_its_mend(entries: object, says: str) -> None:
