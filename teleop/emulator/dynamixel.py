@@ -1,8 +1,6 @@
-"""DYNAMIXEL X servos: their control table, what its registers do, what they answer on a bus.
+"""DYNAMIXEL X servos: what their registers do, and what they answer on a bus.
 
-Those of Koch's arms and OpenMANIPULATOR-X/OMX. Addresses, initial values and ranges: ROBOTIS
-e-Manual, pages XL330-M288-T, XL330-M077-T and XL430-W250-T, "Control Table of EEPROM Area" and "of
-RAM Area". Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
+Those of Koch's arms and OpenMANIPULATOR-X/OMX. Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
 """
 
 from __future__ import annotations
@@ -17,14 +15,13 @@ from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.emulator.servo import (
     ControlTable,
-    EmulatedRegister,
     EmulatedServo,
     Mount,
 )
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
-from gaploop.teleop.servos.registers import MODELS
+from gaploop.teleop.servos.registers import ServoRegister, dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
 """Bits per second for each value of Baud_Rate."""
@@ -32,102 +29,28 @@ BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_
 RAM: Final = 64
 """First address that may be written with torque on, and that a reboot forgets."""
 
-FIRMWARE: Final = 52  # a version that has fast sync read (it came with 45 on the X series)
-_GAIN: Final = 16_383
-_EXTENDED: Final = 1_048_575
-_PROFILE: Final = 32_767
-
 
 @functools.cache
 def dynamixel_table(model: str) -> ControlTable:
-    """Return the control table of `model`, one of xl330-m077, xl330-m288 and xl430-w250."""
+    """Return the control table of `model`, indirect registers included.
+
+    The XL330 has 20 pairs of them, the XL430 56 in two blocks.
+    """
     small = model.startswith("xl330")
-    volts = (70, 35, 31, 70) if small else (140, 60, 60, 140)
-    speed = {"xl330-m077": (1620, 2047), "xl330-m288": (445, 2047), "xl430-w250": (265, 1023)}
-    gains = (1_600, 180, 0, 400) if small else (1_000, 100, 4_000, 640)
-    who = (
-        ("Model_Number", 0, 2, MODELS[model].number),
-        ("Model_Information", 2, 4, 0),
-        ("Firmware_Version", 6, 1, FIRMWARE),
-    )
-    # Name, address, size, initial, least and greatest value.
-    eeprom = [
-        ("ID", 7, 1, 1, 0, 252),
-        ("Baud_Rate", 8, 1, 1, 0, 6 if small else 7),
-        ("Return_Delay_Time", 9, 1, 250, 0, 254),
-        ("Drive_Mode", 10, 1, 0, 0, 13),
-        ("Operating_Mode", 11, 1, 3, 0, 16),
-        ("Secondary_ID", 12, 1, 255, 0, 255),
-        ("Protocol_Type", 13, 1, 2, 2 if small else 1, 22 if small else 2),
-        ("Homing_Offset", 20, 4, 0, -1_044_479, 1_044_479),
-        ("Moving_Threshold", 24, 4, 10, 0, 1_023),
-        ("Temperature_Limit", 31, 1, 70 if small else 72, 0, 100),
-        ("Max_Voltage_Limit", 32, 2, volts[0], volts[2], volts[3]),
-        ("Min_Voltage_Limit", 34, 2, volts[1], volts[2], volts[3]),
-        ("PWM_Limit", 36, 2, 885, 0, 885),
-        *([("Current_Limit", 38, 2, 1_750, 0, 1_750)] if small else []),
-        ("Velocity_Limit", 44, 4, speed[model][0], 0, speed[model][1]),
-        ("Max_Position_Limit", 48, 4, 4_095, 0, 4_095),
-        ("Min_Position_Limit", 52, 4, 0, 0, 4_095),
-        ("Startup_Configuration", 60, 1, 0, 0, 3),
-        *([("PWM_Slope", 62, 1, 140, 1, 255)] if small else []),
-        ("Shutdown", 63, 1, 53 if small else 52, 0, 255),
-    ]
-    ram = [
-        ("Torque_Enable", 64, 1, 0, 0, 1),
-        ("LED", 65, 1, 0, 0, 1),
-        ("Status_Return_Level", 68, 1, 2, 0, 2),
-        ("Velocity_I_Gain", 76, 2, gains[0], 0, _GAIN),
-        ("Velocity_P_Gain", 78, 2, gains[1], 0, _GAIN),
-        ("Position_D_Gain", 80, 2, gains[2], 0, _GAIN),
-        ("Position_I_Gain", 82, 2, 0, 0, _GAIN),
-        ("Position_P_Gain", 84, 2, gains[3], 0, _GAIN),
-        ("Feedforward_2nd_Gain", 88, 2, 0, 0, _GAIN),
-        ("Feedforward_1st_Gain", 90, 2, 0, 0, _GAIN),
-        ("Bus_Watchdog", 98, 1, 0, 0, 127),
-        ("Goal_PWM", 100, 2, 885, -885, 885),
-        *([("Goal_Current", 102, 2, 1_750, -1_750, 1_750)] if small else []),
-        ("Goal_Velocity", 104, 4, 0, -2_047, 2_047),
-        ("Profile_Acceleration", 108, 4, 0, 0, _PROFILE),
-        ("Profile_Velocity", 112, 4, 0, 0, _PROFILE),
-        ("Goal_Position", 116, 4, 0, -_EXTENDED, _EXTENDED),
-    ]
-    measured = (  # name, address, size, two's complement
-        ("Registered_Instruction", 69, 1, False),
-        ("Hardware_Error_Status", 70, 1, False),
-        ("Realtime_Tick", 120, 2, False),
-        ("Moving", 122, 1, False),
-        ("Moving_Status", 123, 1, False),
-        ("Present_PWM", 124, 2, True),
-        ("Present_Current" if small else "Present_Load", 126, 2, True),
-        ("Present_Velocity", 128, 4, True),
-        ("Present_Position", 132, 4, True),
-        ("Velocity_Trajectory", 136, 4, True),
-        ("Position_Trajectory", 140, 4, True),
-        ("Present_Input_Voltage", 144, 2, False),
-        ("Present_Temperature", 146, 1, False),
-        ("Backup_Ready", 147, 1, False),
-    )
-    registers = [
-        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
-        *(EmulatedRegister(*row, kept=True, signed=row[4] < 0) for row in eeprom),
-        *(EmulatedRegister(*row, signed=row[4] < 0) for row in ram),
-        *(
-            EmulatedRegister(name, address, size, writable=False, signed=signed)
-            for name, address, size, signed in measured
-        ),
-    ]
-    # XL330: 20 pairs of indirect registers. XL430: 56 pairs in two blocks.
     blocks = ((1, 20, 168, 208),) if small else ((1, 28, 168, 224), (29, 28, 578, 634))
     size = 228 if small else 662
+    registers = dynamixel_registers(model)
     for first, count, addresses, data in blocks:
         for n in range(count):
-            name, target = f"Indirect_Address_{first + n}", data + n
-            registers += [
-                EmulatedRegister(name, addresses + 2 * n, 2, target, RAM, size - 1),
-                EmulatedRegister(f"Indirect_Data_{first + n}", target, 1, 0, 0, 255),
-            ]
-    return ControlTable(tuple(sorted(registers, key=lambda one: one.address)), size)
+            target = data + n
+            for one in (
+                ServoRegister(
+                    addresses + 2 * n, 2, f"Indirect_Address_{first + n}", target, RAM, size - 1
+                ),
+                ServoRegister(target, 1, f"Indirect_Data_{first + n}", 0, 0, 255),
+            ):
+                registers[one.name] = one
+    return ControlTable(registers, size)
 
 
 # --- one servo ---------------------------------------------------------------------------------
@@ -239,11 +162,11 @@ class DynamixelServo(EmulatedServo):
         self.goal = float(goal)
         return True
 
-    def _refusal(self, register: EmulatedRegister, value: int) -> int:
+    def _refusal(self, register: ServoRegister, value: int) -> int:
         """Return the error number of writing `value`."""
         if register.address < RAM and self.memory["Torque_Enable"]:
             return ErrorCode.ACCESS
-        if register.bounded and not register.low <= value <= register.high:
+        if register.low <= register.high and not register.low <= value <= register.high:
             return ErrorCode.DATA_RANGE
         name = register.name
         if name == "Torque_Enable" and value and self.shut_off:
@@ -261,7 +184,7 @@ class DynamixelServo(EmulatedServo):
         }.get(name)
         return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
 
-    def _apply(self, register: EmulatedRegister, value: int) -> None:
+    def _apply(self, register: ServoRegister, value: int) -> None:
         name, memory = register.name, self.memory
         was = memory[name]
         memory.store(register, value)

@@ -30,7 +30,7 @@ def settings(bus: EmulatedBus) -> list[dict[str, int]]:
         return [
             {
                 register.name: servo.memory[register.name]
-                for register in servo.memory.table.registers
+                for register in servo.memory.table.by_name.values()
                 if register.writable
             }
             for servo in bus.all_servos
