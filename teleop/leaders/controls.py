@@ -164,8 +164,23 @@ class Controls:
         """Take note of a press; `amount` in (0, 1] is how far a stick is pushed."""
         new = action not in self._amounts
         self._amounts[action] = min(max(amount, 0.0), 1.0)
-        if new:
-            self._switch(action)
+        if not new:
+            return
+        match action:
+            case ControlAction.ESTOP:
+                self.release_all()
+                self._on_estop()
+            case ControlAction.CLEAR:
+                self.release_all()
+                self._on_clear()
+            case ControlAction.CLUTCH:
+                self._clutch_in = not self._clutch_in
+            case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
+                self._frame = FRAMES[1 - FRAMES.index(self._frame)]
+            case ControlAction.SLOWER:
+                self.set_speed_step(self._step - 1)
+            case ControlAction.FASTER:
+                self.set_speed_step(self._step + 1)
 
     def release(self, action: ControlAction) -> None:
         """Take note of a release."""
@@ -201,22 +216,3 @@ class Controls:
             present=present,
             focused=focused,
         )
-
-    def _switch(self, action: ControlAction) -> None:
-        match action:
-            case ControlAction.ESTOP:
-                self.release_all()
-                self._on_estop()
-            case ControlAction.CLEAR:
-                self.release_all()
-                self._on_clear()
-            case ControlAction.CLUTCH:
-                self._clutch_in = not self._clutch_in
-            case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
-                self._frame = FRAMES[1 - FRAMES.index(self._frame)]
-            case ControlAction.SLOWER:
-                self.set_speed_step(self._step - 1)
-            case ControlAction.FASTER:
-                self.set_speed_step(self._step + 1)
-            case _:
-                pass

@@ -209,18 +209,11 @@ class Parser(FrameParser):
         if len(buffer) < total:
             return None
         if crc16(buffer[: total - 2]) != buffer[total - 2] | buffer[total - 1] << 8:
-            return self._broken()
-        return self._whole(total)
-
-    def _broken(self) -> list[Frame]:
-        saved = self._salvage()
-        if not saved:
-            self.corrupt_ids.append(self._buffer[4])
-            self._reject(1)
-        return saved
-
-    def _whole(self, total: int) -> list[Frame]:
-        buffer = self._buffer
+            saved = self._salvage()
+            if not saved:
+                self.corrupt_ids.append(buffer[4])
+                self._reject(1)
+            return saved
         servo_id, code = buffer[4], buffer[7]
         params = bytes(buffer[8 : total - 2])
         if self.fast_size is not None and servo_id == BROADCAST_ID and code == Instruction.STATUS:
