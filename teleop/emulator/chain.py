@@ -112,6 +112,16 @@ class Chain[S: EmulatedServo](ABC):
             return self._by_id.get(target, ())
         return (servo for _, some in sorted(self._by_id.items()) for servo in some)
 
+    def _single(self, frame: Frame) -> list[bytes]:
+        """One servo is spoken to, or all with a broadcast; two may have the id."""
+        answers: dict[int, list[bytes]] = {}
+        for servo in self._each(frame.id):
+            before = servo.id
+            answer = servo.carry_out(frame.code, frame.params, frame.id == BROADCAST_ID)
+            if answer is not None:
+                answers.setdefault(before, []).append(answer)
+        return [self._collide(some) for some in answers.values()]
+
     def _sync_write(self, address: int, size: int, id_data: bytes) -> None:
         """Let servos store `size` bytes from `address` on: in `id_data` each one's id and bytes."""
         for n in range(0, len(id_data) - size, size + 1):

@@ -233,6 +233,47 @@ class DynamixelServo(EmulatedServo):
         has_current = "Goal_Current" in memory.table.by_name
         self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
 
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence."""
+        before, level = self.id, self.memory["Status_Return_Level"]
+        error, data = ErrorCode.NONE, b""
+        match code:
+            case Instruction.PING:
+                data = bytes(self.memory.bytes[0:2] + self.memory.bytes[6:7])
+            case Instruction.READ if len(params) == 4:
+                error, data = self.read(_word(params, 0), _word(params, 2))
+            case Instruction.WRITE if len(params) >= 3:
+                error = self.write(_word(params, 0), params[2:])
+            case Instruction.REG_WRITE if len(params) >= 3:
+                self.registered = (_word(params, 0), params[2:])
+            case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
+                error = ErrorCode.DATA_LENGTH
+            case Instruction.ACTION if self.registered is not None:
+                registered, self.registered = self.registered, None
+                error = self.write(*registered)
+            case Instruction.REBOOT:
+                self.power_up()
+            case Instruction.FACTORY_RESET:
+                spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
+                if spared is None:
+                    error = ErrorCode.DATA_RANGE
+                else:
+                    self.forget(spared)
+            case Instruction.CLEAR:
+                if params != b"\x01\x44\x58\x4c\x22" or not self.clear_turns():
+                    error = ErrorCode.RESULT_FAIL
+            case _:
+                error = ErrorCode.INSTRUCTION
+        # Status_Return_Level: 0 answers pings, 1 reads too, 2 everything that is for it alone.
+        least = {Instruction.PING: 0, Instruction.READ: 1}.get(code, 2)
+        if level < least or (to_all and code != Instruction.PING):
+            return None
+        return self.status(before, error, data)
+
+    def status(self, identity: int, error: int, data: bytes) -> bytes:
+        """Return an answer under this id."""
+        return dynamixel.status(identity, error | (ALERT if self.alarm_bits else 0), data)
+
     # --- motion ----------------------------------------------------------------------------
 
     def shown_ticks(self) -> float:
@@ -362,15 +403,7 @@ class DynamixelChain(Chain[DynamixelServo]):
         for servo in self._each(BROADCAST_ID):
             servo.heard_s = self.now_s
         params = frame.params
-        try:
-            code = Instruction(frame.code)
-        except ValueError:
-            if frame.id == BROADCAST_ID or frame.id not in self._by_id:
-                return []
-            error = ErrorCode.INSTRUCTION
-            replies = [self._status(s, error, b"", frame.id) for s in self._by_id[frame.id]]
-            return [self._collide(replies)]
-        match code:
+        match frame.code:
             case Instruction.SYNC_READ:
                 return self._in_turn((i, _word(params, 0), _word(params, 2)) for i in params[4:])
             case Instruction.BULK_READ:
@@ -394,29 +427,16 @@ class DynamixelChain(Chain[DynamixelServo]):
             case Instruction.STATUS:
                 pass  # another servo's answer, or an echo
             case _:
-                return self._single(frame, code)
+                return self._single(frame)
         return []
 
-    def _single(self, frame: Frame, code: Instruction) -> list[bytes]:
-        """One servo is spoken to, or all with a broadcast."""
-        answers: dict[int, list[bytes]] = {}
-        for servo in self._each(frame.id):
-            level = servo.memory["Status_Return_Level"]
-            before = servo.id
-            error, data = _carry_out(servo, code, frame.params)
-            if frame.id == BROADCAST_ID and code is not Instruction.PING:
-                continue
-            asks = (Instruction.PING, Instruction.READ)
-            if level == 2 or code is asks[0] or (level == 1 and code in asks):
-                answers.setdefault(before, []).append(self._status(servo, error, data, before))
-        if code is Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
+    def _single(self, frame: Frame) -> list[bytes]:
+        answers = super()._single(frame)
+        if frame.code == Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
             for servo in self._each(BROADCAST_ID):
                 if servo.memory.bytes[12] == frame.id != servo.id:
-                    _carry_out(servo, code, frame.params)  # its secondary id: it says nothing
-        return [self._collide(some) for some in answers.values()]
-
-    def _status(self, servo: DynamixelServo, error: int, data: bytes, identity: int) -> bytes:
-        return dynamixel.status(identity, error | (ALERT if servo.alarm_bits else 0), data)
+                    servo.carry_out(frame.code, frame.params, True)  # its secondary id
+        return answers
 
     def _in_turn(self, spans: Iterable[tuple[int, int, int]]) -> list[bytes]:
         """Read (id, address, size). Each waits for the one before: after a silent one none answers.
@@ -428,7 +448,7 @@ class DynamixelChain(Chain[DynamixelServo]):
             some = self._by_id.get(identity)
             if not some:
                 break
-            replies = [self._status(s, *s.read(address, size), identity) for s in some]
+            replies = [s.status(identity, *s.read(address, size)) for s in some]
             answers.append(self._collide(replies))
         return answers
 
@@ -446,36 +466,3 @@ class DynamixelChain(Chain[DynamixelServo]):
 
 def _word(params: bytes, place: int) -> int:
     return int.from_bytes(params[place : place + 2], "little")
-
-
-def _carry_out(servo: DynamixelServo, code: Instruction, params: bytes) -> tuple[int, bytes]:
-    """Do what one instruction asks of one servo; return error number and data."""
-    error, data = ErrorCode.NONE, b""
-    match code:
-        case Instruction.PING:
-            data = bytes(servo.memory.bytes[0:2] + servo.memory.bytes[6:7])
-        case Instruction.READ if len(params) == 4:
-            return servo.read(_word(params, 0), _word(params, 2))
-        case Instruction.WRITE if len(params) >= 3:
-            return servo.write(_word(params, 0), params[2:]), b""
-        case Instruction.REG_WRITE if len(params) >= 3:
-            servo.registered = (_word(params, 0), params[2:])
-        case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
-            error = ErrorCode.DATA_LENGTH
-        case Instruction.ACTION if servo.registered is not None:
-            registered, servo.registered = servo.registered, None
-            return servo.write(*registered), b""
-        case Instruction.REBOOT:
-            servo.power_up()
-        case Instruction.FACTORY_RESET:
-            spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
-            if spared is None:
-                error = ErrorCode.DATA_RANGE
-            else:
-                servo.forget(spared)
-        case Instruction.CLEAR:
-            if params != b"\x01\x44\x58\x4c\x22" or not servo.clear_turns():
-                error = ErrorCode.RESULT_FAIL
-        case _:
-            error = ErrorCode.INSTRUCTION
-    return error, data

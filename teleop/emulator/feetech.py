@@ -19,7 +19,7 @@ from gaploop.teleop.emulator.servo import (
 )
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame
+from gaploop.teleop.servos.frames import Frame
 from gaploop.teleop.servos.registers import FEETECH, MODELS
 
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
@@ -169,6 +169,32 @@ class FeetechServo(EmulatedServo):
         ceiling = memory["Maximum_Acceleration"] or 254
         self._rate = min(memory["Acceleration"] or 254, ceiling) * 100.0
 
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence."""
+        before, speaks = self.id, not to_all and bool(self.memory["Response_Status_Level"])
+        data = b""
+        match code:
+            case Instruction.PING:
+                speaks = True
+            case Instruction.READ if len(params) == 2:
+                data, speaks = self.read(params[0], params[1]), not to_all
+            case Instruction.WRITE if params:
+                self.write(params[0], params[1:])
+            case Instruction.REG_WRITE if params:
+                self.registered = (params[0], params[1:])
+            case Instruction.ACTION:
+                if self.registered is not None:
+                    registered, self.registered = self.registered, None
+                    self.write(*registered)
+            case Instruction.RESET:
+                self.forget(["ID"])
+            case Instruction.REBOOT:
+                self.power_up()
+                return None
+            case _:
+                return None
+        return feetech.status(before, self.alarm_bits, data) if speaks else None
+
     # --- motion ----------------------------------------------------------------------------
 
     def shown_ticks(self) -> float:
@@ -284,38 +310,4 @@ class FeetechChain(Chain[FeetechServo]):
             if len(params) >= 2:
                 self._sync_write(params[0], params[1], params[2:])
             return []
-        answers: dict[int, list[bytes]] = {}
-        for servo in self._each(frame.id):
-            before, level = servo.id, servo.memory["Response_Status_Level"]
-            data = _carry_out(servo, code, params)
-            asks = code in (Instruction.PING, Instruction.READ)
-            spoken_to = frame.id != BROADCAST_ID or code == Instruction.PING
-            if data is not None and spoken_to and (asks or level):
-                answer = feetech.status(before, servo.alarm_bits, data)
-                answers.setdefault(before, []).append(answer)
-        return [self._collide(some) for some in answers.values()]
-
-
-def _carry_out(servo: FeetechServo, code: int, params: bytes) -> bytes | None:
-    """Do what one instruction asks of one servo; return its data, or None to stay silent."""
-    if code == Instruction.READ:
-        return servo.read(params[0], params[1]) if len(params) == 2 else None
-    if code == Instruction.PING:
-        return b""
-    if code == Instruction.WRITE and params:
-        servo.write(params[0], params[1:])
-        return b""
-    if code == Instruction.REG_WRITE and params:
-        servo.registered = (params[0], params[1:])
-        return b""
-    if code == Instruction.ACTION:
-        if servo.registered is not None:
-            registered, servo.registered = servo.registered, None
-            servo.write(*registered)
-        return b""
-    if code == Instruction.RESET:
-        servo.forget(["ID"])
-        return b""
-    if code == Instruction.REBOOT:
-        servo.power_up()
-    return None
+        return self._single(frame)

@@ -237,6 +237,16 @@ class EmulatedServo(ABC):
         """Write bytes, as a host does."""
 
     @abstractmethod
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence.
+
+        Args:
+            code: the instruction.
+            params: its parameters.
+            to_all: every servo was spoken to.
+        """
+
+    @abstractmethod
     def refresh(self) -> None:
         """Write what is measured into the memory."""
 

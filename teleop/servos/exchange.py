@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.teleop.servos import dynamixel, feetech
@@ -95,11 +95,6 @@ class ServoFaults:
     late: int = 0
     reboots: int = 0
 
-    @property
-    def total(self) -> int:
-        """All of them together."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
 
 @dataclass(slots=True)
 class BusErrorCounts:
@@ -126,25 +121,6 @@ class BusErrorCounts:
     def of(self, servo_id: int) -> ServoFaults:
         """Return the counts of one servo."""
         return self.servos.setdefault(servo_id, ServoFaults())
-
-    def count_corrupt(self, ids: Iterable[int]) -> None:
-        """Count packets with a wrong checksum under the ids they claim."""
-        for servo_id in ids:
-            if servo_id in self.servos:
-                self.servos[servo_id].corrupt += 1
-            else:
-                self.corrupt += 1
-
-    @property
-    def total(self) -> int:
-        """All of them together; bytes count one each."""
-        own = self.garbage_bytes + self.corrupt + self.unasked + self.stale_bytes
-        return (
-            own
-            + self.timeouts
-            + self.io_errors
-            + sum(servo.total for servo in self.servos.values())
-        )
 
 
 class BusLine:
@@ -309,9 +285,9 @@ class BusLine:
             if request.packet:
                 owed = (self._sent_s, request.packet)
                 self.owed.update({(servo_id, request.size): owed for servo_id in missing})
-        if self.parser.corrupt_ids:
-            faults.count_corrupt(self.parser.corrupt_ids)
-            self.parser.corrupt_ids.clear()
+        for servo_id in self.parser.corrupt_ids:  # counted under the ids that they claim
+            (faults.servos.get(servo_id) or faults).corrupt += 1
+        self.parser.corrupt_ids.clear()
         faults.unasked += self.parser.unexpected
         self.parser.unexpected = 0
         faults.garbage_bytes += self.parser.rejected_bytes - self._counted_bytes
