@@ -161,7 +161,8 @@ def check_drift(
     worst = np.fmax.reduce([figures for figures, _ in found])
     says = tuple(words for _, words in found if words)
     verdict = "drifted" if says else "ok" if np.isfinite(worst).any() else "unknown"
-    return Drift(*worst.tolist(), verdict, says)
+    px, mm, deg = worst.tolist()
+    return Drift(px, mm, deg, verdict, says)
 
 
 def before_recording(

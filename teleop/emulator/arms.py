@@ -206,19 +206,21 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
                 f"out, or use --protocol={chain.protocol}."
             )
     full_turn, joints = known[model].full_turn, ArmModel.load(model)
+    ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(
         ServoPlan(
             name,
             chain.first_id + n,
             chain.models[n],
             chain.zero_ticks[n],
-            *joints.joint_limits_rad[n].tolist(),
+            low_rad,
+            high_rad,
             chain.gravity_nm[n],
             direction=-1 if name in chain.inverted else 1,
             full_turn=full_turn is None or name in full_turn,
             settings=dict(chain.settings),
         )
-        for n, name in enumerate(joints.joint_names)
+        for n, (name, (low_rad, high_rad)) in enumerate(ends)
     )
     return ArmPlan(model, role, Protocol(chain.protocol), servos, chain.homing_offset)
 

@@ -236,7 +236,7 @@ class DynamixelServo(EmulatedServo):
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
         """Do what one instruction asks of one servo; return its answer, or None for silence."""
         before, level = self.id, self.memory["Status_Return_Level"]
-        error, data = ErrorCode.NONE, b""
+        error, data = int(ErrorCode.NONE), b""
         match code:
             case Instruction.PING:
                 data = bytes(self.memory.bytes[0:2] + self.memory.bytes[6:7])
@@ -265,7 +265,7 @@ class DynamixelServo(EmulatedServo):
             case _:
                 error = ErrorCode.INSTRUCTION
         # Status_Return_Level: 0 answers pings, 1 reads too, 2 everything that is for it alone.
-        least = {Instruction.PING: 0, Instruction.READ: 1}.get(code, 2)
+        least = 0 if code == Instruction.PING else 1 if code == Instruction.READ else 2
         if level < least or (to_all and code != Instruction.PING):
             return None
         return self.status(before, error, data)

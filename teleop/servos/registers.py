@@ -193,7 +193,10 @@ def dynamixel_registers(model: str) -> dict[str, ServoRegister]:
         *(ServoRegister(*row, writable=False, kept=True) for row in who),
         *(ServoRegister(*row, kept=True, signed=row[4] < 0) for row in eeprom),
         *(ServoRegister(*row, signed=row[4] < 0) for row in ram),
-        *(ServoRegister(*row, writable=False, signed=signed) for *row, signed in measured),
+        *(
+            ServoRegister(address, size, name, writable=False, signed=signed)
+            for address, size, name, signed in measured
+        ),
     ]
     return {register.name: register for register in sorted(found, key=lambda one: one.address)}
 
