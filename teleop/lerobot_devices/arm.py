@@ -226,8 +226,9 @@ def _ranges(calibration: Mapping[str, Any]) -> dict[str, MotorRange]:
 def _owner(held: Mapping[str, Any], device: Any) -> tuple[str, str] | None:
     """Return kind and id of the device whose calibration file the motors hold."""
     wanted = _ranges(held)
+    roots = (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION))
     folders = {device.calibration_dir}
-    for root in (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION)):
+    for root in roots:
         folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         with contextlib.suppress(UnusableInputError, *DAMAGE):  # not a calibration
