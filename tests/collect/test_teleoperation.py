@@ -86,7 +86,7 @@ def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[],
             plan = arm_plan("so101", role).calibrated()
             (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
             link = tmp_path / role
-            bus = EmulatedBus.start(plan=plan, hand="still", link=link)
+            bus = EmulatedBus(plan=plan, hand="still", link=link)
             buses.append(stack.enter_context(bus))
         shared: dict[str, Any] = {"calibration_dir": tmp_path}
         follower = RobotConfig.get_choice_class("so101_follower")(

@@ -287,8 +287,8 @@ def test_a_bimanual_pair_moves_both_arms_in_one_exchange(tmp_path: Path) -> None
     from lerobot.robots.so_follower import SOFollowerConfig
 
     with (
-        EmulatedBus.start("so101", hand="still", wire_time=False) as left,
-        EmulatedBus.start("so101", hand="still", wire_time=False, seed=1) as right,
+        EmulatedBus("so101", hand="still", wire_time=False) as left,
+        EmulatedBus("so101", hand="still", wire_time=False, seed=1) as right,
     ):
         folder = calibration_folder(tmp_path, "follower", so101().calibration(), "bi_left")
         calibration_folder(tmp_path, "follower", so101().calibration(), "bi_right")
