@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
@@ -289,8 +288,8 @@ def _copy_truth(journal: Path, stage: Path) -> None:
     source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
     if not source.exists():
         return
-    have = set(target.read_text().splitlines()) if target.exists() else set()
+    have = set(read_content(target).split(b"\n")) if target.exists() else set()
     uids = _known_uids(stage)
-    new = [line for line in source.read_text().splitlines() if line and line not in have]
-    with target.open("a") as stream:
-        stream.writelines(line + "\n" for line in new if json.loads(line).get("uid") in uids)
+    new = (line for line in read_content(source).split(b"\n") if line not in have)
+    with target.open("ab") as stream:
+        stream.writelines(line + b"\n" for line in new if labels.is_about(line, uids))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, parse_json
+from gaploop.core.files import existing_folder
 from gaploop.datasets import layout, lineage, staging
 from gaploop.datasets.columns import AUTOMATIC
 from gaploop.datasets.compatible import Shape, require_same
@@ -338,12 +338,3 @@ def delete_takes(
             plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
             carry_out(plan, None, EditRules(reencode=True, hook=hook))
     return gone
-
-
-def is_about(line: str, uids: Collection[str]) -> bool:
-    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and value.get("uid") in uids

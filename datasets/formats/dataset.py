@@ -27,6 +27,7 @@ from gaploop.core import labels
 from gaploop.core.consent import Place, Use, require_consent
 from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.core.types import Image
@@ -111,6 +112,11 @@ def open_dataset(
     for key in videos:
         _require_pictures(info, episodes, key)  # before anything is written
     infos = [episode.info for episode in episodes]
+    twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
+    if twice is not None:
+        raise UnusableInputError(
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop repair {root}"
+        )
 
     def check() -> None:
         require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
@@ -250,7 +256,9 @@ def _episodes(
                 },
                 pictures=pictures,
                 row=_gap_row(episode),
-                telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
+                telemetry=regular_file(telemetry).read_bytes()
+                if whole and telemetry.exists()
+                else None,
             )
     if wanted:
         raise UnusableInputError(

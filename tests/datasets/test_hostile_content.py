@@ -112,6 +112,49 @@ def test_a_pipe_as_data_file_is_not_waited_for(
     assert f"{path} is a pipe" in capsys.readouterr().err
 
 
+def test_a_text_as_video_opens_no_other_file(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FFmpeg takes a file for what it holds: a list of files as .mp4 was opened with what it
+    listed, and a pipe among these was waited for without end."""
+    video = sorted(dataset.glob("videos/*/*/*.mp4"))[0]
+    video.rename(video.with_name("other.mp4"))
+    os.mkfifo(video.with_name("pipe.mp4"))
+    for listed in ("other.mp4", "pipe.mp4", video.name):
+        video.write_text(f"ffconcat version 1.0\nfile {listed}\n")
+        assert "unreadable" in {f.code for f in check(dataset)}
+        assert main([word.replace("{}", str(dataset)) for word in COMMANDS["export"]]) == 2
+        assert f"{video} can't be opened" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["data/*/*.parquet", "meta/episodes/*/*.parquet", "meta/tasks.parquet", "meta/stats.json",
+     "meta/info.json", "videos/*wrist/*/*.mp4", "telemetry/*.zip", "README.md"],
+)  # fmt: skip
+def test_no_command_waits_for_a_pipe(dataset: Path, name: str) -> None:
+    """`survey` waited without end for a table of episodes that was a pipe."""
+    path = next(iter(sorted(dataset.glob(name))), dataset / name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    push = ["push", "{}", "--repo_id=me/x", "--dry_run"]
+    for words in (["check", "{}"], ["survey", "{}"], push, *COMMANDS.values()):
+        assert main([word.replace("{}", str(dataset)) for word in words]) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["robomimic", "diffusion_policy"])
+def test_takes_of_one_name_are_not_exported(dataset: Path, tmp_path: Path, name: str) -> None:
+    """Two episodes with one uid ended the export to HDF5 in a traceback."""
+    (path,) = dataset.glob("meta/episodes/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    uids = pa.array([table["gap_uid"][0].as_py()] * len(table))
+    pq.write_table(table.set_column(table.column_names.index("gap_uid"), "gap_uid", uids), path)
+    out = tmp_path / f"out{'.hdf5' if name == 'robomimic' else '.zarr'}"
+    with pytest.raises(UnusableInputError, match="names several episodes"):
+        export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("name", ["diffusion_policy", "aloha", "robomimic"])
 @pytest.mark.parametrize(
     ("column", "values", "says"),
