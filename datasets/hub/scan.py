@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import open_video_file, parse_json
+from gaploop.core.files import LARGEST_TEXT, open_video_file, parse_json
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
     "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
@@ -184,6 +184,11 @@ def _archive(path: Path) -> Iterator[tuple[str, str]]:
         for entry in archive.infolist():
             if _CHUNK.fullmatch(entry.filename):
                 continue
+            if entry.file_size > LARGEST_TEXT:
+                raise UnusableInputError(
+                    f"{path} must not be pushed: {entry.filename} in it unpacks to "
+                    f"{entry.file_size >> 20} MiB, which nobody can look through. Delete it."
+                )
             # RuntimeError: encrypted. The entries after one that can't be read are read.
             damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
             with damaged, archive.open(entry) as stream:

@@ -22,6 +22,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
+from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
@@ -130,10 +131,10 @@ def test_a_text_as_video_opens_no_other_file(
 @pytest.mark.parametrize(
     "name",
     ["data/*/*.parquet", "meta/episodes/*/*.parquet", "meta/tasks.parquet", "meta/stats.json",
-     "meta/info.json", "videos/*wrist/*/*.mp4", "telemetry/*.zip", "README.md"],
+     "meta/info.json", "videos/*/*/*.mp4", "telemetry/*.zip", "README.md"],
 )  # fmt: skip
 def test_no_command_waits_for_a_pipe(dataset: Path, name: str) -> None:
-    """`survey` waited without end for a table of episodes that was a pipe."""
+    """`survey` waited for a table of episodes, `check` and `push` for telemetry."""
     path = next(iter(sorted(dataset.glob(name))), dataset / name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -234,6 +235,24 @@ def test_a_record_that_holds_nothing_is_found(dataset: Path, what: str) -> None:
         for name, content in held.items():
             archive.writestr(name, content)
     assert "bad_telemetry" in {f.code for f in check(dataset)}
+
+
+def test_an_archive_is_not_unpacked_beyond_bounds(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two megabytes of a telemetry archive asked for two gigabytes of memory."""
+    monkeypatch.setattr("gaploop.datasets.telemetry_zarr.LARGEST_TEXT", 100_000)
+    monkeypatch.setattr("gaploop.datasets.hub.scan.LARGEST_TEXT", 100_000)
+    path = sorted(dataset.glob("telemetry/*.zip"))[0]
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("more/zarr.json", " " * 100_001)
+    for read in (
+        read_telemetry,
+        lambda p: LAYOUTS["umi"].read(p, KNOWN),
+        lambda p: list(scan([(p.name, p)])),
+    ):
+        with pytest.raises(UnusableInputError, match=r"zarr.json .*unpacks to 0 MiB"):
+            read(path)
 
 
 def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
