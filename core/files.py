@@ -173,6 +173,11 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
+def printable(text: str) -> str:
+    """Return text for a terminal: a file may hold codes that clear it or set its title."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append one line in a single write and sync it: concurrent appenders don't interleave."""
     append_lines(path, [line])

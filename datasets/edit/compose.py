@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -199,16 +200,13 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
 
 def _write_truth(pieces: Sequence[DatasetPiece], stage: Path, uids: Collection[str]) -> None:
     """Write what is known about the chosen takes besides; a torn line says nothing."""
-    kept: dict[str, None] = {}
+    kept: dict[bytes, None] = {}
     for piece in pieces:
         path = piece.info.root / TRUTH
-        for line in read_content(path).decode().splitlines() if path.exists() else ():
-            with contextlib.suppress(ValueError):
-                value = parse_json(line)
-                if isinstance(value, dict) and value.get("uid") in uids:
-                    kept[line] = None
+        lines = read_content(path).split(b"\n") if path.exists() else []
+        kept |= dict.fromkeys(line for line in lines if labels.is_about(line, uids))
     if kept:
-        (stage / TRUTH).write_text("".join(f"{line}\n" for line in kept))
+        (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in kept))
 
 
 CHUNK_FILES: Final = 1000
