@@ -95,8 +95,7 @@ def refuse_odd_files(folder: Path) -> None:
             fps = value.get("fps")
             if fps is not None and not (isinstance(fps, int | float) and 0 < fps < 1e6):
                 raise _odd(path, "fps", "a rate in Hz")
-        elif "steps" in value:
-            steps = value["steps"]
+        elif isinstance(steps := value.get("steps"), list) or path.stem.endswith("processor"):
             if not isinstance(steps, list) or not _are(steps, dict):
                 raise _odd(path, "steps", "a list of objects")
             if not _are((step.get("config", {}) for step in steps), dict):
@@ -134,7 +133,8 @@ def refuse_foreign_code(folder: Path) -> None:
     kind = _check_config(folder / CONFIG)
     _check_adapter(folder / ADAPTER_CONFIG)
     for path in sorted(folder.glob("*.json")):
-        for number, step in enumerate(_mapping(path).get("steps", ())):
+        steps = _mapping(path).get("steps")
+        for number, step in enumerate(steps if isinstance(steps, list) else ()):
             if "class" in step or "registry_name" in step:
                 _check_step(step, f"{path}, step {number}", kind)
     if (folder / BASE).is_dir():
