@@ -157,6 +157,8 @@ datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / n
 datasets/lerobot_writer.py:EncodedTakeWriter._writer | self._root / name | dataset
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
+datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
+datasets/repair/dataset.py:_point | staging.link(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
 datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
