@@ -21,6 +21,7 @@ from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
+from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import LoopEnd, Rates, run_loop
 from gaploop.teleop.safety import SafetyFilter, make_safety
@@ -154,11 +155,12 @@ def embedded_rig(
     conditions: Mapping[str, Any] | None = None,
     fps: float | None = None,
     robot: str = SO101.name,
+    parameters: Mapping[str, Values] | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
-    Without gaps and conditions its domain is `sim`; with any it is `sim_target`, the stand-in
-    for a real cell, and everything that reports on it says sim-to-sim.
+    Nominal, its domain is `sim`; with gaps, conditions or parameters it is `sim_target`, the
+    stand-in for a real cell, and everything that reports on it says sim-to-sim.
 
     Args:
         task: `pick_place`, `pick_lift` or `stack_cube`.
@@ -167,16 +169,25 @@ def embedded_rig(
         conditions: what to set up, by the names of `vocabulary.CONDITIONS`.
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
         robot: which arm, one of `sim.arms.ARMS`.
+        parameters: what is known of the cell, as a twin's; as of `SimCell`.
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
             installed, or a rate that doesn't divide.
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
-    cell = SimCell(task, gaps=gaps, gap_seed=gap_seed, conditions=conditions, robot=robot)
+    cell = SimCell(
+        task,
+        gaps=gaps,
+        gap_seed=gap_seed,
+        conditions=conditions,
+        robot=robot,
+        parameters=parameters,
+    )
     station = station_of(cell.arm)
     rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
-    is_target = bool(conditions) or any(severity > 0 for severity in (gaps or {}).values())
+    injected = any(severity > 0 for severity in (gaps or {}).values())
+    is_target = bool(conditions or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM
     follower = CellFollower(cell)
     safety = make_safety(station, follower, rates.period_s)

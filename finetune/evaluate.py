@@ -31,6 +31,7 @@ from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id, r
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101, arm_named
 from gaploop.sim.conditions import parse_conditions
+from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.tracker import Tracker
 
 MAX_S: Final = 8.0
@@ -132,6 +133,7 @@ class CellSpec:
             None for what each condition makes it.
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
         robot: the cell's arm.
+        parameters: what is known of the cell, as a twin's; as of `SimCell`.
     """
 
     task: str = "pick_place"
@@ -141,6 +143,7 @@ class CellSpec:
     domain: float | None = None
     speed_scale: float = 1.0
     robot: str = SO101.name
+    parameters: Mapping[str, Values] = field(default_factory=dict)
 
 
 def evaluate(
@@ -161,6 +164,7 @@ def evaluate(
     ray: str = "",
     speed_scale: float = 1.0,
     robot: str = SO101.name,
+    parameters: Mapping[str, Values] | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -186,6 +190,7 @@ def evaluate(
         speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
             gets as much more time.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
+        parameters: what is known of the cell, as a twin's; as of `SimCell`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -195,11 +200,11 @@ def evaluate(
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
     where = resolve(policy_path)
     # Does the cell stand for a real one?
-    is_target = bool(base) or any(severity > 0 for severity in (gaps or {}).values())
+    injected = any(severity > 0 for severity in (gaps or {}).values())
+    is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
-    spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm_named(robot).name
-    )
+    arm, known = arm_named(robot).name, dict(parameters or {})
+    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known)
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -247,6 +252,8 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         del value["speed_scale"]  # folders from before there was one are gone on with
     if spec.robot == SO101.name:
         del value["robot"]
+    if not spec.parameters:
+        del value["parameters"]
     return value
 
 
@@ -324,7 +331,7 @@ class _Station:
             spec = job.spec
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                robot=spec.robot,
+                robot=spec.robot, parameters=spec.parameters,
             )  # fmt: skip
             if spec.domain is not None:
                 cell = self.rig.cell

@@ -14,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
+from gaploop.scripts.options import twin_parameters
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ def cell_of(robot: Any) -> SimCell:
         conditions=robot.conditions,
         image_size=robot.image_size,
         robot=robot.model,
+        parameters=twin_parameters(robot.twin, robot.model),
     )
     cell.reset(robot.seed)
     return cell

@@ -130,6 +130,7 @@ def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
         conditions={**robot.conditions, **conditions},
         fps=config.dataset.fps,
         robot=robot.model,
+        parameters=options.twin_parameters(robot.twin, robot.model),
     )
 
 

@@ -183,6 +183,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             on_rollouts=seen,
             ray=config.ray.address,
             robot=config.env.robot,
+            parameters=config.env.parameters(),
         )
 
 

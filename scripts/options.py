@@ -181,11 +181,37 @@ class EnvOptions:
     """What is set up, such as '{"distractors": 4}'."""
     robot: str = "so101"
     """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+
+    def parameters(self) -> dict[str, dict[str, float]]:
+        """Return what the twin says, as `SimCell(parameters=…)` takes it; nothing without one."""
+        return twin_parameters(self.twin, self.robot, "--env.robot")
 
     def __post_init__(self) -> None:
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+
+def twin_parameters(
+    twin: Path | None, arm: str, option: str = "--robot.model"
+) -> dict[str, dict[str, float]]:
+    """Return what a twin says of its station's cell; nothing without one.
+
+    Raises:
+        UnusableInputError: it can't be read, or is of another arm than `option` says.
+    """
+    from gaploop.core.twin import load_twin
+
+    if twin is None:
+        return {}
+    found = load_twin(twin)
+    if found.arm != arm:
+        raise UnusableInputError(
+            f"{twin} is of a station with {found.arm}: say {option}={found.arm}."
+        )
+    return found.values()
 
 
 _real_stdout: list[TextIO] = []

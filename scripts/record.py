@@ -62,6 +62,8 @@ class RobotOptions:
     """What is set up, such as '{"distractors": 4}'."""
     model: str = "so101"
     """so101_sim: the cell's arm, so101 or vx300s (a ViperX 300 S)."""
+    twin: Path | None = None
+    """so101_sim: station_twin.yaml of gaploop identify: the cell as that station is."""
 
 
 @dataclass

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
 from gaploop.core.errors import DeviceError, unknown_choice
+from gaploop.core.twin import load_twin
 from gaploop.sim.arms import arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
@@ -105,6 +106,7 @@ class So101Sim(Robot):  # type: ignore[misc]
             camera_hz=config.camera_hz,
             camera_latency_s=config.camera_latency_s,
             robot=config.model,
+            parameters=load_twin(config.twin).values() if config.twin else None,
         )
         self._cell.reset(config.seed)
         _CELLS[config.cell] = (self._cell, config.seed)

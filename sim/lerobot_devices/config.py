@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lerobot.robots.config import RobotConfig
@@ -31,6 +32,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         seed: of the first scene; each reset takes the next one.
         cell: name under which the cell is shared with the scripted teleoperator.
         model: which arm, "so101" or "vx300s".
+        twin: station_twin.yaml: the cell is as that station was measured.
     """
 
     task: str = "pick_place"
@@ -44,6 +46,7 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     seed: int = 0
     cell: str = DEFAULT_CELL
     model: str = SO101.name
+    twin: Path | None = None
 
 
 @TeleoperatorConfig.register_subclass("scripted")

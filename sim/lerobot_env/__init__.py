@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium as gym
@@ -21,6 +22,7 @@ from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
+from gaploop.core.twin import load_twin
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.scene import CAMERA_NAME
@@ -55,6 +57,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         image_size: width and height of the overhead camera's pictures [px].
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
         robot: the cell's arm, "so101" or "vx300s".
+        twin: station_twin.yaml: the cell is as that station was measured.
     """
 
     task: str | None = "pick_place"
@@ -66,6 +69,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     image_size: int = 192
     first_scene: int = UNSEEN_SCENES
     robot: str = SO101.name
+    twin: Path | None = None
     features_map: dict[str, str] = field(
         default_factory=lambda: {
             ACTION: ACTION,
@@ -105,6 +109,7 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
             "image_size": self.image_size,
             "first_scene": self.first_scene,
             "robot": self.robot,
+            "twin": self.twin,
         }
 
 
@@ -125,6 +130,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         image_size: width and height of the pictures [px].
         first_scene: scene of seed 0.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
+        twin: station_twin.yaml: the cell is as that station was measured.
 
     Raises:
         UnusableInputError: an unknown task, dimension or condition.
@@ -142,6 +148,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         image_size: int = 192,
         first_scene: int = UNSEEN_SCENES,
         robot: str = SO101.name,
+        twin: Path | None = None,
     ) -> None:
         self._cell = SimCell(
             task,
@@ -150,6 +157,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
             conditions=conditions,
             image_size=image_size,
             robot=robot,
+            parameters=load_twin(twin).values() if twin else None,
         )
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"

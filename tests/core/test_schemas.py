@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import REMEDIES, Plan, PlanItem, load_plan, save_plan
 from gaploop.core.station import SIM_STATION, Workspace, load_station
 from gaploop.core.suite import load_suite
+from gaploop.core.twin import Twin, TwinParameter, load_twin, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension
 
 ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
@@ -182,7 +185,7 @@ def test_a_bad_suite_is_one_line(tmp_path: Path, value: object, says: str) -> No
     one_line(caught.value, path, says)
 
 
-@pytest.mark.parametrize("load", [load_plan, load_station, load_suite])
+@pytest.mark.parametrize("load", [load_plan, load_station, load_suite, load_twin])
 def test_a_missing_file_is_one_line(tmp_path: Path, load: object) -> None:
     with pytest.raises(UnusableInputError, match=r"not found\. Check the path"):
         load(tmp_path / "none.yaml")  # type: ignore[operator]
@@ -192,3 +195,48 @@ def one_line(error: Exception, path: Path, says: str) -> None:
     assert says in str(error)
     assert str(path) in str(error)
     assert "\n" not in str(error)
+
+
+LATENCY = TwinParameter(
+    "actuator_response.latency.latency_s", "s", 0.0, 0.08, (0.07, 0.09), True, "probe"
+)
+TABLE = TwinParameter(
+    "spatial_geometry.table_height.table_m", "m", 0.0, 0.0, (-math.inf, math.inf), False, "nothing"
+)
+TWIN = {"schema": "gaploop.twin.v1", "station": "s", "arm": "so101"}
+
+
+def test_a_twin_comes_back_as_it_was_saved_and_says_what_differs(tmp_path: Path) -> None:
+    twin = Twin("bench_1", "so101", (LATENCY, TABLE), ({"id": "j"},), {"held_out": 0.02})
+    save_twin(twin, tmp_path / "twin.yaml")
+    assert load_twin(tmp_path / "twin.yaml") == twin
+    assert twin.values() == {"actuator_response.latency": {"latency_s": 0.08}}
+    assert twin.values(["spatial_geometry.table_height"]) == {}
+
+
+def test_what_a_twin_does_not_tell_from_nominal_changes_no_cell() -> None:
+    sure_of_nothing = dataclasses.replace(LATENCY, interval=(-0.02, 0.18))
+    assert Twin("s", "so101", (sure_of_nothing,)).values() == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"name": "latency"}, "dimension.mechanism.parameter"),
+        ({"name": "actuator.latency.latency_s"}, "actuator_response"),
+        ({"interval": [0.2, 0.1]}, "outside its interval"),
+        ({"interval": 3}, "[low, high]"),
+        ({"estimate": math.nan}, "must be a number"),
+        ({"excited": "no"}, "true or false"),
+        ({"gain": 2}, "gain"),
+    ],
+)
+def test_a_wrong_twin_is_one_line(row: dict[str, object], said: str, tmp_path: Path) -> None:
+    good = {
+        "name": "actuator_response.latency.latency_s", "unit": "s", "nominal": 0.0,
+        "estimate": 0.1, "interval": [0.1, 0.2],
+    }  # fmt: skip
+    with pytest.raises(UnusableInputError) as caught:
+        load_twin(write(tmp_path, {**TWIN, "parameters": [{**good, **row}]}))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
