@@ -273,6 +273,14 @@ joint_limits_rad: {shoulder_pan: [-1.0, 1.0]}
 safety: {velocity_rad_s: 2.0, stall_s: 0.4}
 costs: {}
 """,
+    "twin.yaml": """schema: gaploop.twin.v1
+station: bench_3
+arm: so101
+made_from: [{id: j1, sha256: ab, uids: [u]}]
+parameters:
+- {name: actuator_response.latency.latency_s, unit: s, nominal: 0, estimate: 0.04, interval: [0.03, 0.05], joint: elbow_flex}
+fit: {open_loop_error_before: 0.2, open_loop_error_after: 0.1}
+""",
     "suite.yaml": """name: bench
 tasks:
 - {task: lift, instruction: Lift it, gaps: {contact_dynamics: 0.5}, min_pass_rate: 0.8}

@@ -294,6 +294,7 @@ FILES = (
     Reader("yaml", "files/plan.yaml", _yaml),
     Reader("plan", "files/plan.yaml", _loaded("gaploop.core.plan", "load_plan")),
     Reader("station", "files/station.yaml", _loaded("gaploop.core.station", "load_station")),
+    Reader("twin", "files/twin.yaml", _loaded("gaploop.core.twin", "load_twin")),
     Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
     Reader("mapping", "files/mapping.yaml", _csv_log),
     Reader(
