@@ -15,13 +15,12 @@ from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.differences import Profile, require_same
-from gaploop.datasets.edit.compose import is_about
 from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -248,8 +247,8 @@ def _copy_truth(journal: Path, stage: Path) -> None:
     source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
     if not source.exists():
         return
-    have = set(target.read_text().splitlines()) if target.exists() else set()
+    have = set(read_content(target).split(b"\n")) if target.exists() else set()
     uids = _known_uids(stage)
-    new = [line for line in source.read_text().splitlines() if line not in have]
-    with target.open("a") as stream:
-        stream.writelines(f"{line}\n" for line in new if is_about(line, uids))
+    new = (line for line in read_content(source).split(b"\n") if line not in have)
+    with target.open("ab") as stream:
+        stream.writelines(line + b"\n" for line in new if labels.is_about(line, uids))

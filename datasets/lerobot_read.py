@@ -26,6 +26,8 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
+LONGEST_VIDEO_S: Final = 1e7
+"""Months of video in one file; what starts later is no time [s]."""
 _OPTIONAL: Final = (
     columns.STATE,
     columns.ACTION,
@@ -128,12 +130,22 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
 
 
 def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
-    """Return the file that holds an episode's video of feature `key`, and its start there [s]."""
+    """Return the file that holds an episode's video of feature `key`, and its start there [s].
+
+    Raises:
+        UnusableInputError: no video starts then.
+    """
     chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
     if chunk is None or file is None:
         return None, 0.0
     name = info.video_name(key, chunk, file)
-    return info.root / name, float(row.get(f"videos/{key}/from_timestamp") or 0.0)
+    start_s = float(row.get(f"videos/{key}/from_timestamp") or 0.0)
+    if not 0.0 <= start_s < LONGEST_VIDEO_S:
+        raise UnusableInputError(
+            f"{info.root}: {key} of episode {row.get('episode_index')} starts at {start_s:g} s. "
+            f"Find out more with: gaploop check {info.root}"
+        )
+    return info.root / name, start_s
 
 
 def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | None:

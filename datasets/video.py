@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import regular_file
+from gaploop.core.files import open_video_file
 from gaploop.core.types import Image
 
 TICKS_PER_FRAME: Final = 512
@@ -220,7 +220,7 @@ def verify(source: Path, frames: int) -> None:
 def open_video(path: Path) -> Any:
     """Open a video file, or raise UnusableInputError where that fails."""
     try:
-        container = av.open(str(regular_file(path)))
+        container = open_video_file(path)
     except (UnusableInputError, av.FFmpegError, *DAMAGE) as error:
         raise DamagedVideoError(f"{path} can't be opened ({error}). Restore it.") from None
     if not container.streams.video:

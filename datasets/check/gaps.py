@@ -18,6 +18,7 @@ from gaploop.core import labels
 from gaploop.core.consent import ConsentRegister, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import regular_file
 from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
@@ -233,7 +234,7 @@ def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findin
     for path in files:
         name = path.relative_to(info.root)
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(regular_file(path)) as archive:
                 bad = archive.testzip() if whole else None
         except DAMAGE as error:
             findings.error("bad_telemetry", name, f"It can't be read: {error}", restore)

@@ -21,8 +21,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -137,13 +138,13 @@ def compose(
         _copy_rest(pieces, stage, hidden=link)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         copy_events([piece.info.root for piece in pieces], uids, stage)
-        truth: dict[str, None] = {}  # what is known about the takes besides
+        truth: dict[bytes, None] = {}  # what is known about the takes besides
         for piece in pieces:
             path = piece.info.root / TRUTH
-            lines = read_content(path).decode().splitlines() if path.exists() else ()
-            truth |= dict.fromkeys(line for line in lines if is_about(line, uids))
+            lines = read_content(path).split(b"\n") if path.exists() else []
+            truth |= dict.fromkeys(line for line in lines if labels.is_about(line, uids))
         if truth:
-            (stage / TRUTH).write_text("".join(f"{line}\n" for line in truth))
+            (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
     return done
@@ -193,15 +194,6 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
                 target = target.with_name(f"{target.stem}.{number}{target.suffix}")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
-
-
-def is_about(line: str, uids: Collection[str]) -> bool:
-    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and value.get("uid") in uids
 
 
 @dataclass

@@ -22,6 +22,7 @@ from gaploop.core import labels
 from gaploop.core.consent import Place, Use, require_consent
 from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
@@ -95,6 +96,11 @@ def open_dataset(
             f"{root}: no episode is whole ({reasons}). Find out more with: gaploop check {root}"
         )
     infos = [episode.info for episode in episodes]
+    twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
+    if twice is not None:
+        raise UnusableInputError(
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop repair {root}"
+        )
 
     def check() -> None:
         require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
@@ -202,7 +208,9 @@ def recordings(
             },
             pictures=pictures,
             row=gap_row(episode),
-            telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
+            telemetry=regular_file(telemetry).read_bytes()
+            if whole and telemetry.exists()
+            else None,
         )
 
 

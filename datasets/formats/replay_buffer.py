@@ -53,7 +53,7 @@ from gaploop.datasets.formats.model import (
     picture_feature,
     read_carried,
 )
-from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE
+from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
 CHUNK_BYTES: Final = 2_000_000
 """Size that Diffusion Policy aims at for a chunk (`get_optimal_chunks`)."""
@@ -368,7 +368,7 @@ def open_buffer(path: Path) -> Iterator[Any]:
 
     register_codecs(verbose=False)
     try:
-        store = ZipStore(path, mode="r") if path.is_file() else LocalStore(path, read_only=True)
+        store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
         with contextlib.closing(store):
             root = zarr.open_group(store, mode="r")
             for name in ("data", "meta/episode_ends"):

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from fsspec.spec import AbstractBufferedFile
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import LARGEST_TEXT, regular_file
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo
 
@@ -50,6 +51,7 @@ class Metadata(Protocol):
 
         Raises:
             OSError: it can't be read.
+            UnusableInputError: it is no regular file.
         """
 
 
@@ -75,8 +77,8 @@ class LocalMetadata:
         return frozenset(found)
 
     def open(self, path: str) -> BinaryIO:
-        """Open one of its files."""
-        return (self.root / path).open("rb")
+        """Open one of its files, no pipe in its place."""
+        return regular_file(self.root / path).open("rb")
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def read_info(source: Metadata) -> DatasetInfo:
         copy = Path(folder, layout.INFO)
         copy.parent.mkdir()
         with source.open(layout.INFO) as stream:
-            copy.write_bytes(stream.read())
+            copy.write_bytes(stream.read(LARGEST_TEXT + 1))  # more is refused there
         try:
             return layout.read_info(Path(folder))
         except UnusableInputError as error:
