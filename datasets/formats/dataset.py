@@ -161,6 +161,7 @@ def _incomplete(
     for file in layout.data_files(info):
         rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
     held: dict[Path, int] = {}
+    damage: dict[Path, str] = {}
     found: dict[int, str] = {}
     for episode in episodes:
         if rows[episode.index] != episode.length:
@@ -173,10 +174,10 @@ def _incomplete(
             if path not in held:
                 try:
                     held[path] = count_frames(path)
-                except DamagedVideoError:
-                    held[path] = 0
+                except DamagedVideoError as error:
+                    held[path], damage[path] = 0, str(error)
             if held[path] < round(start_s * info.fps) + episode.length:
-                found[episode.index] = f"pictures of {key} are missing"
+                found[episode.index] = damage.get(path, f"pictures of {key} are missing")
     return found
 
 
