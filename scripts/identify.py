@@ -125,7 +125,7 @@ def _takes(root: Path) -> list[Take]:
 def _text(twin: Twin, folder: Path) -> str:
     import numpy as np
 
-    from gaploop.failure_analysis.report.twin_page import describe
+    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
 
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
     before, after = (
@@ -134,7 +134,7 @@ def _text(twin: Twin, folder: Path) -> str:
     lines = [f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"]
     lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
     if not fit["explained"]:
-        lines.append("  no drive explains how this arm moves: something else was not measured")
+        lines.append(f"  {UNEXPLAINED}")
     not_told = [p for p in twin.parameters if not p.excited]
     lines += [
         f"  {len(not_told)} of {len(twin.parameters)} parameters not excited: these takes can't tell",

@@ -44,16 +44,23 @@ LEAST_ERROR_RAD: Final = 0.0005
 """The simulation isn't better than this: it goes in steps of 5 ms [rad]."""
 BIAS_RAD: Final = ENCODER_STEP_RAD / 4
 """Steady error of readings that intervals allow for: rounding doesn't average out at rest [rad]."""
-LEAST_EFFECT_RAD: Final = ENCODER_STEP_RAD
+LEAST_EFFECT_RAD: Final = ENCODER_STEP_RAD / 2
 """A parameter that moves readings by less isn't worth naming (root mean square) [rad]."""
-LEAST_GAIN: Final = 0.1
+CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
+"""An error below this is as good as encoders are; a larger one leaves something unexplained."""
+LEAST_GAIN: Final = 0.3
 """Unless the error on what was held out falls by this share, nothing is named."""
 NORMAL_MEDIAN: Final = 0.6745
 """Median of the absolute value of a standard normal variable."""
 MOST_ADDED: Final = 8
-FITTED_BEST: Final = 3
-"""Of the candidates, those that look best are fitted in full."""
-SELECT_S: Final = 60.0
+MOST_ALIKE: Final = 10.0
+"""Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
+error for seconds, which says nothing about how often it moved."""
+JOINTS_FITTED: Final = 2
+"""Of what differs in one joint, those that look best are fitted; of what is shared, all."""
+QUICK, FULL = 2, 4
+"""How often a fit's scale is taken anew: to compare candidates, and to keep one."""
+SELECT_S: Final = 30.0
 """So much motion decides which parameters differ; all of it, by how much [s]."""
 MOST_S: Final = 240.0
 """Of more motion than this, takes are left out evenly [s]."""
@@ -266,8 +273,13 @@ class DriveFitter:
         """Return candidates at values as they are."""
         return Fit(tuple(chosen), np.asarray(x, float), self.errors([merged({}, chosen, x)])[0])
 
-    def fit(self, chosen: Sequence[Candidate], start: Sequence[float] | FloatArray) -> Fit:
-        """Fit candidates together."""
+    def fit(
+        self,
+        chosen: Sequence[Candidate],
+        start: Sequence[float] | FloatArray,
+        turns: int = FULL,
+    ) -> Fit:
+        """Fit candidates together, taking the errors' scale anew `turns` times."""
         now = self.at(chosen, start)
         if not chosen:
             return now
@@ -282,7 +294,7 @@ class DriveFitter:
 
         # First as if all errors were alike, which draws a bad start in; then by their tails.
         spread = np.sqrt(np.mean(now.error**2, 0) + self._floor_rad**2)
-        for _ in range(4):
+        for _ in range(turns):
             weight = math.sqrt(FREEDOM) * spread
 
             def weighted(x: FloatArray, by: FloatArray = weight) -> FloatArray:
@@ -353,7 +365,7 @@ class DriveFitter:
             if not open_.any():
                 break
             found = np.where(open_, found + 2 * pairs, -np.abs(found))
-        return np.abs(found)
+        return np.minimum(np.abs(found), MOST_ALIKE)
 
     def bic(self, fit: Fit, alike: FloatArray) -> float:
         """Return the criterion, with neighbouring readings counted as `alike` has it."""
@@ -368,14 +380,15 @@ class DriveFitter:
             alike = self.alike(best.error)
             now = self.bic(best, alike)
             fits = [
-                self.fit((*best.chosen, c), (*best.x, start))
+                self.fit((*best.chosen, c), (*best.x, start), QUICK)
                 for c, start in self._promising(best, alike)
             ]
-            better = min(fits, key=lambda f: self.bic(f, alike), default=None)
-            if better is None or self.bic(better, alike) >= now:
+            quick = min(fits, key=lambda f: self.bic(f, alike))
+            better = self.fit(quick.chosen, quick.x)
+            if self.bic(better, alike) >= now:
                 break
             added, drop = better.chosen[-1], now - self.bic(better, alike)
-            best = self._without_idle(better)
+            best = self.without_idle(better)
             steps.append(
                 {
                     "added": f"{added.mechanism}.{added.key}",
@@ -388,7 +401,7 @@ class DriveFitter:
         return best, steps
 
     def _promising(self, best: Fit, alike: FloatArray) -> list[tuple[Candidate, float]]:
-        """Return the candidates that lower the criterion most, with values to begin from.
+        """Return what is worth a fit, each with the value to begin from.
 
         A quantity is tried in all joints at once, and each joint is looked at for itself; what is
         fitted already may give way, as far as its slopes tell.
@@ -411,9 +424,9 @@ class DriveFitter:
                 if c not in found or gain > found[c][0]:
                     found[c] = gain, c.scaled(start)
         self._advance()
-        ranked = sorted(found, key=lambda c: -found[c][0])[:FITTED_BEST]
-        most = found[ranked[0]][0] if ranked else 0.0
-        return [(c, found[c][1]) for c in ranked if found[c][0] >= 0.3 * most or most <= 0]
+        joints = sorted((c for c in found if c.joint), key=lambda c: -found[c][0])
+        worth = [*(c for c in found if not c.joint), *joints[:JOINTS_FITTED]]
+        return [(c, found[c][1]) for c in worth]
 
     def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
         """Return errors once what is fitted already gave way, by its slopes."""
@@ -425,7 +438,7 @@ class DriveFitter:
         right = np.einsum("nj,njk,nj->k", weight, slopes, error)
         return np.asarray(error - slopes @ np.linalg.lstsq(left, right, rcond=1e-9)[0])
 
-    def _without_idle(self, best: Fit) -> Fit:
+    def without_idle(self, best: Fit) -> Fit:
         """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
         while best.chosen:
             alike, fits = self.alike(best.error), []
@@ -527,38 +540,59 @@ def fit_drives(
     Raises:
         UnusableInputError: as of `drive_logs`.
     """
-    whole = _evenly(drive_logs(takes, arm, units), MOST_S)
-    goals = "telemetry"
-    if any(log.from_frames for log in whole):
-        whole, goals = _as_sent(arm, whole)
-    cut = [list(log.pieces()) for log in whole]
-    learn, judge = _held_out(cut)
-    select = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-    found, steps = select.choose()
-    if len(select.logs) < len(learn):
-        found = DriveFitter(arm, learn, advance).fit(found.chosen, found.x)
-    before, after, curves = _judged(arm, judge, found)
-    helps = not found.chosen or after <= (1 - LEAST_GAIN) * before
-    everything = DriveFitter(arm, [piece for pieces in cut for piece in pieces], advance)
-    final = everything.fit(found.chosen, found.x)
-    source = (
-        f"{len(whole)} take{'s' * (len(whole) > 1)}, "
-        f"{sum(float(log.t_s[-1]) for log in whole):.0f} s of motion, {goals}"
-    )
-    parameters = _drive_parameters(everything, final, source, helps)
-    parameters += _encoder_parameters(everything, final, whole, source)
+    logs = _evenly(drive_logs(takes, arm, units), MOST_S)
+    ways = {"telemetry": logs}
+    if any(log.from_frames for log in logs):
+        # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
+        # between them; taking its goals for held ones would look like drives that answer early.
+        ways = {
+            "frames, goals held": logs,
+            "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
+        }
+    tried = {goals: _selected(arm, way, advance) for goals, way in ways.items()}
+    goals = min(tried, key=lambda way: tried[way].cost)
+    way, found = ways[goals], tried[goals].fit
+    before, after, curves = _judged(arm, tried[goals].judge, found)
+    if after > (1 - LEAST_GAIN) * before:
+        found, after = Fit((), np.empty(0), found.error), before
+    everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
+    final = everything.without_idle(everything.fit(found.chosen, found.x))
+    motion_s = sum(float(log.t_s[-1]) for log in way)
+    source = f"{len(way)} take{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
+    encoders = _encoder_parameters(everything, final, way, source)
+    parameters = [*_drive_parameters(everything, final, source), *encoders]
     advance()
+    close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders))
     fit = {
         "open_loop_error_before": before,
-        "open_loop_error_after": after if helps else before,
+        "open_loop_error_after": after,
         "unit": "rad",
-        "held_out_takes": sorted({log.uid for log in judge}),
-        "takes": len(whole),
-        "motion_s": sum(float(log.t_s[-1]) for log in whole),
+        "held_out": sorted({log.uid for log in tried[goals].judge}),
+        "takes": len(way),
+        "motion_s": motion_s,
         "goals": goals,
-        "explained": helps,
+        "explained": after <= close_rad,
     }
-    return FittedDrives(parameters, fit, steps, curves)
+    return FittedDrives(parameters, fit, tried[goals].steps, curves)
+
+
+@dataclass(frozen=True)
+class _Selected:
+    fit: Fit
+    steps: list[dict[str, Any]]
+    cost: float
+    judge: list[DriveLog]
+
+
+def _selected(arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None]) -> _Selected:
+    """Choose parameters by logs, but for those that are held out."""
+    learn, judge = _held_out([list(log.pieces()) for log in logs])
+    fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
+    fit, steps = fitter.choose()
+    cost = float((fitter.cost(fit.error) / fitter.alike(fit.error)).sum())
+    if len(fitter.logs) < len(learn):
+        fit = DriveFitter(arm, learn, advance).fit(fit.chosen, fit.x)
+    return _Selected(fit, steps, cost, judge)
 
 
 def _evenly(logs: Sequence[DriveLog], most_s: float) -> list[DriveLog]:
@@ -596,29 +630,7 @@ def _judged(arm: CellArm, logs: Sequence[DriveLog], fit: Fit) -> tuple[float, fl
     return off[0], off[1], curves
 
 
-def _as_sent(arm: CellArm, logs: Sequence[DriveLog]) -> tuple[list[DriveLog], str]:
-    """Return logs of frames with goals held, or going on evenly between frames: what fits best.
-
-    LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
-    between them; taking its goals for held ones would look like a drive that answers too early.
-    """
-    ways = {
-        "frames, goals held": list(logs),
-        "frames, goals ramped": [log.ramped() for log in logs],
-    }
-    costs = {}
-    for name, way in ways.items():
-        fitter = DriveFitter(arm, _evenly(way, SELECT_S / 2))
-        latency = candidates(arm)[0]
-        errors = fitter.errors([merged({}, [latency], [s]) for s in (0.0, *LATENCY.starts)])
-        costs[name] = min(float(fitter.cost(error).sum()) for error in errors)
-    best = min(costs, key=lambda name: costs[name])
-    return ways[best], best
-
-
-def _drive_parameters(
-    fitter: DriveFitter, fit: Fit, source: str, helps: bool
-) -> list[TwinParameter]:
+def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:
     """Return each quantity of all joints and of each, and the zeros."""
     log = fitter.logs[0]  # when goals were sent between frames is known to half a frame
     unknown_s = float(np.median(np.diff(log.goal_t_s))) / 2 if log.from_frames else 0.0
@@ -638,7 +650,7 @@ def _drive_parameters(
         low_limit, high_limit = c.bounds
         at = float(fit.x[fit.chosen.index(c)]) if c in fit.chosen else c.nominal
         wide = widths[c]
-        excited = bool(wide <= c.quantity.useful) and (helps or not fit.chosen)
+        excited = bool(wide <= c.quantity.useful)
         if c.quantity is LATENCY:  # the cell acts in whole steps
             at = round(at / TIMESTEP_S) * TIMESTEP_S
             wide += TIMESTEP_S + unknown_s
