@@ -24,11 +24,13 @@ gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
 
 @dataclass
 class IdentifyConfig:
-    """Fit the simulated arm to a station: delay, gain, friction, backlash, each with an interval.
+    """Measure what differs at a station from the simulated cell, each value with an interval.
 
-    Takes goals and readings of any takes: telemetry where there is some, else LeRobot's action and
-    observation.state. The arm is simulated on the goals alone; what differs is added one by one,
-    as long as the takes speak for it. Parameters that they can't tell are listed as not excited.
+    Drives (delay, gain, friction, backlash and more) come of goals and readings of any takes:
+    telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
+    on the goals alone; what differs is added one by one, as long as the takes speak for it. Camera,
+    light, table and object come of pictures in which the arm stands still. gaploop probe records
+    takes that tell most. What they can't tell is listed as not excited.
 
     Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
     run.json.
@@ -42,6 +44,8 @@ class IdentifyConfig:
     """The simulated arm, so101 or vx300s; the one with the takes' joints unless given."""
     units: str = ""
     """deg or rad: units of joints in datasets that don't say. deg has the gripper from 0 to 100."""
+    pictures: bool = True
+    """Measure camera, light, table and object from pictures, too; without, only the drives."""
     station: str = ""
     """The station's name; as the takes have it unless given."""
     json: bool = False
@@ -78,6 +82,7 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification.drives import fit_drives
     from gaploop.sim.identification.logs import arm_of_takes
+    from gaploop.sim.identification.scene import fit_scene
 
     by_root = [(root, _takes(root)) for root in _roots(config)]
     takes = [take for _, found in by_root for take in found]
@@ -85,8 +90,14 @@ def identify(config: IdentifyConfig) -> Twin:
     folder = writable_folder(_folder(config))
     with options.progress("Fitting the drives") as advance:
         drives = fit_drives(takes, arm, config.units, advance)
-    # What a scene's pictures tell joins here: [*drives.parameters, *fit_scene(takes, arm)].
-    parameters = tuple(drives.parameters)
+    rows = {(p.name, p.joint): p for p in drives.parameters}
+    if config.pictures:
+        with options.progress("Fitting the scene"):
+            for row in fit_scene(takes, arm):  # zeros may come of either: of the one that can tell
+                key = row.name, row.joint
+                if key not in rows or row.excited:
+                    rows[key] = row
+    parameters = tuple(rows.values())
     inputs = [takes_input(root, found) for root, found in by_root]
     made_from = tuple(
         {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
@@ -128,10 +139,10 @@ def _text(twin: Twin, folder: Path) -> str:
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
 
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
-    before, after = (
-        np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after")
-    )
-    lines = [f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"]
+    before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
+    lines = [
+        f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
+    ]
     lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
     if not fit["explained"]:
         lines.append(f"  {UNEXPLAINED}")

@@ -53,6 +53,8 @@ class OpenLoopArm:
         self.arm, self.logs = arm, tuple(logs)
         self._options = scene.SceneOptions(arm=arm, edits=(_alone,))
         self._nominal = scene.build_model(self._options)
+        threads = min(os.cpu_count() or 1, MOST_THREADS)
+        self._datas = [mujoco.MjData(self._nominal) for _ in range(threads)]
 
     def _built(self, setting: Setting) -> tuple[mujoco.MjModel, CommandPath, SensorPath]:
         on = Appliers(
@@ -74,45 +76,48 @@ class OpenLoopArm:
 
     def _batch(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
         built = [self._built(setting) for setting in settings]
+        models = [model for model, _, _ in built]
+        zero = np.stack([sensors.zero_rad for _, _, sensors in built])
+        first = models[0]
+        servos = [first.actuator(name).id for name in self.arm.joint_names]
+        qpos = [1 + int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
         found: list[list[FloatArray]] = [[] for _ in settings]
-        for log in self.logs:
-            control = self._set_points(log, [commands for _, commands, _ in built])
-            zero = np.stack([sensors.zero_rad for _, _, sensors in built])
-            control -= zero[:, None]
-            models = [model for model, _, _ in built]
-            states = np.stack(
-                [self._start(m, log.q_rad[0] - z) for m, z in zip(models, zero, strict=True)]
+        all_points = self._set_points([commands for _, commands, _ in built])
+        for log, points in zip(self.logs, all_points, strict=True):
+            control = np.ones((len(models), log.steps, first.nu))
+            control[..., servos] = points - zero[:, None]
+            starts = [self._start(m, log.q_rad[0] - z) for m, z in zip(models, zero, strict=True)]
+            after, _ = rollout.rollout(
+                models, self._datas, np.stack(starts), control, persistent_pool=True
             )
-            first = models[0]
-            servos = [first.actuator(name).id for name in self.arm.joint_names]
-            full = np.ones((len(models), log.steps, first.nu))
-            full[..., servos] = control
-            threads = min(os.cpu_count() or 1, MOST_THREADS, len(models))
-            datas = [mujoco.MjData(first) for _ in range(threads)]
-            with rollout.Rollout(nthread=len(datas)) as roll:
-                after, _ = roll.rollout(models, datas, states, full)
-            qpos = [1 + int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
             for k, offset in enumerate(zero):
-                path = np.concatenate([states[k][None, qpos], after[k][:, qpos]]) + offset
+                path = np.concatenate([starts[k][None, qpos], after[k][:, qpos]]) + offset
                 found[k].append(_at(path, log.t_s))
         return found
 
-    def _set_points(self, log: DriveLog, paths: Sequence[CommandPath]) -> FloatArray:
-        """Return the servos' set points [rad], shape (n_paths, steps, n_joints)."""
-        goals = np.stack([log.goals(path.latency_s) for path in paths])
-        joined, shape = CommandPath(), (len(paths), goals.shape[2])
-        joined.play_rad = np.stack([np.broadcast_to(p.play_rad, shape[1:]) for p in paths])
+    def _set_points(self, paths: Sequence[CommandPath]) -> list[FloatArray]:
+        """Return each log's set points [rad], shape (n_paths, steps, n_joints).
+
+        One command path does it for all logs and settings at once.
+        """
+        goals = [np.stack([log.goals(path.latency_s) for path in paths]) for log in self.logs]
+        shape = (len(self.logs), len(paths), goals[0].shape[2])
+        joined = CommandPath()
+        joined.play_rad = np.stack([np.broadcast_to(p.play_rad, shape[2:]) for p in paths])
         joined.speed_limit_rad_s = np.stack(
-            [np.broadcast_to(p.speed_limit_rad_s, shape[1:]) for p in paths]
+            [np.broadcast_to(p.speed_limit_rad_s, shape[2:]) for p in paths]
         )
-        joined.reset(np.broadcast_to(log.q_rad[0], shape), [0])
+        begins = np.stack([log.q_rad[0] for log in self.logs])
+        joined.reset(np.broadcast_to(begins[:, None], shape), [0])
         if not joined.active:
             return goals
-        for step in range(log.steps):
+        longest = max(log.steps for log in self.logs)
+        padded = np.stack([np.pad(g, ((0, 0), (0, longest - g.shape[1]), (0, 0))) for g in goals])
+        for step in range(longest):
             t_s = step * TIMESTEP_S
-            joined.push(t_s, goals[:, step])
-            goals[:, step] = joined.set_point(t_s)
-        return goals
+            joined.push(t_s, padded[:, :, step])
+            padded[:, :, step] = joined.set_point(t_s)
+        return [p[:, : log.steps] for p, log in zip(padded, self.logs, strict=True)]
 
     def _start(self, model: mujoco.MjModel, q_rad: FloatArray) -> FloatArray:
         data = mujoco.MjData(model)

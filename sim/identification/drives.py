@@ -311,7 +311,7 @@ class DriveFitter:
                 bounds=(low - 1e-9, high + 1e-9),
                 x_scale=[c.quantity.useful for c in chosen],
                 loss="cauchy",
-                max_nfev=10,
+                max_nfev=6 if turns == QUICK else 12,
                 xtol=1e-5,
                 ftol=1e-6,
             )
@@ -335,9 +335,7 @@ class DriveFitter:
             steps.append(step)
             settings.append(merged({}, fit.chosen, moved))
         moved_errors = self.errors(settings)
-        return np.stack(
-            [(e - fit.error) / s for e, s in zip(moved_errors, steps, strict=True)], 2
-        )
+        return np.stack([(e - fit.error) / s for e, s in zip(moved_errors, steps, strict=True)], 2)
 
     def _spread(self, error: FloatArray) -> FloatArray:
         """Return the errors' scale by a Student distribution, joint by joint [rad]."""
@@ -383,6 +381,8 @@ class DriveFitter:
                 self.fit((*best.chosen, c), (*best.x, start), QUICK)
                 for c, start in self._promising(best, alike)
             ]
+            if not fits:
+                break
             quick = min(fits, key=lambda f: self.bic(f, alike))
             better = self.fit(quick.chosen, quick.x)
             if self.bic(better, alike) >= now:
@@ -426,6 +426,8 @@ class DriveFitter:
         self._advance()
         joints = sorted((c for c in found if c.joint), key=lambda c: -found[c][0])
         worth = [*(c for c in found if not c.joint), *joints[:JOINTS_FITTED]]
+        if (self._spread(best.error) < 1.05 * self._floor_rad).all():
+            worth = [c for c in worth if found[c][0] > 0]  # little is left to be explained
         return [(c, found[c][1]) for c in worth]
 
     def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
@@ -624,7 +626,9 @@ def _judged(arm: CellArm, logs: Sequence[DriveLog], fit: Fit) -> tuple[float, fl
         for log, before, after in zip(logs, nominal, fitted, strict=True)
     ]
     off = [
-        float(np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in zip(qs, logs, strict=True)]))
+        float(
+            np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in zip(qs, logs, strict=True)])
+        )
         for qs in (nominal, fitted)
     ]
     return off[0], off[1], curves
@@ -634,9 +638,7 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
     """Return each quantity of all joints and of each, and the zeros."""
     log = fitter.logs[0]  # when goals were sent between frames is known to half a frame
     unknown_s = float(np.median(np.diff(log.goal_t_s))) / 2 if log.from_frames else 0.0
-    zeros = [
-        Candidate(ZERO, key, "", None, ZERO_OFFSET) for key in fitter.arm.zero_keys
-    ]
+    zeros = [Candidate(ZERO, key, "", None, ZERO_OFFSET) for key in fitter.arm.zero_keys]
     rest = [c for c in (*candidates(fitter.arm), *zeros) if c not in fit.chosen]
     slopes = fitter.slopes(fit)
     _, half = fitter.intervals(fit.error, slopes)
