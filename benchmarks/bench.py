@@ -89,8 +89,8 @@ class BenchConfig:
     coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
     arms and times torque off; finetune adapts the base to changed cells and says what it gained
     and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
-    follows one take through it; identify measures hidden stations' drives; gaps measures what every mechanism costs the base policy; gate
-    compares sequential tests on trainings with identical data; journal kills recordings and
+    follows one take through it; identify measures hidden stations' drives; gaps measures what
+    every mechanism costs the base policy; gate compares sequential tests on trainings with identical data; journal kills recordings and
     counts what is lost; loader times training batches from LeRobot's loaders and from the frame
     cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
     searches and checks simulated datasets; modes sets failure modes and phases against what

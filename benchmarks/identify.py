@@ -10,6 +10,7 @@ held-out motion; seconds. Sim-to-sim.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -176,19 +177,24 @@ def _holds(p: TwinParameter, true: float) -> bool:
 
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
-    """Identify stations, from telemetry and then from LeRobot's columns alone."""
-    n = config.n or 8
-    stations = list(_stations(n, config.seed))
-    rows = []
-    with options.progress("Identifying", 2 * len(stations)) as advance:
-        for frames in (False, True):
-            for kind, names, gaps, seed in stations:
-                rows.append({"kind": kind, **_station(names, gaps, seed, frames)})
-                advance()
-    options_path = folder / "stations.jsonl"
-    import json
+    """Identify stations, from telemetry and then from LeRobot's columns alone.
 
-    options_path.write_text("".join(json.dumps(options.jsonable(r)) + "\n" for r in rows))
+    Stations that the folder holds already aren't done again.
+    """
+    n, file = config.n or 8, folder / "stations.jsonl"
+    work = [
+        (frames, kind, names, gaps, seed)
+        for frames in (False, True)
+        for kind, names, gaps, seed in _stations(n, config.seed)
+    ]
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    with options.progress("Identifying", len(work)) as advance, file.open("a") as kept:
+        advance(len(rows))
+        for frames, kind, names, gaps, seed in work[len(rows) :]:
+            row = {"kind": kind, "seed": seed, **_station(names, gaps, seed, frames)}
+            rows.append(json.loads(json.dumps(options.jsonable(row))))
+            print(json.dumps(rows[-1]), file=kept, flush=True)
+            advance()
     return {"evidence": "sim-to-sim", "takes": TAKES, "n": n, "rows": rows}
 
 
@@ -207,7 +213,9 @@ def table(result: Mapping[str, Any]) -> str:
             "|---" * 9 + "|",
         ]
         for kind in KINDS:
-            rows = [r for r in result["rows"] if r["kind"] == kind and r["frames"] == frames]
+            rows = [r for r in result["rows"] if (r["kind"], r["frames"]) == (kind, frames)]
+            if not rows:
+                continue
             scores = [s for r in rows for s in r["scores"]]
             errors = [s["error"] for s in scores if s["error"] is not None]
             holds = [s["holds"] for s in scores if s["holds"] is not None]

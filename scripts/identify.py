@@ -1,4 +1,4 @@
-"""`gaploop identify`: what differs at a station from the simulated cell, measured from its takes."""
+"""`gaploop identify`: what differs at a station from the simulated cell, by its takes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _text(twin: Twin, folder: Path) -> str:
         lines.append(f"  {UNEXPLAINED}")
     not_told = [p for p in twin.parameters if not p.excited]
     lines += [
-        f"  {len(not_told)} of {len(twin.parameters)} parameters not excited: these takes can't tell",
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
         f"Use it: gaploop evaluate --policy.path=base --env.twin={folder / 'station_twin.yaml'}",
         f"Page: {folder / 'identify.html'}",

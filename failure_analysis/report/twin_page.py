@@ -1,4 +1,4 @@
-"""The page of `gaploop identify`: what differs at a station, how well the fit follows, what is open."""
+"""The page of `gaploop identify`: what differs at a station, how sure that is, what is open."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def twin_page(
     if open_:
         rest.append(more(f"{len(open_)} that the takes can't tell", [
             text("A change that would matter moves no reading, or others move it as well."),
-            table(("parameter", "nominal"), [(_name(p), _number(p.nominal, p.unit)) for p in open_]),
+            table(_HEAD[::3], [_row(p)[::3] for p in open_]),
         ]))  # fmt: skip
     if same:
         title = f"{len(same)} in which nothing differs"

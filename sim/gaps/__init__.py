@@ -1,7 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
 `mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
-that nobody who diagnoses was told of, `drives` has what a twin alone can say. Here the gaps of a station are drawn and put into a cell.
+that nobody who diagnoses was told of, `drives` has what a twin alone can say. Here the gaps of a
+station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.

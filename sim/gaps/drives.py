@@ -50,6 +50,7 @@ class _Drives(Mechanism):
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        del rng, severity  # a station draws what all drives share
         raise UnusableInputError(f"{self.key} is measured by gaploop identify, never drawn.")
 
     def apply(self, p: Values, on: Appliers) -> None:

@@ -690,9 +690,9 @@ def _secants(
     every = [*(c for c in candidates(fitter.arm) if c.joint or c.quantity is LATENCY), *rest]
     groups = {c if c.quantity is ZERO_OFFSET else c.quantity: list[Candidate]() for c in rest}
     for c in dict.fromkeys(every):
-        if (key := c if c.quantity is ZERO_OFFSET else c.quantity) in groups:
-            if c.joint or c.quantity in (LATENCY, ZERO_OFFSET):
-                groups[key].append(c)
+        key = c if c.quantity is ZERO_OFFSET else c.quantity
+        if key in groups and (c.joint or c.quantity in (LATENCY, ZERO_OFFSET)):
+            groups[key].append(c)
     changes, settings = [], []
     for moved in groups.values():
         quantity = moved[0].quantity

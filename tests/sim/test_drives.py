@@ -1,4 +1,4 @@
-"""Laws of identification: what was put into a cell is found again, and nothing where there is none."""
+"""Laws of identification: what was put into a cell is found again, and nothing else."""
 
 from __future__ import annotations
 
