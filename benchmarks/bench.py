@@ -89,12 +89,13 @@ class BenchConfig:
     coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
     arms and times torque off; finetune adapts the base to changed cells and says what it gained
     and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
-    follows one take through it; identify measures hidden stations' drives; gaps measures what
-    every mechanism costs the base policy; gate compares sequential tests on trainings with identical data; journal kills recordings and
-    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
-    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
-    searches and checks simulated datasets; modes sets failure modes and phases against what
-    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
+    follows one take through it; identify measures hidden stations' drives; gaps measures what every
+    mechanism costs the base policy; gate compares sequential tests on trainings with identical
+    data; journal kills recordings and counts what is lost; loader times training batches from
+    LeRobot's loaders and from the frame cache; loop drives emulated arms with gaploop and with
+    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
+    modes and phases against what really happened; real_input takes foreign recordings through
+    import, diagnosis and LoRA;
     publish makes datasets of takes and checks every row's picture; record counts dropped
     pictures; reference records nominal takes and says what is usual in them; review labels
     takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one

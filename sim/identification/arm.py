@@ -53,6 +53,8 @@ class OpenLoopArm:
         self.arm, self.logs = arm, tuple(logs)
         self._options = scene.SceneOptions(arm=arm, edits=(_alone,))
         self._nominal = scene.build_model(self._options)
+        # The cell, too, keeps goals within the joints' limits before anything else happens to them.
+        self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
         threads = min(os.cpu_count() or 1, MOST_THREADS)
         self._datas = [mujoco.MjData(self._nominal) for _ in range(threads)]
 
@@ -100,7 +102,10 @@ class OpenLoopArm:
 
         One command path does it for all logs and settings at once.
         """
-        goals = [np.stack([log.goals(path.latency_s) for path in paths]) for log in self.logs]
+        goals = [
+            np.clip([log.goals(path.latency_s) for path in paths], *self._limits_rad)
+            for log in self.logs
+        ]
         shape = (len(self.logs), len(paths), goals[0].shape[2])
         joined = CommandPath()
         joined.play_rad = np.stack([np.broadcast_to(p.play_rad, shape[2:]) for p in paths])
