@@ -78,6 +78,7 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.core.files import uuid7, writable_folder, write_atomically
     from gaploop.core.run_record import write_run
     from gaploop.core.twin import Twin, save_twin
+    from gaploop.core.vocabulary import Domain
     from gaploop.failure_analysis.lineage import takes_input
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification.drives import fit_drives
@@ -106,7 +107,8 @@ def identify(config: IdentifyConfig) -> Twin:
     station = config.station or takes[0].info.station or by_root[0][0].resolve().name
     twin = Twin(station, arm.name, parameters, made_from, drives.fit)
     save_twin(twin, folder / "station_twin.yaml")
-    html = twin_page(twin, arm.joint_names, drives.steps, drives.curves)
+    is_real = all(take.info.domain is Domain.REAL for take in takes)
+    html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
     write_atomically(folder / "held_out.png", curves_png(drives.curves, arm.joint_names))
     result = {"id": uuid7(), "differs": [p.name for p in parameters if p.differs], **drives.fit}

@@ -21,6 +21,7 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
+from gaploop.failure_analysis.report.report import SIM_TO_SIM
 from gaploop.sim.identification.drives import Curve
 
 LONGEST_S: Final = 15.0
@@ -32,7 +33,11 @@ UNEXPLAINED: Final = (
 
 
 def twin_page(
-    twin: Twin, joints: Sequence[str], steps: Sequence[dict[str, Any]], curves: Sequence[Curve]
+    twin: Twin,
+    joints: Sequence[str],
+    steps: Sequence[dict[str, Any]],
+    curves: Sequence[Curve],
+    is_real: bool = True,
 ) -> str:
     """Return the page.
 
@@ -41,6 +46,7 @@ def twin_page(
         joints: the arm's joints, gripper last.
         steps: what each parameter that was added brought, as of `FittedDrives`.
         curves: motion that was held out.
+        is_real: the takes come from a real arm.
     """
     differs = [p for p in twin.parameters if p.differs]
     open_ = [p for p in twin.parameters if not p.excited]
@@ -52,6 +58,8 @@ def twin_page(
         ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: these takes can't tell."),
     ]
     blocks: list[Markup] = [answers(sure)]
+    if not is_real:
+        blocks.insert(0, notice(SIM_TO_SIM))
     if not twin.fit.get("explained", True):
         blocks.append(notice(UNEXPLAINED, "bad"))
     sections = [section("In a minute", "", blocks)]
@@ -74,7 +82,7 @@ def twin_page(
         )
     if len(steps) > 1:
         rows = [
-            (words(s["added"].partition(".")[2]) or "nominal", _degrees(s["error_rad"]),
+            (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
              f"{s['bic_drop']:.0f}" if s["added"] else "")
             for s in steps
         ]  # fmt: skip
@@ -121,12 +129,18 @@ def _row(p: TwinParameter) -> tuple[str, str, str, str]:
 
 
 def _name(p: TwinParameter) -> str:
-    mechanism, parameter = p.name.split(".")[1:]
-    what = parameter.removesuffix("_rad_s").removesuffix("_rad").removesuffix("_nm")
-    what = words(what.removesuffix("_s").removesuffix("_m"))
-    if p.joint:
-        return f"{words(p.joint)}: {what}"
-    return what if mechanism == "drives" else f"{words(mechanism)}: {what}"
+    return _title(p.name, p.joint)
+
+
+def _title(name: str, joint: str = "") -> str:
+    """Return what a parameter is called for people, without its unit."""
+    dimension, mechanism, parameter = name.split(".")
+    what = parameter
+    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m"):
+        what = what.removesuffix(unit)
+    if dimension == "actuator_response":
+        return f"{words(joint) or 'all joints'}: {words(what)}"
+    return words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
 
 
 def _span(p: TwinParameter) -> str:

@@ -373,7 +373,14 @@ class DriveFitter:
     def choose(self) -> tuple[Fit, list[dict[str, Any]]]:
         """Return the parameters that the logs speak for, and what each added one brought."""
         best = self.at((), ())
-        steps = [{"added": "", "error_rad": float(np.abs(best.error).mean()), "bic_drop": 0.0}]
+        steps = [
+            {
+                "added": "",
+                "joint": "",
+                "error_rad": float(np.abs(best.error).mean()),
+                "bic_drop": 0.0,
+            }
+        ]
         while len(best.chosen) < MOST_ADDED:
             alike = self.alike(best.error)
             now = self.bic(best, alike)
@@ -391,7 +398,8 @@ class DriveFitter:
             best = self.without_idle(better)
             steps.append(
                 {
-                    "added": f"{added.mechanism}.{added.key}",
+                    "added": f"{added.mechanism}.{added.parameter}",
+                    "joint": added.joint,
                     "error_rad": float(np.abs(best.error).mean()),
                     "bic_drop": drop,
                 }
@@ -512,7 +520,8 @@ class FittedDrives:
     Attributes:
         parameters: what was measured, and what couldn't be.
         fit: how well, for the twin's file: see docs/twin.md.
-        steps: what each parameter that was added brought: `added`, `error_rad`, `bic_drop`.
+        steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
+            `bic_drop`; first the nominal arm.
         curves: held-out motion.
     """
 
