@@ -93,6 +93,20 @@ def station_for(robot: Any, path: Path | None) -> Station:
     return station
 
 
+def session_station(robot: Any, path: Path | None) -> Station:
+    """Return `station_for` a session that records: the embedded cell has its own.
+
+    Raises:
+        UnusableInputError: a file is named for the embedded cell, or what is wrong in it.
+    """
+    if robot.type == EMBEDDED and path is not None:
+        raise UnusableInputError(
+            "--station names the cell of an arm; the embedded cell has its own. Leave it out, or "
+            "choose an arm with --robot.type."
+        )
+    return station_for(robot, path)
+
+
 def _is_emulated(robot: Any) -> bool:
     ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
     for arm in ("left_arm_config", "right_arm_config"):

@@ -84,7 +84,7 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
         attendant: looks after the session.
         what: is being done, for the progress bar.
     """
-    make_rig = functools.partial(embedded, job.config)
+    make_rig = functools.partial(embedded, job.config.robot, job.config.dataset.fps)
     check_targets(make_rig, job.quotas, job.root, job.journal)
     publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
     wanted, set_up = job.config.dataset.num_episodes, None
@@ -120,15 +120,14 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
     return end, publisher.reports, stopped
 
 
-def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
-    """Build the embedded cell that the options describe, with something set up."""
-    robot = config.robot
+def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
+    """Build the embedded cell that `--robot.*` describes, with something set up."""
     return embedded_rig(
         task=robot.task,
         gaps=robot.gaps,
         gap_seed=robot.gap_seed,
         conditions={**robot.conditions, **conditions},
-        fps=config.dataset.fps,
+        fps=fps,
         robot=robot.model,
         parameters=options.twin_parameters(robot.twin, robot.model),
     )

@@ -1,7 +1,8 @@
 """Which takes, and which frames of them, a policy learns from.
 
 Successful demonstrations count whole, rollouts only where a person had taken over. A failed
-rollout is never a demonstration by accident: that takes `select="all"`.
+rollout is never a demonstration by accident: that takes `select="all"`. Nothing learns from a
+probe.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
     bare = [
         e.index
         for e in episodes
-        if e.outcome is Outcome.UNLABELLED and e.info.kind is not TakeKind.ROLLOUT
+        if e.outcome is Outcome.UNLABELLED and e.info.kind not in (TakeKind.ROLLOUT, TakeKind.PROBE)
     ]
     if bare and select != "all":
         raise UnusableInputError(
@@ -57,8 +58,10 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
 
     def is_wanted(episode: EpisodeRow) -> bool:
         """Say whether any frame of an episode may be learned from."""
-        if select == "all" or episode.outcome in _GONE:
-            return episode.outcome not in _GONE
+        if episode.outcome in _GONE or episode.info.kind is TakeKind.PROBE:
+            return False
+        if select == "all":
+            return True
         driven = select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT
         return driven or episode.outcome is Outcome.SUCCESS
 

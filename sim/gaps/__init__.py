@@ -1,7 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
 `mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
-that nobody who diagnoses was told of. Here the gaps of a station are drawn and put into a cell.
+that nobody who diagnoses was told of, `drives` has what a twin alone can say. Here the gaps of a
+station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.
@@ -16,6 +17,7 @@ from typing import Literal
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.blind import BLIND_MECHANISMS
+from gaploop.sim.gaps.drives import DRIVES
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
 
@@ -33,8 +35,8 @@ __all__ = [
 ]
 
 HeldOut = Literal["any", "never", "only", "blind"]
-BY_KEY: Mapping[str, Mechanism] = {m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS)}
-"""All mechanisms by "dimension.mechanism"."""
+BY_KEY: Mapping[str, Mechanism] = {m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS, DRIVES)}
+"""All mechanisms by "dimension.mechanism"; the last is never drawn."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def put_into(
         UnusableInputError: for a value out of range.
     """
     values = {f"{g.dimension}.{g.mechanism}": g.parameters for g in injected if g.severity > 0.0}
-    values |= {mechanism_named(key).key: v for key, v in (given or {}).items()}
+    for key, given_values in (given or {}).items():
+        values[key if key in BY_KEY else mechanism_named(key).key] = given_values
     for key, mechanism in BY_KEY.items():  # in one order, whatever the order they were asked in
         if key in values:
             mechanism.put(values[key], on)
