@@ -21,6 +21,7 @@ from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
@@ -134,6 +135,7 @@ class CellSpec:
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
         robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
     """
 
     task: str = "pick_place"
@@ -144,6 +146,7 @@ class CellSpec:
     speed_scale: float = 1.0
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
 
 
 def evaluate(
@@ -165,6 +168,7 @@ def evaluate(
     speed_scale: float = 1.0,
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
+    randomise: Randomisation | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -191,6 +195,7 @@ def evaluate(
             gets as much more time.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -204,7 +209,9 @@ def evaluate(
     is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known)
+    spec = CellSpec(
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -254,6 +261,9 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         del value["robot"]
     if not spec.parameters:
         del value["parameters"]
+    del value["randomise"]
+    if spec.randomise is not None:
+        value["randomise"] = as_yaml(spec.randomise)
     return value
 
 
@@ -331,7 +341,7 @@ class _Station:
             spec = job.spec
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                robot=spec.robot, parameters=spec.parameters,
+                robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
             )  # fmt: skip
             if spec.domain is not None:
                 cell = self.rig.cell

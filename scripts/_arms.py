@@ -14,7 +14,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import twin_parameters
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
@@ -222,7 +221,11 @@ def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell
+    from gaploop.sim.randomise import known_and_drawn
 
+    known, drawn = known_and_drawn(
+        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
+    )
     cell = SimCell(
         robot.task,
         gaps=robot.gaps,
@@ -230,7 +233,8 @@ def cell_of(robot: Any) -> SimCell:
         conditions=robot.conditions,
         image_size=robot.image_size,
         robot=robot.model,
-        parameters=twin_parameters(robot.twin, robot.model),
+        parameters=known,
+        randomise=drawn,
     )
     cell.reset(robot.seed)
     return cell

@@ -114,6 +114,8 @@ def run(config: Any) -> int:
     """Evaluate and print."""
     from gaploop.finetune.evaluation import drops
 
+    if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
+        return 0
     result, notes = _evaluated(config)
     lines = [*_lines(result, drops(result)), *([notes] if notes else [])]
     if config.output_dir is not None:
@@ -165,6 +167,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
+    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
     with _running(config.n * count, folder) as seen:
@@ -183,7 +186,8 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             on_rollouts=seen,
             ray=config.ray.address,
             robot=config.env.robot,
-            parameters=config.env.parameters(),
+            parameters=known,
+            randomise=drawn,
         )
 
 

@@ -22,7 +22,7 @@ from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.schema import parse_yaml
 from gaploop.core.types import Image
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.frames import data_file
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
@@ -169,7 +169,7 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
     failed = [e for e in episodes if e.outcome is Outcome.FAILURE]
     modes = (", ".join(w for w in (e.failure_mode, e.phase) if w) or "unlabelled" for e in failed)
     conditions = Counter(
-        f"{name}: {value}" for e in episodes for name, value in e.info.conditions.items()
+        f"{name}: {value}" for e in episodes for name, value in set_up(e.info.conditions).items()
     )
     bare = sum(not e.info.conditions for e in episodes)
     if conditions and bare:
