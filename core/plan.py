@@ -18,9 +18,10 @@ from gaploop.core.vocabulary import GapDimension, dimension
 
 SCHEMA: Final = "gaploop.plan.v1"
 REMEDIES: Final = (
-    "collect", "resimulate", "randomise", "recalibrate", "change_scene", "change_task",
+    "collect", "resimulate", "randomise", "recalibrate", "compensate", "change_scene",
+    "change_task",
 )  # fmt: skip
-"""What fixes a gap. Only the first asks for takes of a person; the next three are commands, and the
+"""What fixes a gap. Only the first asks for takes of a person; the next four are commands, and the
 last two words: what no command can do."""
 RENAMED: Final = {
     "demonstrate": "collect",

@@ -169,6 +169,7 @@ def evaluate(
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
     randomise: Randomisation | None = None,
+    where: str = "",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -196,6 +197,7 @@ def evaluate(
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
+        where: what the cell is made like, in words; "" for nominal.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -203,7 +205,7 @@ def evaluate(
     """
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
-    where = resolve(policy_path)
+    found = resolve(policy_path)
     # Does the cell stand for a real one?
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(base or parameters) or injected
@@ -217,8 +219,8 @@ def evaluate(
         parse_conditions(condition)
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
-    path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
-    identity, seeds = policy_id(where), range(seed, seed + n)
+    path = str(policy_path) if ray and not Path(policy_path).exists() else str(found)
+    identity, seeds = policy_id(found), range(seed, seed + n)
     log = RolloutLog(folder, {"policy": identity, **_plain(spec)}) if folder else None
     held = log.held if log else {}
     rollouts = [held[name, s] for name in settings for s in seeds if (name, s) in held]
@@ -250,6 +252,7 @@ def evaluate(
         gaps=spec.gaps,
         gap_seed=gap_seed,
         base=condition_name(base or {}),
+        where=where,
     )
 
 

@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
+from gaploop.core.schema import number
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
@@ -49,6 +50,8 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
+DELAY_S: Final = "delay_s"
+"""In the sidecar: how long the arm takes to act on a command, which plans allow for [s]."""
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
@@ -66,6 +69,8 @@ class ActPolicy:
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
+        delay_s: the arm's known delay [s]: what is planned for a time before a command arrives is
+            left out, as far as the plan is longer than what is executed of it.
 
     Raises:
         UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
@@ -76,10 +81,12 @@ class ActPolicy:
         bundle: act.ActBundle,
         execute: int | None = None,
         temporal_ensemble_coeff: float | None = None,
+        delay_s: float = 0.0,
     ) -> None:
         self.bundle = bundle
         self.fps = bundle.signature.fps
         self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
+        self._late = round(delay_s * self.fps)
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
@@ -135,7 +142,11 @@ class ActPolicy:
         if self._ensemble is not None:
             return self.act(observation)[None]
         self.chunk = self.predict(_single(observation, self.bundle))[0]
-        return self.chunk
+        return self._in_time(self.chunk)
+
+    def _in_time(self, plan: FloatArray) -> FloatArray:
+        """Return the steps of a plan that a delayed arm can still be in time for."""
+        return plan[min(self._late, max(len(plan) - self.execute, 0)) :]
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
@@ -177,7 +188,13 @@ def load_policy(
             )
         return load_driver(folder, execute=execute, device=device, task=task)
     load = adapter.load if adapter.is_adapter(folder) else act.load
-    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff)
+    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff, _delay_s(folder))
+
+
+def _delay_s(folder: Path) -> float:
+    file = folder / act.SIDECAR
+    said = read_json(file) if file.exists() else {}
+    return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
 
 
 def save(policy: ActPolicy, folder: Path) -> None:
@@ -286,13 +303,20 @@ class LerobotDriver(ActPolicy):
         bundle: policy, processors, names.
         execute: actions executed before the next prediction; by default the policy's own.
         task: the instruction, for policies that read one.
+        delay_s: as of `ActPolicy`.
     """
 
-    def __init__(self, bundle: act.ActBundle, execute: int | None = None, task: str = "") -> None:
+    def __init__(
+        self,
+        bundle: act.ActBundle,
+        execute: int | None = None,
+        task: str = "",
+        delay_s: float = 0.0,
+    ) -> None:
         config: Any = bundle.policy.config
         self._looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self._looks_back else execute or own)
+        super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
 
@@ -311,7 +335,7 @@ class LerobotDriver(ActPolicy):
                 answer = policy.predict_action_chunk(inputs)
             chunk = self.bundle.postprocessor(answer)[0]
         self.chunk = np.asarray(chunk.float().cpu().numpy(), dtype=np.float64)
-        return self.chunk
+        return self._in_time(self.chunk)
 
     def predict(self, batch: Batch) -> FloatArray:
         """Raise: what such a policy sees isn't in a batch of states."""
@@ -385,7 +409,7 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, _signature_of(folder, config))
-    return LerobotDriver(bundle, execute, task)
+    return LerobotDriver(bundle, execute, task, _delay_s(folder))
 
 
 @contextlib.contextmanager

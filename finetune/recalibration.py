@@ -1,4 +1,4 @@
-"""A policy that gets camera, table and joint zeros as a station's twin has them."""
+"""A policy that gets camera, table, joint zeros and delay as a station's twin has them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.run_record import write_run
 from gaploop.core.twin import load_twin
-from gaploop.finetune.lerobot_policy import PREPROCESSOR, TRACKER, cell_of, policy_id, resolve
+from gaploop.finetune.lerobot_act import SIDECAR
+from gaploop.finetune.lerobot_policy import (
+    DELAY_S,
+    PREPROCESSOR,
+    TRACKER,
+    cell_of,
+    policy_id,
+    resolve,
+)
 from gaploop.sim.recalibration import READ, ZEROS
 
 POSTPROCESSOR: Final = "policy_postprocessor.json"
 POLICY: Final = "policy"
+DELAY: Final = "actuator_response.latency"
 SEES: Final = "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep"
 SAYS: Final = "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep"
 
@@ -40,8 +49,8 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     """Write OUT/policy: a copy of a policy that allows for what a twin says of the station.
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
-    and commands. Nothing is trained. A policy that was recalibrated before allows for this twin
-    only.
+    and commands; of each plan the steps that would come too late for the arm's delay are left out.
+    Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:
         policy: as for `load_policy`.
@@ -53,17 +62,23 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
             where the camera has moved.
     """
     station, folder = load_twin(twin), resolve(policy)
-    known = station.values(READ)
-    if not known:
+    taken_out = station.values((*READ, DELAY))
+    if not taken_out:
         raise UnusableInputError(
-            f"{twin}: camera, table and zeros are nominal or weren't measured; there is nothing to "
-            f"recalibrate. It would be one of {', '.join(READ)}."
+            f"{twin}: camera, table, zeros and delay are nominal or weren't measured; there is "
+            f"nothing to recalibrate. It would be one of {', '.join((*READ, DELAY))}."
         )
+    known = {mechanism: values for mechanism, values in taken_out.items() if mechanism != DELAY}
     cell = cell_of(folder)
-    if cell is None and set(known) != {ZEROS}:
+    if cell is None and not set(known) <= {ZEROS}:
         raise UnusableInputError(
             f"{policy} sees pictures, not a tracked scene: a moved camera can't be taken out of "
             "them. Record takes in the twin and fine-tune: gaploop record --env.twin=FILE"
+        )
+    if DELAY in taken_out and not (folder / SIDECAR).exists():
+        raise UnusableInputError(
+            f"{policy} says no rate ({SIDECAR}), so nobody knows how many steps a delay is. Give a "
+            "policy that gaploop trained."
         )
     task, arm = cell or ("pick_place", station.arm)
     if arm != station.arm:
@@ -78,13 +93,16 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     where: dict[str, Any] = {"known": known, "robot": arm}
     _insert(target / PREPROCESSOR, SEES, {**where, "task": task})
     _insert(target / POSTPROCESSOR, SAYS, where)
-    made = Recalibrated(target, policy_id(target), known)
+    if (sidecar := target / SIDECAR).exists():
+        delay_s = taken_out.get(DELAY, {}).get("latency_s", 0.0)
+        write_json(sidecar, {**read_json(sidecar), DELAY_S: delay_s})
+    made = Recalibrated(target, policy_id(target), taken_out)
     write_run(
         output_dir,
         "calibrate from_twin",
         {"policy": str(policy), "twin": str(twin)},
         [{"root": str(twin), "sha256": sha256(twin)}],
-        {"policy": made.id, "taken_out": known},
+        {"policy": made.id, "taken_out": taken_out},
         base=policy_id(folder),
         base_folder=folder,
     )

@@ -14,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
+from gaploop.scripts.options import StationCell
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
@@ -238,6 +239,35 @@ def cell_of(robot: Any) -> SimCell:
     )
     cell.reset(robot.seed)
     return cell
+
+
+def made_like(config: Any) -> StationCell:
+    """Return what the embedded cell is to be like: --env.* and --robot.* mean the same.
+
+    Raises:
+        UnusableInputError: the two say different things, or the robot isn't the embedded cell.
+    """
+    env, robot = getattr(config, "env", StationCell()), config.robot
+    if robot.type != EMBEDDED:
+        if env != StationCell():
+            raise UnusableInputError(
+                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or say "
+                f"--robot.type={EMBEDDED}."
+            )
+        return env
+    for name in ("twin", "randomise"):
+        ours, theirs = getattr(env, name), getattr(robot, name)
+        if ours and theirs and ours != theirs:
+            raise UnusableInputError(
+                f"--env.{name}={ours} and --robot.{name}={theirs} mean the same. Give one of them."
+            )
+    usual = StationCell.randomise_strength
+    strength = env.randomise_strength
+    return StationCell(
+        env.twin or robot.twin,
+        env.randomise or robot.randomise,
+        strength if strength != usual else robot.randomise_strength,
+    )
 
 
 def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:

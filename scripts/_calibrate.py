@@ -57,7 +57,7 @@ MOST_TAKES: Final = 20
 
 
 def from_twin(config: CalibrateFields) -> int:
-    """Write a policy that allows for what a twin says of camera, table and joint zeros."""
+    """Write a policy that allows for what a twin says of camera, table, joint zeros and delay."""
     from gaploop.finetune.recalibration import recalibrate
 
     if config.path is None or config.output_dir is None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import record_takes
 from gaploop.collect.take import Attendant, TakeResult
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.scripts import _arms, options
@@ -124,7 +123,7 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that the options describe, with something set up."""
     robot = config.robot
-    known, drawn = made_like(config).drawn(robot.model, "--robot.model")
+    known, drawn = _arms.made_like(config).drawn(robot.model, "--robot.model")
     return embedded_rig(
         task=robot.task,
         gaps=robot.gaps,
@@ -134,35 +133,6 @@ def embedded(config: Any, conditions: Mapping[str, object]) -> EmbeddedRig:
         robot=robot.model,
         parameters=known,
         randomise=drawn,
-    )
-
-
-def made_like(config: Any) -> options.StationCell:
-    """Return what the embedded cell is to be like: --env.* and --robot.* mean the same.
-
-    Raises:
-        UnusableInputError: the two say different things, or the robot isn't the embedded cell.
-    """
-    env, robot = config.env, config.robot
-    if robot.type != _arms.EMBEDDED:
-        if env != options.StationCell():
-            raise UnusableInputError(
-                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or say "
-                f"--robot.type={_arms.EMBEDDED}."
-            )
-        return env
-    for name in ("twin", "randomise"):
-        ours, theirs = getattr(env, name), getattr(robot, name)
-        if ours and theirs and ours != theirs:
-            raise UnusableInputError(
-                f"--env.{name}={ours} and --robot.{name}={theirs} mean the same. Give one of them."
-            )
-    usual = options.StationCell.randomise_strength
-    strength = env.randomise_strength
-    return options.StationCell(
-        env.twin or robot.twin,
-        env.randomise or robot.randomise,
-        strength if strength != usual else robot.randomise_strength,
     )
 
 

@@ -188,7 +188,15 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             robot=config.env.robot,
             parameters=known,
             randomise=drawn,
+            where=_like(config.env),
         )
+
+
+def _like(env: options.EnvOptions) -> str:
+    """Return what the embedded cell is made like, in words; "" for nominal."""
+    twin = f"twin {env.twin}" if env.twin else ""
+    drawn = f"drawn anew each time ({env.randomise}, strength {env.randomise_strength:g})"
+    return ", ".join(filter(None, (twin, drawn if env.randomise else "")))
 
 
 def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
@@ -285,7 +293,7 @@ def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
 
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
     cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
-    place = result.where or cell
+    place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
     lines = [place if result.base == NOMINAL else f"{place}, {result.base}"]
     drop = {d.condition: d for d in against}
     names = sorted(result.by_condition, key=lambda n: order(n, result.base))

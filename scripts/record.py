@@ -15,7 +15,7 @@ from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arms import EMBEDDED, EXPERT, station_for
+from gaploop.scripts._arms import EMBEDDED, EXPERT, made_like, station_for
 from gaploop.scripts._campaign import Campaign, require_consents
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
@@ -297,8 +297,6 @@ def _station(config: Any) -> Station:
 def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
     if config.robot.type != EMBEDDED:
         return "real" if station.domain is Domain.REAL else "emulated"
-    from gaploop.scripts._sessions import made_like
-
     target = bool(
         config.robot.gaps or config.robot.conditions or made_like(config).twin
         or (plan and plan.takes)

@@ -17,6 +17,7 @@ INSTEAD: Final = {
     "resimulate": "record in the station's twin",
     "randomise": "randomise",
     "recalibrate": "recalibrate",
+    "compensate": "compensate the delay",
     "change_scene": "change or repair what is there",
     "change_task": "restate the task",
 }

@@ -43,6 +43,8 @@ READ: Final = (
     "spatial_geometry.camera_pose", "spatial_geometry.camera_view", "spatial_geometry.zero_offset",
 )  # fmt: skip
 """What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
+DELAY: Final = "actuator_response.latency"
+"""What the policy's plans are shifted by."""
 RANGES: Final[Mapping[GapDimension, str]] = {
     D.SPATIAL_GEOMETRY: "CP+TH",
     D.OBJECT_PROPERTY: "dynamics",
@@ -58,6 +60,8 @@ STEPS: Final[Mapping[str, str]] = {
     "recalibrate": "Write a policy that allows for camera and joint zeros as the twin has them; "
     "nothing is trained. Try it in the twin, then at the station; what moves later shows in "
     "gaploop calibrate drift.",
+    "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
+    "it in the twin, then at the station.",
     "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
     "nominal ones mixed in, and try it in the twin, then at the station.",
     "randomise": "Record scripted demonstrations in cells that are drawn anew for every take, "
@@ -150,8 +154,8 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
 def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
     """Return the remedies that commands can carry out against a dimension.
 
-    Without a twin nobody knows what to put into the simulation: then only what a policy of pictures
-    can be randomised against is offered.
+    Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
+    around one, too: they stand for the station.
     """
     return tuple(
         RemedyOffer(remedy, *found[:1], OPERATOR_H, _machine_hours(remedy, images), found[1])
@@ -162,18 +166,20 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
 
 def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Iterator[str]:
     differs = twin.mechanisms if twin is not None else ()
-    measured = any(m.startswith(f"{dimension.value}.") for m in differs)
+    here = [m for m in differs if m.startswith(f"{dimension.value}.")]
+    if here == [DELAY]:
+        yield "compensate"
     if any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images:
         yield "recalibrate"
-    if measured:
+    if here:
         yield "resimulate"
-    elif dimension in RANGES and (twin is not None or images):
+    elif dimension in RANGES and differs:
         yield "randomise"
 
 
 def _machine_hours(remedy: str, images: bool) -> float:
     seconds = ROLLOUTS * MACHINE_S["rollout"]
-    if remedy != "recalibrate":
+    if remedy not in ("recalibrate", "compensate"):
         takes = MIXED + (TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
         seconds += takes * MACHINE_S["take"]
         seconds += MACHINE_S["training of pictures" if images else "training"]
@@ -208,7 +214,7 @@ def commands(
 
     lines: list[list[str]] = []
     match remedy:
-        case "recalibrate" if twin:
+        case "recalibrate" | "compensate" if twin:
             out = about.folder / "recalibrated"
             lines = [
                 ["calibrate", "from_twin", str(about.twin_file), policy, f"--output_dir={out}"],
