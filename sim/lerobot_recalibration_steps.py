@@ -46,8 +46,10 @@ class RecalibrateStep(ObservationProcessorStep):  # type: ignore[misc]
         changed = dict(observation)
         if OBS_ENV_STATE in observation:
             tracked = torch.as_tensor(observation[OBS_ENV_STATE])
-            rows = tracked.reshape(-1, tracked.shape[-1]).cpu().numpy().astype(np.float64)
-            right = np.stack([self._made.scene(row) for row in rows]).reshape(tracked.shape)
+            rows = tracked.reshape(-1, tracked.shape[-1]).cpu().numpy()
+            right = np.stack(
+                [self._made.scene(np.asarray(row, dtype=np.float64)) for row in rows]
+            ).reshape(tracked.shape)
             changed[OBS_ENV_STATE] = torch.as_tensor(right).to(tracked)
         if OBS_STATE in observation and self._made.zero.any():
             read = torch.as_tensor(observation[OBS_STATE])

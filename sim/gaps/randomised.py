@@ -22,6 +22,7 @@ from gaploop.sim.gaps.mechanism import (
     Rng,
     Shot,
     Values,
+    Vector,
 )
 from gaploop.sim.gaps.mechanisms import Picture
 
@@ -90,7 +91,7 @@ class _TableTop(RandomisedMechanism):
         middle = tones.mean(axis=0)
         tones = middle + p["contrast_factor"] * (tones - middle)
 
-        def tone(rgb: np.ndarray) -> tuple[int, int, int]:
+        def tone(rgb: Vector) -> tuple[int, int, int]:
             hue, saturation, value = colorsys.rgb_to_hsv(*np.clip(rgb / 255.0, 0.0, 1.0))
             turned = colorsys.hsv_to_rgb(
                 (hue + p["hue_deg"] / 360.0) % 1.0,
@@ -123,7 +124,8 @@ class _FrameJitter(RandomisedMechanism):
         def jitter(picture: Picture, shot: Shot) -> Picture:
             stops, *tint = shot.rng.uniform(-1.0, 1.0, 4)
             gain = 2.0 ** (p["exposure_stops"] * stops)
-            return picture * (gain * (1.0 + p["tint_fraction"] * np.array(tint)))
+            gains = gain * (1.0 + p["tint_fraction"] * np.array(tint))
+            return np.asarray(picture * gains)
 
         on.images.add(ImageStage.EXPOSURE, jitter)
 
