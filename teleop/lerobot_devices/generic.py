@@ -23,6 +23,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.stopping import undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,7 @@ class GenericFollower:
             raise DeviceError(f"{self.robot_type} doesn't hold: {first_line(error)}") from error
         self._holding = True
 
+    @undisturbed()
     def torque_off(self) -> None:
         """Take torque off by whatever the class offers; disconnect where it offers nothing.
 

@@ -172,6 +172,23 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
     assert limp(follower)
 
 
+def test_what_was_found_and_goes_again_is_not_called_back(rig: Any) -> None:
+    """A table of silent servos stood under "Everything answers again", and c lost it anew."""
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, "", follower.faults.clear),
+        (ProgramMode.READY, "answers again", lambda: follower.faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, "", follower.faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert (ended.why, ended.reconnected) == ("quit", 1)
+    assert limp(follower)
+
+
 def test_a_servo_that_lost_its_power_is_named_and_waited_for(rig: Any) -> None:
     follower, _, connect = rig
     operator = Operator(
