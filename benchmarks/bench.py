@@ -39,6 +39,7 @@ python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/rec
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks identify --n=8 --json
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -69,6 +70,7 @@ BENCHES: Final = {
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
+    "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -87,7 +89,7 @@ class BenchConfig:
     coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
     arms and times torque off; finetune adapts the base to changed cells and says what it gained
     and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
-    follows one take through it; gaps measures what every mechanism costs the base policy; gate
+    follows one take through it; identify measures hidden stations' drives; gaps measures what every mechanism costs the base policy; gate
     compares sequential tests on trainings with identical data; journal kills recordings and
     counts what is lost; loader times training batches from LeRobot's loaders and from the frame
     cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata

@@ -263,7 +263,7 @@ class CampaignProgress:
 
 
 def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
-    """Say whether a sealed take counts: a rollout always, a demonstration unless it failed.
+    """Say whether a sealed take counts: a rollout always, others unless they failed.
 
     Args:
         kind: what it is for.
@@ -273,7 +273,7 @@ def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
     """
     if outcome in (Outcome.DISCARDED, Outcome.INTERRUPTED):
         return False
-    if kind is not TakeKind.DEMONSTRATION:
+    if kind is TakeKind.ROLLOUT:
         return True
     return outcome is not Outcome.FAILURE and not taken_back
 

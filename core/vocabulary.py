@@ -161,6 +161,8 @@ class TakeKind(StrEnum):
     DEMONSTRATION = "demonstration"
     ROLLOUT = "rollout"
     IMPORT = "import"
+    PROBE = "probe"
+    """A station check: stays in its journal, and nothing learns from it."""
 
 
 class Domain(StrEnum):

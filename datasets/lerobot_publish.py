@@ -20,7 +20,7 @@ from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.compatible import Shape, require_same
 from gaploop.datasets.labels import transfer
@@ -41,8 +41,8 @@ class PublishReport:
     Attributes:
         published: uids added now, in order of episode.
         present: takes of the journal that the dataset already had.
-        skipped: outcome to number of takes left out because of it; `unsealed` and `no_consent`
-            among them.
+        skipped: outcome to number of takes left out because of it; `unsealed`, `no_consent` and
+            `probe`, a station check, among them.
         refused: uid to the reason why a take can't be published.
         labels: label events added now.
         withheld: uid to the reason why there is no valid consent to publish a take.
@@ -146,6 +146,8 @@ def _candidates(
         header, end = read_header(folder), read_end(folder)
         if header.info.uid in known:
             present += 1
+        elif header.info.kind is TakeKind.PROBE:
+            skipped[TakeKind.PROBE.value] += 1
         elif end is None:
             skipped["unsealed"] += 1
         else:

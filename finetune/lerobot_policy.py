@@ -51,7 +51,7 @@ PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
 DELAY_S: Final = "delay_s"
-"""In the sidecar: how long the arm takes to act on a command, which plans allow for [s]."""
+"""In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
@@ -69,8 +69,7 @@ class ActPolicy:
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
-        delay_s: the arm's known delay [s]: what is planned for a time before a command arrives is
-            left out, as far as the plan is longer than what is executed of it.
+        delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
 
     Raises:
         UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
@@ -86,7 +85,7 @@ class ActPolicy:
         self.bundle = bundle
         self.fps = bundle.signature.fps
         self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
-        self._late = round(delay_s * self.fps)
+        self.delay_s = delay_s
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
@@ -142,11 +141,7 @@ class ActPolicy:
         if self._ensemble is not None:
             return self.act(observation)[None]
         self.chunk = self.predict(_single(observation, self.bundle))[0]
-        return self._in_time(self.chunk)
-
-    def _in_time(self, plan: FloatArray) -> FloatArray:
-        """Return the steps of a plan that a delayed arm can still be in time for."""
-        return plan[min(self._late, max(len(plan) - self.execute, 0)) :]
+        return self.chunk
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return predicted chunks, shape (b, chunk, n_action), in LeRobot units."""
@@ -335,7 +330,7 @@ class LerobotDriver(ActPolicy):
                 answer = policy.predict_action_chunk(inputs)
             chunk = self.bundle.postprocessor(answer)[0]
         self.chunk = np.asarray(chunk.float().cpu().numpy(), dtype=np.float64)
-        return self._in_time(self.chunk)
+        return self.chunk
 
     def predict(self, batch: Batch) -> FloatArray:
         """Raise: what such a policy sees isn't in a batch of states."""

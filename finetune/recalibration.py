@@ -49,7 +49,7 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     """Write OUT/policy: a copy of a policy that allows for what a twin says of the station.
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
-    and commands; of each plan the steps that would come too late for the arm's delay are left out.
+    and commands; of a delayed arm it is told where the joints will be once its commands arrive.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:

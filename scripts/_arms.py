@@ -93,6 +93,20 @@ def station_for(robot: Any, path: Path | None) -> Station:
     return station
 
 
+def session_station(robot: Any, path: Path | None) -> Station:
+    """Return `station_for` a session that records: the embedded cell has its own.
+
+    Raises:
+        UnusableInputError: a file is named for the embedded cell, or what is wrong in it.
+    """
+    if robot.type == EMBEDDED and path is not None:
+        raise UnusableInputError(
+            "--station names the cell of an arm; the embedded cell has its own. Leave it out, or "
+            "choose an arm with --robot.type."
+        )
+    return station_for(robot, path)
+
+
 def _is_emulated(robot: Any) -> bool:
     ports = [str(value) for name, value in vars(robot).items() if name.endswith("port") and value]
     for arm in ("left_arm_config", "right_arm_config"):
@@ -241,32 +255,32 @@ def cell_of(robot: Any) -> SimCell:
     return cell
 
 
-def made_like(config: Any) -> StationCell:
-    """Return what the embedded cell is to be like: --env.* and --robot.* mean the same.
+def robot_of(config: Any) -> Any:
+    """Return `--robot.*` with what `--env.*` says of the embedded cell: both mean the same.
 
     Raises:
         UnusableInputError: the two say different things, or the robot isn't the embedded cell.
     """
-    env, robot = getattr(config, "env", StationCell()), config.robot
+    env, robot = config.env, config.robot
     if robot.type != EMBEDDED:
         if env != StationCell():
             raise UnusableInputError(
                 f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or say "
                 f"--robot.type={EMBEDDED}."
             )
-        return env
+        return robot
     for name in ("twin", "randomise"):
         ours, theirs = getattr(env, name), getattr(robot, name)
         if ours and theirs and ours != theirs:
             raise UnusableInputError(
                 f"--env.{name}={ours} and --robot.{name}={theirs} mean the same. Give one of them."
             )
-    usual = StationCell.randomise_strength
-    strength = env.randomise_strength
-    return StationCell(
-        env.twin or robot.twin,
-        env.randomise or robot.randomise,
-        strength if strength != usual else robot.randomise_strength,
+    strength, usual = env.randomise_strength, StationCell.randomise_strength
+    return replace(
+        robot,
+        twin=env.twin or robot.twin,
+        randomise=env.randomise or robot.randomise,
+        randomise_strength=robot.randomise_strength if strength == usual else strength,
     )
 
 

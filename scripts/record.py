@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan
-from gaploop.core.station import SIM_STATION, Station
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arms import EMBEDDED, EXPERT, made_like, station_for
+from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
@@ -236,7 +236,7 @@ def _asked(config: Any) -> tuple[tuple[Quota, ...], Campaign | None, Station, Pa
     from gaploop.collect.campaign import campaign as in_order
 
     check_options(config)
-    station = _station(config)
+    station = session_station(config.robot, config.station)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     plan = load_plan(config.plan) if config.plan is not None else None
@@ -283,22 +283,11 @@ def is_attended(config: Any) -> bool:
     return not by_itself or config.display in ("window", "terminal")
 
 
-def _station(config: Any) -> Station:
-    if config.robot.type == EMBEDDED:
-        if config.station is not None:
-            raise UnusableInputError(
-                "--station names the cell of an arm; the embedded cell has its own. Leave it out, "
-                "or choose an arm with --robot.type."
-            )
-        return SIM_STATION
-    return station_for(config.robot, config.station)
-
-
 def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
     if config.robot.type != EMBEDDED:
         return "real" if station.domain is Domain.REAL else "emulated"
     target = bool(
-        config.robot.gaps or config.robot.conditions or made_like(config).twin
+        config.robot.gaps or config.robot.conditions or robot_of(config).twin
         or (plan and plan.takes)
     )  # fmt: skip
     return "sim-to-sim" if target else "sim"

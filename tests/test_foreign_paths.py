@@ -84,8 +84,8 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
-datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -207,6 +207,9 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
+failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
@@ -231,6 +234,7 @@ finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
+finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/training.py:read_checkpoint | folder / name | ours
 finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
 finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours

@@ -1,7 +1,8 @@
 """Which takes, and which frames of them, a policy learns from.
 
 Successful demonstrations count whole, rollouts only where a person had taken over. A failed
-rollout is never a demonstration by accident: that takes `select="all"`.
+rollout is never a demonstration by accident: that takes `select="all"`. Nothing learns from a
+probe.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def check_selection(select: str, option: str = "--select") -> None:
 
 def is_wanted(episode: EpisodeRow, select: str) -> bool:
     """Say whether any frame of an episode may be learned from."""
-    if episode.outcome in _GONE:
+    if episode.outcome in _GONE or episode.info.kind is TakeKind.PROBE:
         return False
     if select == "all":
         return True
@@ -57,7 +58,7 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
     bare = [
         e.index
         for e in episodes
-        if e.outcome is Outcome.UNLABELLED and e.info.kind is not TakeKind.ROLLOUT
+        if e.outcome is Outcome.UNLABELLED and e.info.kind not in (TakeKind.ROLLOUT, TakeKind.PROBE)
     ]
     if bare and select != "all":
         raise UnusableInputError(

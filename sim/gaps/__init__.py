@@ -1,8 +1,8 @@
 """Injected gaps: what makes the embedded "real" cell differ from the nominal one.
 
 `mechanism` says what a mechanism is and where it may act, `mechanisms` has them, `blind` has those
-that nobody who diagnoses was told of, `randomised` those that only training draws. Here the gaps of
-a station are drawn and put into a cell.
+that nobody who diagnoses was told of, `randomised` those that only training draws, `drives` what a
+twin alone can say. Here the gaps of a station are drawn and put into a cell.
 
 A gap is drawn once per station (from `gap_seed`): which mechanism, which direction, and how
 the severity is shared out. What changes from take to take is drawn from the take's seed.
@@ -17,6 +17,7 @@ from typing import Literal
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import dimension
 from gaploop.sim.gaps.blind import BLIND_MECHANISMS
+from gaploop.sim.gaps.drives import DRIVES
 from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values, stream
 from gaploop.sim.gaps.mechanisms import MECHANISMS
 from gaploop.sim.gaps.randomised import RANDOMISED
@@ -36,8 +37,10 @@ __all__ = [
 ]
 
 HeldOut = Literal["any", "never", "only", "blind"]
-BY_KEY: Mapping[str, Mechanism] = {m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS, *RANDOMISED)}
-"""All mechanisms by "dimension.mechanism"."""
+BY_KEY: Mapping[str, Mechanism] = {
+    m.key: m for m in (*MECHANISMS, *BLIND_MECHANISMS, DRIVES, *RANDOMISED)
+}
+"""All mechanisms by "dimension.mechanism"; of the last two groups no gap is drawn."""
 
 
 @dataclass(frozen=True)

@@ -259,11 +259,20 @@ class ModelApplier:
         hand = (add_hand,) if self.hand else ()
         self.options = replace(self.options, edits=(*self._edits, *hand))
         model = scene.build_model(self.options)
+        self.finish(model)
+        return model
+
+    def finish(self, model: mujoco.MjModel) -> None:
+        """Change a compiled model as was asked for, in place."""
         limit_nm = self.arm.servos.gripper_nm
         model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
+        self.put_on(model)
+        return model
+
+    def put_on(self, model: mujoco.MjModel) -> None:
+        """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
             change(model)
-        return model
 
 
 def turn_body(model: mujoco.MjModel, name: str, xyz_rad: Sequence[float]) -> None:
@@ -376,20 +385,24 @@ class CommandPath:
 
     Attributes:
         latency_s: dead time [s].
-        play_rad: how far a joint turns before its servo feels it [rad].
-        speed_limit_rad_s: fastest change of a set point [rad/s].
+        play_rad: how far a joint turns before its servo feels it [rad]; one for all joints, or any
+            shape that broadcasts with the goals'.
+        speed_limit_rad_s: fastest change of a set point [rad/s]; likewise.
         faults: what loses goals, by the key of its mechanism.
     """
 
     def __init__(self) -> None:
-        self.latency_s, self.play_rad, self.speed_limit_rad_s = 0.0, 0.0, np.inf
+        self.latency_s = 0.0
+        self.play_rad: float | Vector = 0.0
+        self.speed_limit_rad_s: float | Vector = np.inf
         self.faults: dict[str, GoalFault] = {}
         self._pending: deque[tuple[float, Vector]] = deque()
 
     def reset(self, q_rad: Vector, seed: Sequence[int]) -> None:
         """Start a take at rest at `q_rad` [rad]; `seed` draws what the faults do."""
-        limited = bool(np.isfinite(self.speed_limit_rad_s))
-        self.active = bool(self.latency_s or self.play_rad or limited or self.faults)
+        limited = bool(np.isfinite(self.speed_limit_rad_s).any())
+        has_play = bool(np.any(self.play_rad))
+        self.active = bool(self.latency_s or has_play or limited or self.faults)
         self._pending.clear()
         self._goal, self._slewed, self._out = q_rad.copy(), q_rad.copy(), q_rad.copy()
         for key, fault in self.faults.items():

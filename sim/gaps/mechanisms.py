@@ -302,7 +302,10 @@ class _CoarseEncoder(Mechanism):
 class _Size(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "size"
     says = "70 % larger or half the size"
-    parameters = (Parameter("size_factor", "1", 0.2, 4.0, 1.0),)
+    parameters = (
+        Parameter("size_factor", "1", 0.2, 4.0, 1.0),
+        Parameter("density_factor", "1", 0.05, 100.0, 1.0),
+    )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         change = 0.70 if rng.random() < 0.7 else -0.50
@@ -310,6 +313,8 @@ class _Size(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(*[p["size_factor"]] * 3)
+        mass_kg = on.model.options.object_mass_kg * p["density_factor"]
+        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
 
 
 class _Elongated(Mechanism):
@@ -602,6 +607,8 @@ class _CameraPose(Mechanism):
         Parameter("dx_m", "m", -0.6, 0.6),
         Parameter("dy_m", "m", -0.6, 0.6),
         Parameter("dz_m", "m", -0.6, 0.6),
+        Parameter("droll_rad", "rad", -0.6, 0.6),
+        Parameter("dpitch_rad", "rad", -0.6, 0.6),
         Parameter("dyaw_rad", "rad", -0.6, 0.6),
     )
 
@@ -616,7 +623,8 @@ class _CameraPose(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.move_camera((p["dx_m"], p["dy_m"], p["dz_m"], 0.0, 0.0, p["dyaw_rad"]))
+        turn_rad = (p["droll_rad"], p["dpitch_rad"], p["dyaw_rad"])
+        on.model.move_camera((p["dx_m"], p["dy_m"], p["dz_m"], *turn_rad))
 
 
 class _TableHeight(Mechanism):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ def make_keyboard_leader(
     from gaploop.teleop.leaders.keyboard import Keyboard
 
     options = options or CartesianOptions()
-    arm = arm_of(follower, station, "keyboard")
+    arm = arm_of(follower, station, "--teleop.type=keyboard")
     controls = Controls(options, on_estop, on_clear)
     return _cartesian(arm, follower, station, options, Keyboard(controls, _title(follower)))
 
@@ -66,45 +67,63 @@ def make_gamepad_leader(
     from gaploop.teleop.leaders.gamepad import Gamepad
 
     options = options or CartesianOptions()
-    arm = arm_of(follower, station, "gamepad")
+    arm = arm_of(follower, station, "--teleop.type=gamepad")
     controls = Controls(options, on_estop, on_clear)
     return _cartesian(arm, follower, station, options, Gamepad(controls, _title(follower)))
 
 
 def make_motion_leader(
-    follower: Follower, station: Station, options: MotionOptions | None = None
+    follower: Follower,
+    station: Station,
+    options: MotionOptions | None = None,
+    *,
+    clear_m: float = -math.inf,
+    whose: str = "--teleop.type=motion",
 ) -> MotionLeader:
     """Return a leader that runs a scripted motion. Its `reset` builds the script and may refuse.
 
     Attach the leader to the control loop as a sink, so that a trip ends the script.
 
+    Args:
+        follower: the arm; asked where it is when a script is built.
+        station: arm model, workspace, limits.
+        options: the script.
+        clear_m: least height of every guarded point, where the workspace reaches lower [m].
+        whose: what needs it, for messages.
+
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
     """
-    options = options or MotionOptions()
-    arm = arm_of(follower, station, "motion")
+    arm = arm_of(follower, station, whose)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
-    safety = station.safety
-    within = replace(
-        options,
-        # Beside the filter's own limits, so that it has nothing to change.
-        velocity_rad_s=min(options.velocity_rad_s, 0.9 * safety.velocity_rad_s),
-        acceleration_rad_s2=min(options.acceleration_rad_s2, 0.9 * safety.acceleration_rad_s2),
-    )
+    box = box_of(arm, station)
+    if box is not None:
+        x, y, (low_m, high_m) = box
+        box = (x, y, (max(low_m, clear_m), high_m))
     return MotionLeader(
         arm,
         common_limits(arm, limits_rad),
         lambda: follower.read().position_rad,
-        within,
-        box_of(arm, station),
+        within_limits(options or MotionOptions(), station),
+        box,
     )
 
 
-def arm_of(follower: Follower, station: Station, teleop: str) -> ArmModel:
+def within_limits(options: MotionOptions, station: Station) -> MotionOptions:
+    """Return a script as fast as the station allows, so that its filter has nothing to change."""
+    safety = station.safety
+    return replace(
+        options,
+        velocity_rad_s=min(options.velocity_rad_s, 0.9 * safety.velocity_rad_s),
+        acceleration_rad_s2=min(options.acceleration_rad_s2, 0.9 * safety.acceleration_rad_s2),
+    )
+
+
+def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     """Return the model of an arm: the station's, or the one known for its robot type.
 
     Args:
-        teleop: what needs it, for the message.
+        whose: what needs it, for the message.
 
     Raises:
         UnusableInputError: there is none, or it has other joints.
@@ -113,14 +132,14 @@ def arm_of(follower: Follower, station: Station, teleop: str) -> ArmModel:
     joints = ", ".join(follower.joint_names)
     if not name:
         raise UnusableInputError(
-            f"--teleop.type={teleop} needs a model of the arm and none is known for "
+            f"{whose} needs a model of the arm and none is known for "
             f"{follower.robot_type}. Name one in the station file as robot_model "
             f"({', '.join(ARM_MODELS)}, or the path of an MJCF file), or use a leader arm."
         )
     arm = ArmModel.load(name)
     if arm.joint_names != tuple(follower.joint_names):
         raise UnusableInputError(
-            f"--teleop.type={teleop} drives one arm with the joints of the model '{arm.name}' "
+            f"{whose} drives one arm with the joints of the model '{arm.name}' "
             f"({', '.join(arm.joint_names)}); {follower.robot_type} has {joints}. "
             "Use a leader arm, or name the right robot_model in the station file."
         )

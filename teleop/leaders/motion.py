@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gaploop.core.errors import DeviceError, UnusableInputError, unknown_choice
-from gaploop.core.kinematics import ArmModel, Box
+from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box
 from gaploop.core.types import FloatArray, LeaderSample, SafetyReason, Tick
 from gaploop.teleop.leaders.options import MotionOptions
 
@@ -38,6 +38,8 @@ AT_STOP_RAD: Final = 0.1
 """A joint that starts beyond its limit by less than this counts as being on it [rad]."""
 NEAR_M: Final = 0.003
 """A point of the grid counts as reached from this distance [m]."""
+OPENED: Final = 0.6
+"""How far grip opens the gripper, of its travel."""
 PAUSE_S: Final = 0.3
 """Rest between two parts of a script [s]."""
 
@@ -67,6 +69,7 @@ class MotionLeader:
         self._arm, self._limits_rad, self._box = arm, limits_rad, box
         self._start, self._options = start, options
         self._script: Script | None = None
+        self._next: Script | None = None
         self._began_s = self._last_s = math.nan
         self._q_rad: FloatArray = np.zeros(len(arm.joint_names))
         self.interrupted = False
@@ -93,11 +96,27 @@ class MotionLeader:
             raise DeviceError(
                 f"The follower reports {q.tolist()} as joint positions. Check its bus."
             )
-        self._script = build_script(self._arm, self._limits_rad, self._box, q, self._options)
-        for note in self._script.notes:
-            log.warning("%s", note)
+        self._script, self._next = self._built(q), None
         self._q_rad, self._began_s, self._last_s = q, math.nan, math.nan
         self.interrupted = False
+
+    def follow(self, options: MotionOptions) -> None:
+        """Run another script next: from the pose that is asked for now, or else from `reset` on.
+
+        May be called while another thread drives, at the end of a script.
+
+        Raises:
+            UnusableInputError: nothing of the script fits.
+        """
+        self._options = options
+        if self._script is not None:
+            self._next = self._built(self._q_rad)
+
+    def _built(self, start_rad: FloatArray) -> Script:
+        script = build_script(self._arm, self._limits_rad, self._box, start_rad, self._options)
+        for note in script.notes:
+            log.warning("%s", note)
+        return script
 
     def tick(self, tick: Tick) -> None:
         """Take note of a trip; called from any thread."""
@@ -108,6 +127,9 @@ class MotionLeader:
         """Return the script's pose at loop time `t_s` [s]; the first call starts it."""
         if self._script is None:
             self.reset()
+        if self._next is not None:
+            self._script, self._next = self._next, None
+            self._began_s, self.interrupted = math.nan, False
         if math.isnan(self._began_s):
             self._began_s = t_s
         elif t_s - self._last_s > STOOD_STILL_S:
@@ -119,6 +141,8 @@ class MotionLeader:
 
     def done(self) -> bool:
         """Say whether the script has ended or was interrupted."""
+        if self._next is not None:
+            return False
         return self.interrupted or self._last_s - self._began_s >= self.duration_s > 0.0
 
 
@@ -207,10 +231,10 @@ def build_script(
             "by hand (torque off) and start again."
         )
     rng = np.random.default_rng(options.seed)
-    if options.script == "grid":
-        pieces = _grid(stage, rng)
+    if options.script in _WHOLE:
+        pieces = _WHOLE[options.script](stage, rng)
     else:
-        swing = _chirp if options.script == "chirp" else _reverse
+        swing = _SWINGS[options.script]
         names, pieces = arm.joint_names, []
         for name in options.joints:
             if name not in names:
@@ -291,12 +315,80 @@ def _reverse(
         yield Dwell(centre, PAUSE_S)
 
 
+def _step(
+    stage: _Stage,
+    joint: int,
+    centre: FloatArray,
+    amplitude_rad: float,
+    order: np.random.Generator,
+) -> Iterator[MotionSegment]:
+    del order
+    o, at = stage.options, centre.copy()
+    for way_rad in (amplitude_rad, -2.0 * amplitude_rad, amplitude_rad):
+        yield Stroke(at.copy(), joint, way_rad, o.velocity_rad_s, o.acceleration_rad_s2)
+        at[joint] += way_rad
+        yield Dwell(at.copy(), o.dwell_s)
+
+
+_SWINGS: Final[dict[str, _Swing]] = {"chirp": _chirp, "reverse": _reverse, "step": _step}
+"""Scripts that move one joint after the other."""
+
+
+def _rest(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+    del rng
+    return [Dwell(stage.start_rad, stage.options.seconds)]
+
+
+def _grip(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+    """Open, rest, close as far as the gripper goes, rest, and open again."""
+    del rng
+    spec, o = ARM_MODELS.get(stage.arm.name), stage.options
+    low, high = stage.limits_rad[-1]
+    closed, opened = np.clip(spec.gripper_percent_rad if spec else (low, high), low, high)
+    wide, shut = stage.start_rad.copy(), stage.start_rad.copy()
+    wide[-1], shut[-1] = closed + OPENED * (opened - closed), closed
+    return [
+        stage.smooth(stage.start_rad, wide),
+        Dwell(wide, o.dwell_s),
+        stage.smooth(wide, shut),
+        Dwell(shut, o.dwell_s),
+        stage.smooth(shut, wide),
+        Dwell(wide, o.dwell_s),
+        stage.smooth(wide, stage.start_rad),
+    ]
+
+
+def _poses(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
+    """Turn the first joint to the middle and to either side, with the tool low and high."""
+    del rng
+    o, start = stage.options, stage.start_rad
+    middle = start.copy()
+    low, high = stage.limits_rad[0]
+    middle[0] = min(max(0.0, low + MARGIN_RAD), high - MARGIN_RAD)
+    (raised,) = _solved(stage, np.array([[0.0, 0.0, o.size_m]]), middle)
+    here, pieces = start, list[MotionSegment]()
+    for name, pose in (("low", middle), ("high", raised)):
+        if pose is None:
+            stage.notes.append("poses with the tool high are left out: the arm can't reach them")
+            continue
+        for turn_rad in (-o.amplitude_rad, 0.0, o.amplitude_rad):
+            turned = pose.copy()
+            turned[0] = min(max(pose[0] + turn_rad, low + MARGIN_RAD), high - MARGIN_RAD)
+            part: list[MotionSegment] = [stage.smooth(here, turned), Dwell(turned, o.dwell_s)]
+            if said := stage.reason_against([*part, stage.smooth(turned, start)]):
+                which = f"{name}, turned by {turn_rad:+.2f} rad"
+                stage.notes.append(f"the pose {which}, is left out, because {said}")
+                continue
+            pieces, here = [*pieces, *part], turned
+    return [*pieces, stage.smooth(here, start)] if pieces else []
+
+
 def _grid(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     half_m = 0.5 * stage.options.size_m
     axes = [np.linspace(-half_m, half_m, n) if n > 1 else np.zeros(1) for n in stage.options.points]
     offsets = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
     rng.shuffle(offsets)
-    poses = _solved(stage, offsets)
+    poses = _solved(stage, offsets, stage.start_rad)
     here, pieces, visited = stage.start_rad, list[MotionSegment](), 0
     for offset, pose in zip(offsets, poses, strict=True):
         place = ", ".join(f"{1000 * value:+.0f}" for value in offset)
@@ -312,15 +404,24 @@ def _grid(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     return [*pieces, stage.smooth(here, stage.start_rad)] if visited > 1 else []
 
 
-def _solved(stage: _Stage, offsets: FloatArray) -> list[FloatArray | None]:
-    """Return a pose for each point, or None where the tool doesn't get there."""
+_WHOLE: Final[dict[str, Callable[[_Stage, np.random.Generator], list[MotionSegment]]]] = {
+    "grid": _grid,
+    "poses": _poses,
+    "grip": _grip,
+    "rest": _rest,
+}
+"""Scripts that move the arm as a whole."""
+
+
+def _solved(stage: _Stage, offsets: FloatArray, start_rad: FloatArray) -> list[FloatArray | None]:
+    """Return a pose for each point about the tool's place at `start_rad`, None out of reach."""
     from gaploop.teleop.leaders.tool_servo import ToolServo
 
     servo = ToolServo(stage.arm, stage.limits_rad, 5.0, stage.box)
-    centre_m = stage.arm.T_base_tcp(stage.start_rad)[:3, 3]
+    centre_m = stage.arm.T_base_tcp(start_rad)[:3, 3]
     poses: list[FloatArray | None] = []
     for offset in offsets:
-        servo.reset(stage.start_rad)
+        servo.reset(start_rad)
         for _ in range(150):
             away = centre_m + offset - servo.T_base_tcp[:3, 3]
             if np.linalg.norm(away) < 0.1 * NEAR_M:

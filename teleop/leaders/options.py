@@ -60,7 +60,7 @@ class CartesianOptions:
             raise unknown_choice("frame", self.frame, FRAMES)
 
 
-SCRIPTS: Final = ("chirp", "reverse", "grid")
+SCRIPTS: Final = ("chirp", "reverse", "step", "grid", "poses", "grip", "rest")
 _MOTION_RANGES: Final = {
     "amplitude_rad": (0.02, 2.0),
     "seconds": (2.0, 600.0),
@@ -80,13 +80,15 @@ class MotionOptions:
 
     script: str = "chirp"
     """chirp (each joint swings ever faster), reverse (strokes at several speeds: backlash and
-    friction) or grid (visit a grid of poses and rest)"""
+    friction), step (each joint to either side as fast as it may, and rest), grid (visit a grid of
+    poses and rest), poses (turn to the middle and either side, low and high, and rest), grip (open
+    and close the gripper) or rest"""
     joints: list[str] = field(default_factory=list)
-    """joints that chirp and reverse move, one after the other; all of them if left out"""
+    """joints that chirp, reverse and step move, one after the other; all of them if left out"""
     amplitude_rad: float = 0.4
     """largest swing to either side [rad]; made smaller where limits or workspace ask for it"""
     seconds: float = 20.0
-    """how long chirp moves each joint [s]"""
+    """how long chirp moves each joint, and rest takes [s]"""
     low_hz: float = 0.1
     """frequency that chirp starts with [Hz]"""
     high_hz: float = 3.0
@@ -96,11 +98,12 @@ class MotionOptions:
     cycles: int = 2
     """strokes there and back of reverse, for each speed"""
     size_m: float = 0.12
-    """edge of the grid about the tool's place at the start [m]"""
+    """edge of the grid about the tool's place at the start; what poses lifts the tool by [m]"""
     points: list[int] = field(default_factory=lambda: [3, 3, 2])
     """points of the grid forward, sideways and up; visited in an order drawn by the seed"""
     dwell_s: float = 1.0
-    """rest at each point of the grid [s]"""
+    """rest at each point of the grid, after each step, at each of the poses and before and after
+    the gripper closes [s]"""
     velocity_rad_s: float = 1.5
     """fastest joint [rad/s]; the station's limit holds as well"""
     acceleration_rad_s2: float = 10.0

@@ -69,23 +69,13 @@ def test_it_grasps_again_where_the_camera_was_moved(tmp_path: Path) -> None:
     assert evaluate(made.folder, 3, **station).successes >= 2  # type: ignore[arg-type]
 
 
-def test_of_a_plan_what_would_come_too_late_is_left_out(tmp_path: Path) -> None:
-    """As many steps as the delay is long, as long as enough is left to execute."""
-    base = load_policy("base")
-    about = seen(np.zeros(6), np.array([0.2, 0.2, 0.1, -0.4, 0.18, 1.0, 0.0]))
-    whole = base.plan(about)
-    assert len(whole) > base.execute
-    for delay_s in (0.0, 0.1, 1.0):
-        value = TwinParameter(
-            "actuator_response.latency.latency_s", "s", -1.0, delay_s, (delay_s, delay_s), True, "t"
-        )
-        save_twin(Twin("bench", "so101", (value,)), tmp_path / "twin.yaml")
-        out = tmp_path / f"out{delay_s}"
-        made = load_policy(recalibrate("base", tmp_path / "twin.yaml", out).folder)
-        late = min(round(delay_s * base.fps), len(whole) - base.execute)
-        np.testing.assert_allclose(made.plan(about), whole[late:], atol=1e-6)
-        made.reset()
-        np.testing.assert_allclose(made.act(about), whole[late], atol=1e-6)
+def test_a_delay_is_carried_and_the_next_twin_sets_it_anew(tmp_path: Path) -> None:
+    latency = twin_of(tmp_path / "l.yaml", "actuator_response.latency")
+    first = recalibrate("base", latency, tmp_path / "a")
+    delay_s = first.taken_out["actuator_response.latency"]["latency_s"]
+    assert load_policy(first.folder).delay_s == delay_s > 0.1
+    again = recalibrate(first.folder, twin_of(tmp_path / "b.yaml", ZEROS), tmp_path / "b")
+    assert load_policy(again.folder).delay_s == load_policy("base").delay_s == 0.0
 
 
 def test_what_cannot_be_recalibrated_is_refused(

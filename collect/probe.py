@@ -1,0 +1,392 @@
+"""A station check without a policy: its parts, who drives them, and how it went.
+
+Each part is a take of kind `probe`, which nothing learns from, with its name as the condition
+`probe`. What a part is for is said with it, so that whoever leaves one out knows what stays untold.
+The same parts run on arms and in the embedded cell, where a scripted person puts the object into
+the jaws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.collect.campaign import Quota, held
+from gaploop.collect.devices import SessionDevices
+from gaploop.collect.rig import EmbeddedRig, Rig
+from gaploop.collect.session import SessionSpec, drive_on, record_takes
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
+from gaploop.core.arms import ARMS
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ArmModel
+from gaploop.core.protocols import Follower, Leader
+from gaploop.core.station import Station
+from gaploop.core.types import LeaderSample
+from gaploop.core.vocabulary import Outcome
+from gaploop.sim.expert import ExpertStage, ScriptedLeader
+from gaploop.teleop.leaders.make import make_motion_leader, within_limits
+from gaploop.teleop.leaders.motion import MotionLeader, build_script
+from gaploop.teleop.leaders.options import MotionOptions
+
+PROBE: Final = "probe"
+"""The condition that names a take's part."""
+GRASP: Final = "grip object"
+CLEAR_M: Final = 0.03
+"""The arm stays this far above the table, out of the way of what lies there [m]."""
+LONGEST_S: Final = 30.0
+"""No part is longer [s]."""
+HELD_S: Final = 2.0
+"""How long the arm holds still with the object, and without it after that [s]."""
+ARM_SPEED: Final = {"velocity_rad_s": 1.5, "acceleration_rad_s2": 10.0}
+AT_ONCE: Final = {"velocity_rad_s": 6.0, "acceleration_rad_s2": 60.0}
+"""A step, as fast as the station allows."""
+
+
+@dataclass(frozen=True)
+class ProbePart:
+    """One part of a probe, one take.
+
+    Attributes:
+        name: such as "chirp elbow_flex"; the take's condition `probe`.
+        motion: the script that is run.
+        tells: what it is for.
+        conditions: what has to be set up.
+        needs_object: somebody has to put the object somewhere.
+    """
+
+    name: str
+    motion: MotionOptions
+    tells: str
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    needs_object: bool = False
+
+    @property
+    def quota(self) -> Quota:
+        """One take, under the part's conditions and its name."""
+        return Quota(1, conditions={**self.conditions, PROBE: self.name})
+
+
+def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, ...]:
+    """Return the parts of a probe, in their order.
+
+    Args:
+        joints: of the arm.
+        grid: rows and columns of the station's placement grid.
+    """
+    still = MotionOptions("rest", seconds=2.0)
+    poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8, **ARM_SPEED)
+    parts = [
+        ProbePart("still", still, "exposure, colour, sharpness and noise of the pictures"),
+        ProbePart("poses", poses, "the cameras' poses"),
+    ]
+    for joint in joints:
+        # Small: what lies on the table isn't to be touched, and every arm has that much room.
+        to_and_fro = MotionOptions(
+            "reverse", [joint], 0.2, speeds_rad_s=[0.15, 0.5], cycles=1, **ARM_SPEED
+        )
+        ever_faster = MotionOptions(
+            "chirp", [joint], 0.2, seconds=6.0, low_hz=0.3, high_hz=2.5, **ARM_SPEED
+        )
+        jump = MotionOptions("step", [joint], 0.2, dwell_s=0.8, **AT_ONCE)
+        parts += [
+            ProbePart(f"reverse {joint}", to_and_fro, f"backlash and friction of {joint}"),
+            ProbePart(f"chirp {joint}", ever_faster, f"delay, gain and damping of {joint}"),
+            ProbePart(f"step {joint}", jump, f"torque of {joint}, and its gain from payload"),
+        ]
+    grip = MotionOptions("grip", dwell_s=0.6, **ARM_SPEED)
+    around = MotionOptions("grip", dwell_s=HELD_S, velocity_rad_s=0.8)
+    parts += [
+        ProbePart("grip nothing", grip, "the gripper's travel"),
+        ProbePart(GRASP, around, "the object's width and weight", needs_object=True),
+    ]
+    rows, columns = grid
+    for cell in ((0, columns - 1), (rows - 1, 0)):
+        parts.append(
+            ProbePart(
+                f"cell {cell[0]} {cell[1]}",
+                still,
+                "the object's size, and the table's height apart from the camera's",
+                {"grid_cell": list(cell)},
+                needs_object=True,
+            )
+        )
+    return tuple(parts)
+
+
+def planned_s(parts: Sequence[ProbePart], arm: ArmModel) -> dict[str, float]:
+    """Return about how long each part takes [s], from a usual pose and with room on all sides."""
+    known = ARMS[arm.name].cell if arm.name in ARMS else None
+    start = np.zeros(len(arm.joint_names)) if known is None else np.array(known.home_q_rad)
+    room = np.array([[-10.0, 10.0]] * len(start))
+    room[-1] = arm.joint_limits_rad[-1]
+    start = np.clip(start, *room.T)
+    return {
+        part.name: build_script(arm, room, None, start, part.motion).trajectory.duration_s
+        for part in parts
+    }
+
+
+def probe_leader(rig: Rig, seed: int, parts: Mapping[str, ProbePart]) -> Leader:
+    """Return who drives a part in the embedded cell: a script, or the person who grasps."""
+    part = parts[rig.conditions[PROBE]]
+    if part.name == GRASP and isinstance(rig, EmbeddedRig):
+        return HandOver(rig, seed)
+    return arm_leader(rig.follower, rig.station, part.motion)
+
+
+def arm_leader(
+    follower: Follower, station: Station, motion: MotionOptions | None = None
+) -> MotionLeader:
+    """Return who drives an arm from part to part; it rests until the first one.
+
+    Raises:
+        UnusableInputError: no model of this arm is known, or it doesn't fit.
+    """
+    rest = MotionOptions("rest", seconds=2.0)
+    return make_motion_leader(
+        follower, station, motion or rest, clear_m=CLEAR_M, whose="gaploop probe"
+    )
+
+
+class HandOver:
+    """Grasps and lifts the object, holds it, lets go, and holds the arm where it is.
+
+    The embedded cell's stand-in for an operator who puts the object into the jaws.
+    """
+
+    def __init__(self, rig: EmbeddedRig, seed: int) -> None:
+        self._expert = ScriptedLeader(rig.cell, seed)
+        self._open_rad = rig.cell.arm.grip.open_rad
+
+    def reset(self) -> None:
+        """Get ready for a new take."""
+        self._expert.reset()
+        self._held: LeaderSample | None = None
+        self._for_s = 0.0
+
+    def read(self, t_s: float) -> LeaderSample:
+        """Return what is asked for at loop time `t_s` [s]."""
+        if self._held is None:
+            sample = self._expert.read(t_s)
+            if self._expert.stage > ExpertStage.LIFT:
+                self._held = sample
+            return sample
+        self._for_s = t_s - self._held.t_s
+        q_rad = self._held.q_rad.copy()
+        if self._for_s > HELD_S:
+            q_rad[-1] = self._open_rad
+        return LeaderSample(t_s, q_rad)
+
+    def done(self) -> bool:
+        """Say whether the arm has held still with the object and without it."""
+        return self._for_s > 2.0 * HELD_S
+
+
+@dataclass(frozen=True)
+class PartEnd:
+    """How a part went.
+
+    Attributes:
+        done: it was recorded to its end, now or before.
+        why: why it wasn't, or "recorded before".
+        uid: its take; "" where none is of now.
+        duration_s: its length [s].
+        by_choice: nothing went wrong: the object wasn't put in place, or the user stopped it.
+    """
+
+    part: ProbePart
+    done: bool
+    why: str = ""
+    uid: str = ""
+    duration_s: float = 0.0
+    by_choice: bool = False
+
+
+@dataclass(frozen=True)
+class ProbeEnd:
+    """How a probe went.
+
+    Attributes:
+        parts: every part that was asked for, in order.
+        interrupted: the user stopped it.
+        reconnected: how often devices that were lost have been found again.
+        trip: the safety trip that ended it, in words, or "".
+    """
+
+    parts: tuple[PartEnd, ...]
+    interrupted: bool = False
+    reconnected: int = 0
+    trip: str = ""
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What the parts that weren't done leave untold, each once."""
+        return tuple(dict.fromkeys(end.part.tells for end in self.parts if not end.done))
+
+
+class _Prober(Attendant):
+    """Runs each part once: a trip or a motion that doesn't fit ends the part, not the probe."""
+
+    attempts_per_take = 1
+
+    def __init__(
+        self,
+        parts: Sequence[ProbePart],
+        on_part: Callable[[PartEnd], object],
+        ask: Callable[[ProbePart], str] = lambda _part: "",
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        super().__init__(patience_s)
+        self.ended: dict[str, PartEnd] = {}
+        self._parts = {part.name: part for part in parts}
+        self._on_part, self._ask = on_part, ask
+        self._now = parts[0]
+
+    def summary(self, before: Container[str]) -> tuple[PartEnd, ...]:
+        """Return how every part went; those `before` were recorded by an earlier probe."""
+
+        def end_of(part: ProbePart) -> PartEnd:
+            if part.name in before:
+                return PartEnd(part, True, "recorded before")
+            return self.ended.get(part.name, PartEnd(part, False, "not reached"))
+
+        return tuple(map(end_of, self._parts.values()))
+
+    def set_up(self, quota: Quota, before: Quota | None) -> bool:
+        """Take note of which part comes next."""
+        del before
+        self._now = self._parts[str(quota.conditions[PROBE])]
+        return True
+
+    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Have the object put where the part needs it; False leaves the part out."""
+        hurdle()  # nobody puts anything in place for an arm that is gone
+        if self._now.needs_object and (why := self._ask(self._now)):
+            self.ended[self._now.name] = PartEnd(self._now, False, why, by_choice=True)
+            return False
+        return super().begin(hurdle, stop)
+
+    def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
+        """Run the part, called as `run_take`."""
+        part, writer = self._now, given["writer"]
+        try:
+            if isinstance(leader, MotionLeader):
+                leader.follow(within_limits(part.motion, rig.station))
+                given["sinks"] = (leader,)
+            result = run_take(rig, leader, judged=False, **given)
+        except UnusableInputError as error:  # nothing of the motion fits from here
+            writer.seal(Outcome.DISCARDED, str(error))
+            result = TakeResult(writer.header.info.uid, Outcome.DISCARDED, str(error), 0.0, 0)
+        if result.outcome is not Outcome.INTERRUPTED or given["stop"]():
+            done, cut = result.outcome is Outcome.UNLABELLED, result.outcome is Outcome.INTERRUPTED
+            self.ended[part.name] = PartEnd(
+                part,
+                done,
+                "" if done else result.reason,
+                "" if cut else result.uid,
+                result.duration_s,
+                by_choice=cut,
+            )
+            self._on_part(self.ended[part.name])
+        return result
+
+
+def probe_cell(
+    parts: Sequence[ProbePart],
+    spec: SessionSpec,
+    build: Callable[[Mapping[str, object]], EmbeddedRig],
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    on_part: Callable[[PartEnd], object] = lambda _end: None,
+) -> ProbeEnd:
+    """Probe the embedded cell, as fast as it goes.
+
+    Args:
+        parts: what to run.
+        spec: the session, of kind `probe`.
+        build: builds the cell with something set up.
+        stop: asked every turn; True interrupts the part and ends the probe.
+        on_part: called with every part that has ended.
+    """
+    named = {part.name: part for part in parts}
+    rigs: dict[str, EmbeddedRig] = {}
+
+    def make_rig(conditions: Mapping[str, object]) -> Rig:
+        set_up = {name: value for name, value in conditions.items() if name != PROBE}
+        if (key := str(set_up)) not in rigs:  # most parts share one
+            rigs[key] = build(set_up)
+        rig = rigs[key]
+        return replace(
+            rig, conditions={**rig.conditions, PROBE: conditions[PROBE]}, close=lambda: None
+        )
+
+    prober = _Prober(parts, on_part)
+    before = _held(parts, spec)
+    try:
+        end = record_takes(
+            spec,
+            [part.quota for part in parts],
+            make_rig,
+            lambda rig, seed: probe_leader(rig, seed, named),
+            set_up=prober.set_up,
+            stop=stop,
+            attendant=prober,
+        )
+    finally:
+        for rig in rigs.values():
+            rig.close()
+    return ProbeEnd(prober.summary(before), end.interrupted)
+
+
+def probe_arm(
+    parts: Sequence[ProbePart],
+    spec: SessionSpec,
+    devices: SessionDevices,
+    *,
+    ask: Callable[[ProbePart], str],
+    stop: Callable[[], bool] = lambda: False,
+    on_part: Callable[[PartEnd], object] = lambda _end: None,
+    patience_s: float = PATIENCE_S,
+) -> ProbeEnd:
+    """Probe an arm, from where it stands.
+
+    Args:
+        parts: what to run.
+        spec: the session, of kind `probe`.
+        devices: started; driven by a `MotionLeader`.
+        ask: has the object put where a part needs it; why that can't be, or "".
+        stop: asked every turn; True interrupts the part and ends the probe.
+        on_part: called with every part that has ended.
+        patience_s: how long to wait for what is in a part's way, or for a lost device [s].
+
+    Raises:
+        DeviceError: a device doesn't answer in time, or parts can't be recorded.
+    """
+    prober = _Prober(parts, on_part, ask, patience_s)
+    before = _held(parts, spec)
+
+    def drive() -> bool:
+        record_takes(
+            spec,
+            [part.quota for part in parts if part.name not in prober.ended],
+            devices.rig,
+            devices.leader,
+            set_up=prober.set_up,
+            stop=stop,
+            attendant=prober,
+        )
+        return False
+
+    reconnected, trip = drive_on(devices, drive, stop, finished=lambda: len(prober.ended))
+    return ProbeEnd(prober.summary(before), stop(), reconnected, trip)
+
+
+def _held(parts: Sequence[ProbePart], spec: SessionSpec) -> frozenset[str]:
+    """Return the parts that the journal holds already, where they count."""
+    if not spec.resume:
+        return frozenset()
+    have = held(spec.journal, spec.kind, [part.quota for part in parts])
+    return frozenset(part.name for part in parts if have[part.quota.key])

@@ -1,0 +1,292 @@
+"""The command `gaploop probe`."""
+
+# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.station import Station
+from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from gaploop.collect.devices import Arms
+    from gaploop.collect.operator.keys import Keys
+    from gaploop.collect.probe import ProbeEnd, ProbePart
+    from gaploop.collect.session import SessionSpec
+    from gaploop.core.protocols import Follower, Leader
+
+RARE = ("fps", "reconnect_s", "seed")
+EXAMPLE: Final = """\
+gaploop probe --robot.type=so101_follower --robot.port=/dev/ttyACM0 --robot.id=white \\
+    --robot.cameras='{top: {type: opencv, index_or_path: 0, width: 640, height: 480, fps: 30}}' \\
+    --journal=recordings/probe --station=station.yaml
+gaploop probe --robot.type=so101_sim --robot.gaps='{"spatial_geometry": 0.7}' --journal=probe
+gaploop probe --robot.type=so101_follower --robot.port=/dev/ttyACM0 --dry_run
+"""
+POSITIONAL: Final = ("journal",)
+FPS: Final = 30.0
+"""Frames a second of an arm, as in gaploop record [Hz]."""
+LOOK_S: Final = 0.1
+"""How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
+
+
+def config_class(names_only: bool = False) -> type:
+    """Return the options, with every type of robot that LeRobot knows here."""
+    from gaploop.scripts._devices import registries
+
+    RobotConfig, _, _ = registries(names_only)
+    cell = RobotConfig.get_choice_class("so101_sim")
+
+    @dataclass
+    class ProbeConfig:
+        """Check a station in three minutes, without a policy: what gaploop identify is fed with.
+
+        The arm rests, shows itself in some poses, moves each joint slowly to and fro, ever faster
+        and at once to either side, and closes the gripper on nothing. Then you put the object into
+        the jaws and into two cells of the placement grid (Enter goes on, s leaves it out). Begin
+        with the arm in the middle of its workspace, the gripper above what lies on the table. Space
+        is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume does
+        the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
+        """
+
+        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
+        """The arm, with its cameras."""
+        journal: Path | None = None
+        """Folder that the takes go into, a take for each part."""
+        station: Path | None = None
+        """station.yaml with the cell's name, limits and placement grid."""
+        object: bool = True
+        """Do the parts with the object; false where nobody can put it in place."""
+        dry_run: bool = False
+        """Say the parts, their seconds and what they tell, and move nothing."""
+        resume: bool = False
+        """Do what the journal's probe left out."""
+        fps: float | None = None
+        """Frames a second; 30 on an arm, 50 in the embedded cell [Hz]."""
+        reconnect_s: float = 60.0
+        """How long to wait for an arm or a camera that was lost [s]."""
+        seed: int = 0
+        """Draws the scenes of the embedded cell."""
+        operator: str = ""
+        """Who is there."""
+        json: bool = False
+        """Print {"journal", "parts", "seconds", "untold", "trip", "interrupted", "evidence"}."""
+
+    return ProbeConfig
+
+
+def run(config: Any) -> int:
+    """Probe; 1 where a part tripped or its motion doesn't fit, 128 + the signal."""
+    from gaploop.collect.probe import LONGEST_S
+    from gaploop.collect.session import SessionSpec
+    from gaploop.scripts import _arms
+    from gaploop.scripts._signals import stoppable
+
+    station = _arms.session_station(config.robot, config.station)
+    if config.dry_run:
+        return _plan(config, station)
+    if config.journal is None:
+        raise UnusableInputError("Where do the takes go? Name a folder with --journal=DIR.")
+    spec = SessionSpec(
+        config.journal.absolute(),
+        "probe",
+        TakeKind.PROBE,
+        max_s=LONGEST_S,
+        seed=config.seed,
+        operator=config.operator,
+        resume=config.resume,
+    )
+    with stoppable("Stopping: what is done is kept. --resume does the rest.") as stopped:
+        if config.robot.type == _arms.EMBEDDED:
+            end = _cell(config, station, spec, stopped)
+        else:
+            end = _arm(config, station, spec, stopped)
+    return _report(config, station, end, stopped)
+
+
+def _plan(config: Any, station: Station) -> int:
+    from gaploop.collect.probe import parts_of, planned_s
+    from gaploop.core.kinematics import ArmModel, model_of
+    from gaploop.scripts._arms import kind
+
+    name = station.robot_model or model_of(kind(config.robot))
+    if not name:
+        raise UnusableInputError(
+            f"gaploop probe needs a model of the arm and none is known for {kind(config.robot)}. "
+            "Name one in the station file as robot_model."
+        )
+    arm = ArmModel.load(name)
+    parts = _asked(parts_of(arm.joint_names, station.grid), config)
+    seconds = planned_s(parts, arm)
+    total_s = sum(seconds.values())
+    rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
+    lines = [f"{seconds[p.name]:5.1f} s  {p.name:22s} {p.tells}" for p in parts]
+    lines.append(f"{total_s:5.1f} s  in all, without what the operator takes.")
+    options.emit(config.json, {"parts": rows, "seconds": total_s}, "\n".join(lines))
+    return 0
+
+
+def _cell(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
+    from gaploop.collect.probe import parts_of, probe_cell
+    from gaploop.scripts._sessions import embedded
+    from gaploop.sim.arms import arm_named
+
+    joints = arm_named(config.robot.model).joint_names
+    parts = _asked(parts_of(joints, station.grid), config)
+    with options.progress("Probing", len(parts)) as advance:
+        return probe_cell(
+            parts,
+            spec,
+            functools.partial(embedded, config.robot, config.fps),
+            stop=lambda: bool(stopped),
+            on_part=lambda _end: advance(),
+        )
+
+
+def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
+    from gaploop.collect.devices import ArmDevices, Arms
+    from gaploop.collect.operator.keys import keys
+    from gaploop.collect.probe import arm_leader, parts_of, probe_arm
+    from gaploop.scripts import _arms
+    from gaploop.teleop.loop import Rates
+    from gaploop.teleop.stopping import disconnect
+
+    def connect() -> "Arms":
+        with contextlib.ExitStack() as undo:
+            follower, clock = _arms.follower_of(config.robot, station)
+            undo.callback(disconnect, follower)
+            cameras = _arms.cameras_of(config.robot, clock)
+            undo.callback(disconnect, *cameras)
+            calibration = _arms.calibration_of(config.station, follower)
+            undo.pop_all()
+        return Arms(follower, None, cameras, clock, calibration=calibration)
+
+    def drives(follower: "Follower", *_: object) -> "Leader":
+        return arm_leader(follower, station)
+
+    with contextlib.ExitStack() as stack:
+        devices = ArmDevices(
+            connect,
+            station,
+            Rates.near(config.fps or FPS),
+            shared=drives,
+            is_watched=False,
+            patience_s=config.reconnect_s,
+        )
+        stack.callback(devices.close)
+        pressed = stack.enter_context(keys())
+        pressed.listen(devices.estop)
+        parts = _asked(parts_of(devices.arms.follower.joint_names, station.grid), config)
+        devices.start()
+        end = probe_arm(
+            parts,
+            spec,
+            devices,
+            ask=_asking(pressed, station, lambda: bool(stopped)),
+            stop=lambda: bool(stopped),
+            on_part=lambda now: _say(f"{now.part.name}: {now.why or 'done'}"),
+            patience_s=config.reconnect_s,
+        )
+        pressed.deaf()
+        try:
+            devices.finish()
+        except DeviceError:
+            if not end.trip:
+                raise
+    return end
+
+
+def _asked(parts: "Sequence[ProbePart]", config: Any) -> "list[ProbePart]":
+    return [part for part in parts if config.object or not part.needs_object]
+
+
+def _asking(
+    pressed: "Keys", station: Station, stop: Callable[[], bool]
+) -> "Callable[[ProbePart], str]":
+    """Return what has an operator put the object in place, and says why that can't be, or ""."""
+    from gaploop.collect.setup_words import sketch_text, words
+
+    def ask(part: "ProbePart") -> str:
+        if not pressed.works:
+            return "nobody is at a terminal to put the object in place"
+        if part.conditions:
+            what = words(part.conditions, station.grid)
+            _say(f"Put the {what}.\n{sketch_text(part.conditions, station.grid)}")
+        else:
+            _say(
+                "Be ready to hold the object between the jaws: they open, wait two seconds, "
+                "close on it and open again. Hold it by its end, and catch it."
+            )
+        _say("Enter goes on, s leaves it out.")
+        while not stop():
+            heard = pressed.presses(LOOK_S)
+            if "return" in heard:
+                return ""
+            if "s" in heard or not pressed.works:
+                return "the operator left it out"
+        return "stopped"
+
+    return ask
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _report(config: Any, station: Station, end: "ProbeEnd", stopped: Sequence[int]) -> int:
+    from gaploop.scripts._arms import EMBEDDED
+
+    lacking = [now for now in end.parts if not now.done]
+    if config.robot.type == EMBEDDED:
+        is_target = config.robot.gaps or config.robot.conditions or config.robot.twin
+        evidence, cameras = "sim-to-sim" if is_target else "sim", True
+    else:
+        evidence = "real" if station.domain is Domain.REAL else "emulated"
+        cameras = bool(getattr(config.robot, "cameras", None))
+    untold = list(end.untold)
+    if not config.object:
+        untold.append("the object's size, width and weight")
+    if not cameras:
+        untold.append("everything that pictures tell: the robot has no cameras")
+    seconds = sum(now.duration_s for now in end.parts)
+    summary = {
+        "journal": config.journal,
+        "evidence": evidence,
+        "seconds": seconds,
+        "parts": [
+            {
+                "name": now.part.name,
+                "done": now.done,
+                "why": now.why,
+                "uid": now.uid,
+                "seconds": now.duration_s,
+            }
+            for now in end.parts
+        ],
+        "untold": untold,
+        "interrupted": end.interrupted,
+        "reconnected": end.reconnected,
+        "trip": end.trip,
+    }
+    lines = [
+        f"{len(end.parts) - len(lacking)} of {len(end.parts)} parts in {config.journal}, "
+        f"{seconds:.0f} s of motion ({evidence})."
+    ]
+    for why in dict.fromkeys(now.why for now in lacking):
+        lines.append(f"  {', '.join(now.part.name for now in lacking if now.why == why)}: {why}")
+    lines += [f"Untold: {'; '.join(untold)}."] if untold else []
+    if lacking:
+        lines.append("Do the rest with the same command and --resume.")
+    options.emit(config.json, summary, "\n".join(lines))
+    if end.trip:
+        _say(f"gaploop probe: {end.trip}")
+    if stopped:
+        return 128 + stopped[0]
+    return int(bool(end.trip) or any(not now.by_choice for now in lacking))

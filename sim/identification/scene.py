@@ -1,0 +1,546 @@
+"""Fits the simulated cell's camera, table and object to pictures of a station.
+
+Pictures in which the arm stood still are compared with the nominal simulation drawn with the same
+joints, in this order, each step with what the ones before it found:
+
+1. Geometry from the arm's silhouette, which neither light nor table enter: the camera's pose, or
+   joints whose zeros are off, whichever explains it; both where neither does alone.
+2. Light and lens, pixel by pixel: exposure, colour cast and veil, defocus.
+3. From the areas of disc and object: the table's height and the object's size.
+4. From what pictures of one view differ by: noise, and bands that are torn.
+
+Intervals are of 90 %, from how the views scatter (a sandwich with a view as a cluster), and never
+narrower than `FINEST`, what the method can tell. Where the pictures don't resemble the simulation,
+as in a room that it doesn't know, nothing is excited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.stats import t as student
+
+from gaploop.core.arm import CellArm
+from gaploop.core.take import Take
+from gaploop.core.twin import TwinParameter
+from gaploop.core.types import FloatArray, Image
+from gaploop.sim.gaps import mechanism_named
+from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification.stills import Still, stills_of
+from gaploop.sim.identification.studio import AWAY_M, Point, Studio
+from gaploop.sim.identification.video import recorded
+from gaploop.sim.tracker import Tracker
+
+CAMERA: Final = "spatial_geometry.camera_pose"
+ZEROS: Final = "spatial_geometry.zero_offset"
+TABLE: Final = "spatial_geometry.table_height"
+EXPOSURE: Final = "visual_domain.exposure"
+CAST: Final = "visual_domain.colour_cast"
+BLUR: Final = "visual_domain.blur"
+NOISE: Final = "sensor_noise.torn_frames"
+SIZE: Final = "object_property.size"
+
+FINEST: Final[Mapping[str, float]] = {
+    f"{CAMERA}.dx_m": 0.002, f"{CAMERA}.dy_m": 0.002, f"{CAMERA}.dz_m": 0.003,
+    f"{CAMERA}.droll_rad": 0.006, f"{CAMERA}.dpitch_rad": 0.006, f"{CAMERA}.dyaw_rad": 0.006,
+    **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
+    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.0025,
+    f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
+    f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
+    f"{BLUR}.defocus_fraction": 0.003, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
+    f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.04, f"{SIZE}.density_factor": 0.5,
+}  # fmt: skip
+"""Half width of the narrowest interval: errors that all views share, such as of the video's codec
+and of pixels, don't show in how they scatter. Measured on nominal cells (docs/probe.md)."""
+LEAST_OVERLAP: Final = 0.6
+"""Of the silhouettes, drawn over seen; below, the pictures don't resemble the simulation."""
+MOST_OFF_LEVELS: Final = 12.0
+"""Median difference of drawn and seen pixels; above, light and lens can't be told [levels]."""
+COARSE_VIEWS: Final = 4
+VIEWS: Final = 8
+"""Views that geometry is fitted on: a picture is drawn some hundred times."""
+CONFIDENCE: Final = 0.90
+
+type Residuals = Callable[[FloatArray], Sequence[FloatArray]]
+"""What is off in each view, for parameters in units of what a step changes, shape (n,)."""
+type Views = Sequence[tuple[Still, Image]]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Least squares over views.
+
+    Attributes:
+        x: the parameters.
+        half: half widths of their intervals.
+        cost: robust cost.
+    """
+
+    x: FloatArray
+    half: FloatArray
+    cost: float
+
+
+def _fitted(
+    residuals: Residuals, x: FloatArray, off: float, tries: int, prior: float = 0.1
+) -> _Fit:
+    """Fit parameters near 0 by robust least squares, with central differences of half a unit.
+
+    Args:
+        residuals: of each view.
+        x: where to start.
+        off: a residual beyond this counts less (soft L1).
+        tries: steps at most.
+        prior: how much one unit away from 0 costs.
+    """
+    n = len(x)
+
+    def together(x: FloatArray) -> FloatArray:
+        return np.concatenate([*residuals(x), prior * x])
+
+    def jacobian(x: FloatArray) -> FloatArray:
+        steps = 0.5 * np.eye(n)
+        return np.stack([together(x + step) - together(x - step) for step in steps], 1)
+
+    end = least_squares(
+        together, x, jacobian, loss="soft_l1", f_scale=off, max_nfev=tries, ftol=1e-4, xtol=1e-3
+    )
+    slopes, each = jacobian(end.x), [np.asarray(r) for r in residuals(end.x)]
+    together_now = np.concatenate([*each, prior * end.x])
+    weights = 1.0 / np.sqrt(1.0 + (together_now / off) ** 2)
+    inverse = np.linalg.pinv(slopes.T @ (weights[:, None] * slopes))
+    scores = weights[:, None] * slopes * together_now[:, None]
+    ends = np.cumsum([len(r) for r in each])
+    by_view = np.array([part.sum(axis=0) for part in np.split(scores[: ends[-1]], ends[:-1])])
+    views = max(2, len(each))
+    scatter = by_view.T @ by_view * views / (views - 1)
+    # What neighbouring pixels share counts as one in nine: for few views scatter says little.
+    alone = 9.0 * np.median(together_now[: ends[-1]] ** 2)
+    spread = np.sqrt(np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse))
+    half = student.ppf(0.5 + CONFIDENCE / 2.0, views - 1) * spread
+    return _Fit(end.x, np.asarray(half), float(end.cost))
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A parameter's value and the half width of its interval; None where nothing tells."""
+
+    value: float
+    half: float
+
+
+type _Found = dict[str, _Estimate]
+
+
+def _parameters(*found: _Found) -> dict[str, dict[str, float]]:
+    """Return what was found as `SimCell(parameters=…)` takes it."""
+    values: dict[str, dict[str, float]] = {}
+    for name, estimate in (pair for each in found for pair in each.items()):
+        mechanism, _, parameter = name.rpartition(".")
+        values.setdefault(mechanism, {})[parameter] = estimate.value
+    return values
+
+
+def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[TwinParameter]:
+    """Return what pictures tell of a station's camera, light, table and object.
+
+    Args:
+        takes: of a probe, or any others in which the arm is seen; the more poses the better.
+        arm: the cell's arm.
+        camera: whose pictures; each take's first unless given. It must be the one that looks down.
+    """
+    stills = stills_of(takes, arm, camera)
+    if not stills:
+        return _rows({}, "no pictures of an arm that stands still with joints in known units", {})
+    height, width = stills[0].view.shape[:2]
+    if height != width:
+        why = f"pictures of {width}x{height} aren't the simulated camera's, which are square"
+        return _rows({}, why, {})
+    views = [
+        (still, still.view) for still in stills if still.pictures.shape[1:3] == (height, width)
+    ]
+    with Studio(arm, width) as studio:
+        geometry, overlap = _geometry(studio, views[:VIEWS], arm)
+        if overlap < LEAST_OVERLAP:
+            why = "the pictures don't resemble the simulation: of the arm's silhouette only "
+            return _rows({}, f"{why}{overlap:.0%} is where it is drawn", {})
+        light, off_levels = _light(studio, views, geometry, arm)
+        dark = off_levels > MOST_OFF_LEVELS
+        why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
+        things = {} if dark else _things(studio, views, geometry, light, arm)
+    noise = _noise(views)
+    found = geometry | ({} if dark else light) | things | noise
+    why = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
+    return _rows(found, f"pictures: {len(views)} views", why)
+
+
+# -- 1. geometry ---------------------------------------------------------------------------------
+
+
+_UNIT: Final = {
+    "dx_m": 0.003, "dy_m": 0.003, "dz_m": 0.005, "droll_rad": 0.006, "dpitch_rad": 0.006,
+    "dyaw_rad": 0.01, "roll_rad": 0.03,
+}  # fmt: skip
+_ZERO_UNIT_RAD: Final = 0.01
+"""What moves the picture by about a pixel."""
+
+
+def _geometry(studio: Studio, views: Views, arm: CellArm) -> tuple[_Found, float]:
+    """Return where the camera is or the joints' zeros are, and how well silhouettes overlap."""
+    pose = [f"{CAMERA}.{name}" for name in ("dx_m", "dy_m", "dz_m")]
+    pose += [f"{CAMERA}.{name}" for name in ("droll_rad", "dpitch_rad", "dyaw_rad")]
+    zeros = [f"{ZEROS}.{key}" for key in arm.zero_keys if key]
+
+    def drawn(names: Sequence[str], x: FloatArray, views: Views = views) -> list[Image]:
+        given = zip(names, x * _units(names), strict=True)
+        values = _parameters({name: _Estimate(value, 0.0) for name, value in given})
+        return [studio.draw(still.q_rad, values) for still, _ in views]
+
+    def fit(names: Sequence[str], x: FloatArray, blur_px: float, tries: int, views: Views) -> _Fit:
+        seen = [_silhouette(view, blur_px) for _, view in views]
+
+        def residuals(x: FloatArray) -> list[FloatArray]:
+            now = [_silhouette(picture, blur_px) for picture in drawn(names, x, views)]
+            return [(a - b)[::2, ::2].ravel() for a, b in zip(now, seen, strict=True)]
+
+        return _fitted(residuals, x, 0.1, tries)
+
+    fits = []
+    for candidate in (pose, zeros):
+        coarse = fit(candidate, np.zeros(len(candidate)), 5.0, 4, views[:COARSE_VIEWS])
+        fits.append((fit(candidate, coarse.x, 1.5, 5, views), candidate))
+    # Where both explain it, the camera: it is moved more easily than a joint's zero.
+    best, names = fits[0] if fits[0][0].cost < ALIKE * fits[1][0].cost else fits[1]
+    if best.cost > SURE_COST * len(views):
+        start = dict(zip(names, best.x, strict=True))
+        both = fit(
+            [*pose, *zeros], np.array([start.get(n, 0.0) for n in (*pose, *zeros)]), 1.5, 5, views
+        )
+        if both.cost < BETTER * best.cost:
+            best, names = both, [*pose, *zeros]
+    overlaps = []
+    for (_, view), picture in zip(views, drawn(names, best.x), strict=True):
+        seen, now = _silhouette(view, 0.8) > 0.5, _silhouette(picture, 0.8) > 0.5
+        overlaps.append(float((seen & now).sum() / max(1, (seen | now).sum())))
+
+    def estimates(fit: _Fit, names: Sequence[str]) -> _Found:
+        units = _units(names)
+        rows = zip(names, fit.x * units, fit.half * units, strict=True)
+        return {name: _Estimate(value, half) for name, value, half in rows}
+
+    found = estimates(best, names)
+    others = {k: v for fit, n in fits for k, v in estimates(fit, n).items()} | found
+    if all(abs(e.value) <= max(e.half, FINEST[name]) for name, e in others.items()):
+        found = others  # nothing differs, whichever of them is asked
+    return found, float(np.median(overlaps))
+
+
+ALIKE: Final = 1.2
+SURE_COST: Final = 4.0
+"""A view that costs less is explained; else camera and zeros may both be off."""
+BETTER: Final = 0.8
+
+
+def _units(names: Iterable[str]) -> FloatArray:
+    return np.array([_UNIT.get(name.rpartition(".")[2], _ZERO_UNIT_RAD) for name in names])
+
+
+def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
+    """Return how much of each pixel is arm, from 0 to 1, shape (size, size), blurred.
+
+    The arm is what is dark in all colours, once the table in the middle of all is called white: so
+    neither exposure nor cast matter, nor do red and blue things.
+    """
+    white = np.maximum(np.median(picture.reshape(-1, 3), axis=0), 1.0)
+    bright = (picture / white).max(axis=2).astype(np.float32)
+    levels = np.clip(bright * 128.0, 0, 255).astype(np.uint8)
+    threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
+    is_dark = levels <= threshold
+    dark, light = float(np.median(bright[is_dark])), float(np.median(bright[~is_dark]))
+    share = np.clip((light - bright) / max(light - dark, 1e-3), 0.0, 1.0)
+    return np.asarray(cv2.GaussianBlur(share, (0, 0), blur_px))
+
+
+# -- 2. light ------------------------------------------------------------------------------------
+
+_LIGHT_UNITS: Final = np.array([0.05, 0.05, 0.04, 0.04, 0.02, 1.0])
+
+
+def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tuple[_Found, float]:
+    """Return exposure, cast and defocus, and how far pixels are off with them [levels]."""
+    where, bases = _parameters(geometry), []
+    for still, view in views:
+        plain = studio.draw(still.q_rad, where)
+        place = _places(studio, still, _matched(view, plain), where, arm)
+        bases.append(studio.draw(still.q_rad, where, *place))
+    seen = [view[::2, ::2].astype(np.float64) for _, view in views]
+
+    def residuals(x: FloatArray) -> list[FloatArray]:
+        values = _light_values(x * _LIGHT_UNITS)
+        now = [studio.develop(base, values)[::2, ::2] for base in bases]
+        return [(a - b).ravel() for a, b in zip(now, seen, strict=True)]
+
+    start = np.zeros(6)
+    pairs = zip(views, bases, strict=True)
+    ratios = [np.median(view) / max(1.0, np.median(base)) for (_, view), base in pairs]
+    start[0] = math.log(max(float(np.median(ratios)), 0.05)) / _LIGHT_UNITS[0]
+    fit = _fitted(residuals, start, 8.0, 25, prior=1.0)
+    off = float(np.median(np.abs(np.concatenate(list(residuals(fit.x))))))
+    x, half = fit.x * _LIGHT_UNITS, fit.half * _LIGHT_UNITS
+    values = _light_values(x)
+    strength = values[CAST]["cast_strength"]
+    aside = float(np.hypot(*half[2:4]))
+    found = {
+        f"{EXPOSURE}.gain": _Estimate(values[EXPOSURE]["gain"], float(math.exp(x[0]) * half[0])),
+        f"{EXPOSURE}.gamma": _Estimate(values[EXPOSURE]["gamma"], float(math.exp(x[1]) * half[1])),
+        f"{CAST}.cast_strength": _Estimate(strength, aside),
+        f"{CAST}.veil": _Estimate(values[CAST]["veil"], float(half[4])),
+        f"{BLUR}.defocus_fraction": _Estimate(
+            values[BLUR]["defocus_fraction"], _defocus(x[5] + half[5]) - _defocus(x[5])
+        ),
+    }
+    if strength > max(aside, FINEST[f"{CAST}.cast_strength"]):
+        hue = _Estimate(values[CAST]["cast_hue_rad"], min(math.pi, aside / strength))
+        found[f"{CAST}.cast_hue_rad"] = hue
+    return found, off
+
+
+def _light_values(x: FloatArray) -> dict[str, dict[str, float]]:
+    gain, gamma, east, north, veil, defocus = (float(v) for v in x)
+    return {
+        EXPOSURE: {
+            "gain": float(np.clip(math.exp(gain), 0.02, 50.0)),
+            "gamma": float(np.clip(math.exp(gamma), 0.2, 5.0)),
+        },
+        CAST: {
+            "cast_hue_rad": math.atan2(north, east),
+            "cast_strength": min(math.hypot(east, north), 2.0),
+            "veil": min(max(veil, 0.0), 1.0),
+        },
+        BLUR: {"defocus_fraction": _defocus(defocus)},
+    }
+
+
+def _defocus(x: float) -> float:
+    """Return the blur [of the width] for a number whose steps all change pictures alike."""
+    x = max(x, 0.0)
+    return min(DEFOCUS_UNIT * (math.sqrt(x) if x < 1.0 else 0.5 * (x + 1.0)), 0.3)
+
+
+DEFOCUS_UNIT: Final = 0.004
+
+
+def _matched(view: Image, like: Image) -> Image:
+    """Return a picture with each colour's levels spread as in another, as if in the same light."""
+    shares = np.linspace(0.0, 1.0, 65)
+    out = np.empty_like(view)
+    for channel in range(3):
+        have = np.quantile(view[..., channel], shares)
+        want = np.quantile(like[..., channel], shares)
+        grow = np.arange(len(have)) * 1e-6  # np.interp wants them to increase
+        out[..., channel] = np.interp(view[..., channel], have + grow, want)
+    return out
+
+
+# -- 3. table and object ---------------------------------------------------------------------------
+
+
+_THING_UNITS: Final = np.array([0.004, 0.04])
+_AREA_OFF: Final = (0.006, 0.04)
+"""By how much, relatively, the areas of disc and object scatter from pixels alone."""
+
+
+def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: CellArm) -> _Found:
+    """Return the table's height and the object's size, from what disc and object cover."""
+    tracker, where, lit = (
+        Tracker.nominal(len(views[0][1]), arm=arm),
+        _parameters(geometry),
+        _parameters(light),
+    )
+    seen = []
+    for still, view in views:
+        clear = _cleared(view, lit)
+        found = tracker.detect(clear)
+        if still.part == HELD or (found.object is None and found.target is None):
+            continue
+        areas = [blob.area_px if blob else math.nan for blob in (found.target, found.object)]
+        seen.append((still, np.array(areas), _places(studio, still, clear, where, arm)))
+    if not seen:
+        return {}
+
+    def residuals(x: FloatArray) -> list[FloatArray]:
+        table_m, log_size = x * _THING_UNITS
+        values = where | {TABLE: {"table_m": table_m}, SIZE: {"size_factor": math.exp(log_size)}}
+        drawn = [studio.draw(still.q_rad, values, *place) for still, _, place in seen]
+        pictures = recorded([studio.develop(picture, lit) for picture in drawn])
+        off = []
+        for (_, areas, _), picture in zip(seen, pictures, strict=True):
+            now = tracker.detect(_cleared(picture, lit))
+            cover = [blob.area_px if blob else math.nan for blob in (now.target, now.object)]
+            off.append(np.nan_to_num(np.log(np.array(cover) / areas) / _AREA_OFF))
+        return off
+
+    start = np.zeros(2)
+    ratio = np.nanmedian([areas[1] for _, areas, _ in seen]) / tracker.calibration.object_area_px
+    if math.isfinite(ratio):
+        start[1] = np.clip(0.5 * math.log(ratio), -0.8, 0.8) / _THING_UNITS[1]
+    fit = _fitted(residuals, start, 3.0, 8, prior=0.01)
+    table_m, size = fit.x[0] * _THING_UNITS[0], math.exp(fit.x[1] * _THING_UNITS[1])
+    # A camera that is higher sees a table that is lower.
+    height = geometry.get(f"{CAMERA}.dz_m", _Estimate(0.0, 0.0)).half
+    half = fit.half * _THING_UNITS
+    found = {}
+    if np.isfinite([areas[0] for _, areas, _ in seen]).any():
+        found[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
+    if np.isfinite([areas[1] for _, areas, _ in seen]).any():
+        found[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
+    return found
+
+
+HELD: Final = "grip object"
+"""The part of a probe in which the object is in the jaws."""
+
+
+def _places(
+    studio: Studio, still: Still, clear: Image, where: Mapping[str, Values], arm: CellArm
+) -> tuple[Point, Point, float]:
+    """Return where disc and object lie [m], and how the object is turned [rad].
+
+    So that they are drawn where they are seen; out of sight where they aren't.
+
+    Args:
+        clear: the view in nominal light.
+    """
+    tracker = Tracker.nominal(len(clear), arm=arm)
+    known, found = tracker.calibration, tracker.detect(clear)
+    goals = [found.target, found.object]
+    to_m = [known.table_from_px, known.object_from_px]
+    pairs = zip(to_m, goals, strict=True)
+    at = [AWAY_M if b is None else _project(h, b.centroid_px) for h, b in pairs]
+    yaw_rad = -math.pi / 2.0 - (found.object.yaw_px_rad if found.object else 0.0)
+    for _ in range(2):
+        now = tracker.detect(studio.draw(still.q_rad, where, at[0], at[1], yaw_rad))
+        for k, (seen, drawn) in enumerate(zip(goals, (now.target, now.object), strict=True)):
+            if seen is not None and drawn is not None:
+                a, b = (_project(to_m[k], blob.centroid_px) for blob in (seen, drawn))
+                at[k] = (at[k][0] + a[0] - b[0], at[k][1] + a[1] - b[1])
+    return at[0], at[1], yaw_rad
+
+
+def _project(homography: FloatArray, px: FloatArray) -> Point:
+    x, y, w = homography @ np.array([px[0], px[1], 1.0])
+    return float(x / w), float(y / w)
+
+
+def _cleared(view: Image, light: Mapping[str, Values]) -> Image:
+    """Return a picture without exposure and cast, as far as levels weren't lost."""
+    exposure, cast = light.get(EXPOSURE, {}), light.get(CAST, {})
+    angle = cast.get("cast_hue_rad", 0.0) + np.array([0.0, 2.0, 4.0]) * math.pi / 3.0
+    tint, veil = np.cos(angle), cast.get("veil", 0.0)
+    gains = np.exp(cast.get("cast_strength", 0.0) * tint) * (1.0 - veil)
+    linear = 255.0 * (view / 255.0) ** (1.0 / exposure.get("gamma", 1.0))
+    plain = linear / exposure.get("gain", 1.0) - veil * 110.0 * (1.0 + 0.6 * tint)
+    return np.asarray(np.clip(plain / gains + 0.5, 0, 255), dtype=np.uint8)
+
+
+# -- 4. noise --------------------------------------------------------------------------------------
+
+
+NOISES: Final = np.array([0.0, 1.5, 4.0, 8.0, 16.0, 32.0, 64.0])
+"""Noise that is tried, to see what a video leaves of it [levels]."""
+SEVERAL: Final = 6
+"""Pictures of one view from which on noise is looked at."""
+STEP_PX: Final = 2
+TORN_ROWS: Final = 0.12
+"""A picture is torn where a shift explains this share of its rows."""
+
+
+def _noise(views: Views) -> _Found:
+    """Return what pictures of one view differ by: noise [levels], and bands that are shifted."""
+    several = [(still, view) for still, view in views if len(still.pictures) >= SEVERAL]
+    if not several:
+        return {}
+    levels, shifts, count = [], [], 0
+    for number, (still, view) in enumerate(several):
+        rng, curve = np.random.default_rng(number), []
+        for noise in NOISES:
+            noisy = view + rng.normal(0.0, noise, (SEVERAL, *view.shape))
+            pictures = list(np.clip(noisy + 0.5, 0, 255).astype(np.uint8))
+            held = [p for p in pictures for _ in range(still.repeats)]
+            curve.append(_flicker(np.stack(recorded(held)[:: still.repeats])))
+        seen = _flicker(still.pictures[:SEVERAL])
+        levels.append(float(np.interp(seen, np.maximum.accumulate(curve), NOISES)))
+        count += len(still.pictures)
+        shifts += [s for picture in still.pictures if (s := _torn_by(picture, view))]
+    few = max(2, len(levels))
+    half = student.ppf(0.5 + CONFIDENCE / 2.0, few - 1) * np.std(levels) / math.sqrt(few - 1)
+    found = {f"{NOISE}.pixel_noise": _Estimate(float(np.mean(levels)), float(half))}
+    torn = len(shifts) / count
+    found[f"{NOISE}.torn_fraction"] = _Estimate(torn, 1.645 * math.sqrt(torn * (1 - torn) / count))
+    if len(shifts) >= SEVERAL:
+        # Shifts to either side are alike up to the largest: that of `n` falls short of it by 1/n.
+        most = float(np.max(np.abs(shifts))) / len(views[0][1])
+        n = len(shifts)
+        found[f"{NOISE}.tear_fraction"] = _Estimate(most * (n + 1) / n, 2.3 * most / n)
+    return found
+
+
+def _flicker(pictures: NDArray[np.uint8]) -> float:
+    """Return by how much pictures of one view differ from their median [levels]: of most rows."""
+    off = pictures - np.median(pictures, axis=0)
+    return float(np.median(np.sqrt((off**2).mean(axis=(2, 3)))))
+
+
+def _torn_by(picture: Image, view: Image) -> int:
+    """Return by how much a band of the picture is shifted [px]; 0 where none is."""
+    now, usual = picture.astype(np.int16), view.astype(np.int16)
+
+    def off(shift_px: int) -> FloatArray:
+        rows = np.abs(now - np.roll(usual, shift_px, axis=1)).mean(axis=(1, 2))
+        return np.convolve(rows, np.ones(9) / 9.0, "same")
+
+    straight, most = off(0), len(view) // 4
+    best, best_rows = 0, TORN_ROWS * len(view)
+    for shift_px in range(-most, most + 1, STEP_PX):
+        rows = float((straight > 1.3 * off(shift_px) + 1.5).sum())
+        if rows > best_rows:
+            best, best_rows = shift_px, rows
+    return best
+
+
+def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParameter]:
+    """Return every parameter of the scene, told or not.
+
+    Args:
+        found: those that were told.
+        source: what they were told from, or why none was.
+        why: mechanism or dimension to why it wasn't.
+    """
+    rows = []
+    for name in FINEST:
+        key, _, parameter = name.rpartition(".")
+        spec = next(p for p in mechanism_named(key).parameters if p.name == parameter)
+        unit, nominal = spec.unit, spec.nominal
+        if name in found:
+            value = float(np.clip(found[name].value, spec.low, spec.high))
+            half = max(found[name].half, FINEST[name])
+            ends = (value - half, value + half)
+            rows.append(TwinParameter(name, unit, nominal, value, ends, True, source))
+        else:
+            ends = (-math.inf, math.inf)
+            said = why.get(key) or why.get(key.partition(".")[0]) or _UNTOLD.get(key, source)
+            rows.append(TwinParameter(name, unit, nominal, nominal, ends, False, said))
+    return rows
+
+
+_UNTOLD: Final = {
+    ZEROS: "the camera's pose explains the arm's silhouette",
+    CAMERA: "the joints' zeros explain the arm's silhouette",
+}

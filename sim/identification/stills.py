@@ -1,0 +1,143 @@
+"""Pictures of takes in which the arm stood still, with where its joints were.
+
+Where the goals rest for a while there are several pictures of one view: their median has neither
+pixel noise nor torn bands, and what they differ by is the noise. Takes that never rest still begin
+at rest: their first picture counts alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.arm import CellArm
+from gaploop.core.take import Take
+from gaploop.core.types import FloatArray, Image
+from gaploop.sim.arms import from_degrees
+
+RESTS_UNITS: Final = 0.05
+"""Goals that change by less than this rest [degree, or percent of the gripper]."""
+SETTLES_S: Final = 0.45
+"""A goal that has rested so long has been reached, also by a slow arm [s]."""
+STANDS_UNITS: Final = 2.5
+"""Readings of an arm that stands still differ by less than this, noise included."""
+MOST_PICTURES: Final = 25
+"""Of one view: more tell nothing more."""
+MOST_STILLS: Final = 14
+"""Views that are compared: more take longer and tell little more."""
+
+
+@dataclass(frozen=True)
+class Still:
+    """One view while the arm stood still.
+
+    Attributes:
+        uid: the take.
+        part: of a probe, its part; else "".
+        q_rad: where the joints were [rad], shape (n_joints,).
+        pictures: what the camera took, RGB, shape (n, height, width, 3).
+        repeats: rows that each of them was recorded in.
+    """
+
+    uid: str
+    part: str
+    q_rad: FloatArray
+    pictures: NDArray[np.uint8]
+    repeats: int = 1
+
+    @property
+    def view(self) -> Image:
+        """The median of the pictures, shape (height, width, 3)."""
+        if len(self.pictures) == 1:
+            return self.pictures[0]
+        return np.asarray(np.median(self.pictures, axis=0), dtype=np.uint8)
+
+
+def stills_of(takes: Sequence[Take], arm: CellArm, camera: str = "") -> list[Still]:
+    """Return the views of takes in which the arm stood still, the most different first.
+
+    Args:
+        takes: of the arm, in degrees, or with telemetry.
+        arm: the cell's arm.
+        camera: whose pictures; each take's first unless given.
+    """
+    found = [still for take in takes for still in _stills(take, arm, camera)]
+    found.sort(key=lambda still: -len(still.pictures))
+    chosen, rest = found[:1], found[1:]
+    while rest and len(chosen) < MOST_STILLS:
+        # By pose first, then by how many pictures there are, then by take: each has its own scene.
+        seen = np.array([still.q_rad[:-1] for still in chosen])
+        takes_seen = {still.uid for still in chosen}
+
+        def novelty(still: Still, seen: FloatArray = seen, old: set[str] = takes_seen) -> float:
+            nearest_rad = float(np.abs(seen - still.q_rad[:-1]).max(axis=1).min())
+            return nearest_rad + 0.1 * (still.uid not in old) + 0.01 * len(still.pictures)
+
+        best = max(range(len(rest)), key=lambda k: novelty(rest[k]))
+        chosen.append(rest.pop(best))
+    return chosen
+
+
+def joints_rad(take: Take, arm: CellArm) -> FloatArray | None:
+    """Return the joints' readings at a take's frames [rad], shape (n, n_joints).
+
+    None where nothing says where they were in units that are known.
+    """
+    names = [f".{joint}.position_rad" for joint in arm.joint_names]
+    columns = [
+        next((v for k, v in take.telemetry.columns.items() if k.endswith(name)), None)
+        for name in names
+    ]
+    if all(column is not None for column in columns) and len(take.telemetry.t_s) > 1:
+        t_s = take.frames.t_s
+        return np.stack(
+            [np.interp(t_s, take.telemetry.t_s, c) for c in columns if c is not None], 1
+        )
+    if take.info.units == "deg" and take.frames.state.shape[1] == len(names):
+        return np.asarray(from_degrees(take.frames.state, arm))
+    return None
+
+
+def _stills(take: Take, arm: CellArm, camera: str) -> Iterator[Still]:
+    frames, name = take.frames, camera or next(iter(take.cameras), "")
+    q_rad = joints_rad(take, arm) if len(frames) else None
+    if q_rad is None or name not in take.cameras:
+        return
+    spans = list(_rests(frames.action, frames.state, frames.t_s))
+    if not any(first == 0 for first, _ in spans):
+        spans.insert(0, (0, 1))
+    last = max(end for _, end in spans)
+    age_s = frames.camera_age_s.get(name, np.zeros(len(frames)))
+    taken_s = np.round(frames.t_s - np.where(np.isfinite(age_s), age_s, 0.0), 3)
+    kept: list[list[Image]] = [[] for _ in spans]
+    repeats = max(1, round(len(taken_s) / max(1, len(np.unique(taken_s)))))
+    before = -np.inf
+    for row, picture in enumerate(take.cameras[name]()):
+        if row >= last:
+            break
+        is_new, before = taken_s[row] > before, taken_s[row]
+        for pictures, (first, end) in zip(kept, spans, strict=True):
+            if first <= row < end and is_new and len(pictures) < MOST_PICTURES:
+                pictures.append(picture)
+    part = str(take.info.conditions.get("probe", ""))
+    for pictures, (first, end) in zip(kept, spans, strict=True):
+        if pictures:
+            at_rad = np.median(q_rad[first:end], axis=0)
+            yield Still(take.info.uid, part, at_rad, np.stack(pictures), repeats)
+
+
+def _rests(goals: FloatArray, state: FloatArray, t_s: FloatArray) -> Iterator[tuple[int, int]]:
+    """Yield first row and end of each stretch in which the arm stood still."""
+    moved = np.abs(np.diff(goals, axis=0)).max(axis=1) > RESTS_UNITS
+    edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(goals)]
+    for first, end in itertools.pairwise(edges):
+        settled = first + int(np.searchsorted(t_s[first:end] - t_s[first], SETTLES_S))
+        if first == 0 and end > settled:
+            settled = 0  # a take begins at rest
+        if end - settled >= 3 and np.ptp(state[settled:end], axis=0).max() < STANDS_UNITS:
+            yield settled, end
