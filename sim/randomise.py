@@ -49,9 +49,9 @@ CAMERA: Final = (
     Range("spatial_geometry.camera_pose.dy_m", -0.03, 0.03, "m"),
     Range("spatial_geometry.camera_pose.dz_m", -0.02, 0.02, "m"),
     Range("spatial_geometry.camera_pose.dyaw_rad", -4.0 * _DEG, 4.0 * _DEG, "rad"),
-    Range("spatial_geometry.camera_view.droll_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
-    Range("spatial_geometry.camera_view.dpitch_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
-    Range("spatial_geometry.camera_view.dfovy_deg", -2.0, 2.0, "deg"),
+    Range("spatial_geometry.camera_pose.droll_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
+    Range("spatial_geometry.camera_pose.dpitch_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
+    Range("spatial_geometry.field_of_view.dfovy_deg", -2.0, 2.0, "deg"),
 )
 TABLE: Final = (Range("spatial_geometry.table_height.table_m", -0.02, 0.016, "m"),)
 OBJECT: Final = (

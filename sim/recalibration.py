@@ -22,7 +22,7 @@ from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration
 
 POSE: Final = "spatial_geometry.camera_pose"
-VIEW: Final = "spatial_geometry.camera_view"
+VIEW: Final = "spatial_geometry.field_of_view"
 TABLE: Final = "spatial_geometry.table_height"
 ZEROS: Final = "spatial_geometry.zero_offset"
 READ: Final = (POSE, VIEW, TABLE, ZEROS)
@@ -89,15 +89,10 @@ def plane_from_px(
     """
     pose, view = known.get(POSE, {}), known.get(VIEW, {})
     place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
-    quat, turn, matrix = np.array(scene.CAMERA_QUAT), np.zeros(4), np.zeros(9)
-    # As the cell is built: each mechanism turns the camera about the base's axes.
-    for turns in (
-        (0.0, 0.0, pose.get("dyaw_rad", 0.0)),
-        (view.get("droll_rad", 0.0), view.get("dpitch_rad", 0.0), 0.0),
-    ):
-        mujoco.mju_euler2Quat(turn, np.array(turns), "XYZ")
-        before = quat.copy()
-        mujoco.mju_mulQuat(quat, turn, before)
+    quat, turn, matrix = np.zeros(4), np.zeros(4), np.zeros(9)
+    turns = np.array([pose.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
+    mujoco.mju_euler2Quat(turn, turns, "XYZ")  # as the cell is built: about the base's axes
+    mujoco.mju_mulQuat(quat, turn, np.array(scene.CAMERA_QUAT))
     mujoco.mju_quat2Mat(matrix, quat)
     fovy_rad = np.radians(arm.camera_fovy_deg + view.get("dfovy_deg", 0.0))
     focal_px, centre = 0.5 * size_px / np.tan(fovy_rad / 2.0), 0.5 * size_px - 0.5

@@ -40,7 +40,8 @@ ROLLOUTS: Final = 40
 MACHINE_S: Final = {"take": 6.0, "rollout": 3.0, "training": 240.0, "training of pictures": 14400.0}
 """On one core, as measured with the small policy on tracked poses; of pictures assumed [s]."""
 READ: Final = (
-    "spatial_geometry.camera_pose", "spatial_geometry.camera_view", "spatial_geometry.zero_offset",
+    "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
+    "spatial_geometry.zero_offset",
 )  # fmt: skip
 """What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
 DELAY: Final = "actuator_response.latency"

@@ -130,17 +130,11 @@ class _FrameJitter(RandomisedMechanism):
         on.images.add(ImageStage.EXPOSURE, jitter)
 
 
-class _CameraView(RandomisedMechanism):
-    dimension, name = G.SPATIAL_GEOMETRY, "camera_view"
-    parameters = (
-        Parameter("droll_rad", "rad", -0.6, 0.6),
-        Parameter("dpitch_rad", "rad", -0.6, 0.6),
-        Parameter("dfovy_deg", "deg", -20.0, 40.0),
-    )
+class _FieldOfView(RandomisedMechanism):
+    dimension, name = G.SPATIAL_GEOMETRY, "field_of_view"
+    parameters = (Parameter("dfovy_deg", "deg", -20.0, 40.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.model.move_camera((0.0, 0.0, 0.0, p["droll_rad"], p["dpitch_rad"], 0.0))
-
         def zoom(model: mujoco.MjModel) -> None:
             model.cam_fovy[model.camera(scene.CAMERA_NAME).id] += p["dfovy_deg"]
 
@@ -189,5 +183,5 @@ class _JointDynamics(RandomisedMechanism):
 
 
 RANDOMISED: tuple[Mechanism, ...] = (
-    _Lamps(), _TableTop(), _FrameJitter(), _CameraView(), _Mass(), _Gravity(), _JointDynamics(),
+    _Lamps(), _TableTop(), _FrameJitter(), _FieldOfView(), _Mass(), _Gravity(), _JointDynamics(),
 )  # fmt: skip

@@ -24,7 +24,7 @@ def twin_of(path: Path, *mechanisms: str, arm: str = "so101") -> Path:
     for key in mechanisms:
         values = draw_gaps({key: 0.8}, 5)[0].parameters
         for p in mechanism_named(key).parameters:
-            value = values[p.name]
+            value = values.get(p.name, p.nominal)
             ends = (value - 1e-6, value + 1e-6)
             found.append(
                 TwinParameter(f"{key}.{p.name}", p.unit, p.nominal, value, ends, True, "test")

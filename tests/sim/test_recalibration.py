@@ -31,8 +31,8 @@ def test_with_nothing_known_a_scene_and_joints_stay_as_they_are() -> None:
     "known",
     [
         {POSE: {"dx_m": 0.02, "dy_m": -0.015, "dz_m": 0.012, "dyaw_rad": 0.06}},
-        {VIEW: {"droll_rad": 0.05, "dpitch_rad": -0.04, "dfovy_deg": 2.0}},
-        {POSE: {"dyaw_rad": -0.07}, VIEW: {"droll_rad": -0.04}, TABLE: {"table_m": 0.015}},
+        {POSE: {"droll_rad": 0.05, "dpitch_rad": -0.04}, VIEW: {"dfovy_deg": 2.0}},
+        {POSE: {"dyaw_rad": -0.07, "droll_rad": -0.04}, TABLE: {"table_m": 0.015}},
     ],
 )
 def test_a_moved_camera_shows_things_where_they_are(known: dict[str, dict[str, float]]) -> None:
