@@ -21,6 +21,7 @@ from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
@@ -134,6 +135,7 @@ class CellSpec:
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
         robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
     """
 
     task: str = "pick_place"
@@ -144,6 +146,7 @@ class CellSpec:
     speed_scale: float = 1.0
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
 
 
 def evaluate(
@@ -165,6 +168,8 @@ def evaluate(
     speed_scale: float = 1.0,
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
+    randomise: Randomisation | None = None,
+    where: str = "",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -191,6 +196,8 @@ def evaluate(
             gets as much more time.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
+        where: what the cell is made like, in words; "" for nominal.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -198,20 +205,22 @@ def evaluate(
     """
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
-    where = resolve(policy_path)
+    found = resolve(policy_path)
     # Does the cell stand for a real one?
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known)
+    spec = CellSpec(
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
-    path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
-    identity, seeds = policy_id(where), range(seed, seed + n)
+    path = str(policy_path) if ray and not Path(policy_path).exists() else str(found)
+    identity, seeds = policy_id(found), range(seed, seed + n)
     log = RolloutLog(folder, {"policy": identity, **_plain(spec)}) if folder else None
     held = log.held if log else {}
     rollouts = [held[name, s] for name in settings for s in seeds if (name, s) in held]
@@ -243,6 +252,7 @@ def evaluate(
         gaps=spec.gaps,
         gap_seed=gap_seed,
         base=condition_name(base or {}),
+        where=where,
     )
 
 
@@ -254,6 +264,9 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         del value["robot"]
     if not spec.parameters:
         del value["parameters"]
+    del value["randomise"]
+    if spec.randomise is not None:
+        value["randomise"] = as_yaml(spec.randomise)
     return value
 
 
@@ -331,7 +344,7 @@ class _Station:
             spec = job.spec
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                robot=spec.robot, parameters=spec.parameters,
+                robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
             )  # fmt: skip
             if spec.domain is not None:
                 cell = self.rig.cell

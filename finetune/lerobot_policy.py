@@ -31,6 +31,7 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
+from gaploop.core.schema import number
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
@@ -50,6 +51,8 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
+DELAY_S: Final = "delay_s"
+"""In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
@@ -68,6 +71,7 @@ class ActPolicy:
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
+        delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
 
     Raises:
         UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
@@ -78,10 +82,12 @@ class ActPolicy:
         bundle: act.ActBundle,
         execute: int | None = None,
         temporal_ensemble_coeff: float | None = None,
+        delay_s: float = 0.0,
     ) -> None:
         self.bundle = bundle
         self.fps = bundle.signature.fps
         self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
+        self.delay_s = delay_s
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
@@ -179,7 +185,13 @@ def load_policy(
             )
         return load_driver(folder, execute=execute, device=device, task=task)
     load = adapter.load if adapter.is_adapter(folder) else act.load
-    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff)
+    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff, _delay_s(folder))
+
+
+def _delay_s(folder: Path) -> float:
+    file = folder / act.SIDECAR
+    said = read_json(file) if file.exists() else {}
+    return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
 
 
 def save(policy: ActPolicy, folder: Path) -> None:
@@ -289,13 +301,20 @@ class LerobotDriver(ActPolicy):
         bundle: policy, processors, names.
         execute: actions executed before the next prediction; by default the policy's own.
         task: the instruction, for policies that read one.
+        delay_s: as of `ActPolicy`.
     """
 
-    def __init__(self, bundle: act.ActBundle, execute: int | None = None, task: str = "") -> None:
+    def __init__(
+        self,
+        bundle: act.ActBundle,
+        execute: int | None = None,
+        task: str = "",
+        delay_s: float = 0.0,
+    ) -> None:
         config: Any = bundle.policy.config
         self._looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self._looks_back else execute or own)
+        super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
 
@@ -388,7 +407,7 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, _signature_of(folder, config))
-    return LerobotDriver(bundle, execute, task)
+    return LerobotDriver(bundle, execute, task, _delay_s(folder))
 
 
 @contextlib.contextmanager

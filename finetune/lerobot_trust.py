@@ -35,6 +35,8 @@ BASE: Final = "base"
 """Where gaploop's adapters keep their base."""
 OUR_STEPS: Final = (
     "gaploop.datasets.cache.lerobot_scale_step.ScaleStep",
+    "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep",
+    "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep",
     "gaploop.sim.lerobot_tracker_step.TrackerStep",
 )
 """Steps that gaploop saves by their class path; see `TrackerStep` for why it isn't registered."""

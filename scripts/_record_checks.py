@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
-from gaploop.scripts._arms import EMBEDDED, EXPERT
+from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def check_options(config: Any) -> None:
     """Refuse options that don't fit each other, or values out of range."""
     check_display(config.display)
     check_wanted_sensors(config)
+    robot_of(config)
     if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
         raise UnusableInputError(
             f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="

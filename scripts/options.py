@@ -168,7 +168,36 @@ class RayOptions:
 
 
 @dataclass
-class EnvOptions:
+class StationCell:
+    """What the embedded cell is made like, instead of nominal."""
+
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+    randomise: str = ""
+    """Draw every take's cell anew: BG (background), LT (light), TD (texture, distractors), CP
+    (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
+    twin: what the twin leaves open. help prints a file to edit."""
+    randomise_strength: float = 1.0
+    """1 draws from the ranges as they are, 0.5 from half of them."""
+
+    def drawn(self, arm: str, option: str) -> tuple[dict[str, dict[str, float]], Any]:
+        """Return `parameters` and `randomise` of `SimCell`, for an arm that `option` names."""
+        from gaploop.sim.randomise import known_and_drawn
+
+        return known_and_drawn(self.twin, self.randomise, self.randomise_strength, arm, option)
+
+    def show_ranges(self) -> bool:
+        """Print a file of ranges where that is asked for; say whether it is."""
+        if self.randomise == "help":
+            from gaploop.core.randomisation import as_yaml
+            from gaploop.sim.randomise import preset
+
+            print(as_yaml(preset("all", self.randomise_strength)), end="")
+        return self.randomise == "help"
+
+
+@dataclass
+class EnvOptions(StationCell):
     """The embedded cell: its task, what is injected into it, what is set up in it."""
 
     task: str = "pick_place"
@@ -181,37 +210,11 @@ class EnvOptions:
     """What is set up, such as '{"distractors": 4}'."""
     robot: str = "so101"
     """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
-    twin: Path | None = None
-    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
-
-    def parameters(self) -> dict[str, dict[str, float]]:
-        """Return what the twin says, as `SimCell(parameters=…)` takes it; nothing without one."""
-        return twin_parameters(self.twin, self.robot, "--env.robot")
 
     def __post_init__(self) -> None:
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
-
-
-def twin_parameters(
-    twin: Path | None, arm: str, option: str = "--robot.model"
-) -> dict[str, dict[str, float]]:
-    """Return what a twin says of its station's cell; nothing without one.
-
-    Raises:
-        UnusableInputError: it can't be read, or is of another arm than `option` says.
-    """
-    from gaploop.core.twin import load_twin
-
-    if twin is None:
-        return {}
-    found = load_twin(twin)
-    if found.arm != arm:
-        raise UnusableInputError(
-            f"{twin} is of a station with {found.arm}: say {option}={found.arm}."
-        )
-    return found.values()
 
 
 _real_stdout: list[TextIO] = []

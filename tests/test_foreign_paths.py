@@ -195,6 +195,9 @@ datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
 datasets/v3_files.py:write_tasks | part.replace(path) | dataset
+failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
@@ -219,6 +222,7 @@ finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
+finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/training.py:read_checkpoint | folder / name | ours
 finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
 finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours

@@ -20,7 +20,7 @@ import yaml
 from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.schema import parse_yaml
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -163,7 +163,7 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
     failed = [e for e in episodes if e.outcome is Outcome.FAILURE]
     modes = (", ".join(w for w in (e.failure_mode, e.phase) if w) or "unlabelled" for e in failed)
     conditions = Counter(
-        f"{name}: {value}" for e in episodes for name, value in e.info.conditions.items()
+        f"{name}: {value}" for e in episodes for name, value in set_up(e.info.conditions).items()
     )
     bare = sum(not e.info.conditions for e in episodes)
     if conditions and bare:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_text
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind
+from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
 
 NOMINAL: Final = "nominal"
 """Level of a condition that wasn't set: the station as it usually is."""
@@ -102,7 +102,7 @@ def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
     for attempt in attempts:
         about = {name: str(getattr(attempt.info, name)) for name in ABOUT}
         known = {name: value for name, value in about.items() if value}
-        raw.append({**attempt.info.conditions, **known})
+        raw.append({**set_up(attempt.info.conditions), **known})
     names = list(dict.fromkeys(name for row in raw for name in row))
     order = [*CONDITIONS, *sorted(set(names) - set(CONDITIONS) - set(ABOUT)), *ABOUT]
     columns = {

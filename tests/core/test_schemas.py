@@ -17,7 +17,7 @@ from gaploop.core.suite import load_suite
 from gaploop.core.twin import Twin, TwinParameter, load_twin, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension
 
-ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
+ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "collect"}
 PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
 STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
 BOX = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
@@ -44,9 +44,9 @@ def write(tmp_path: Path, value: object) -> Path:
 
 def test_a_plan_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     items = (
-        PlanItem("a", GapDimension.OBJECT_PROPERTY, 8, "demonstrate", "60 % °", "slow", share=0.6),
-        PlanItem("b", GapDimension.ACTUATOR_RESPONSE, 0, "identify", "lag 80 ms"),
-        PlanItem("c", GapDimension.SPATIAL_GEOMETRY, 2, "demonstrate", "", conditions={"x": 1}),
+        PlanItem("a", GapDimension.OBJECT_PROPERTY, 8, "collect", "60 % °", "slow", share=0.6),
+        PlanItem("b", GapDimension.ACTUATOR_RESPONSE, 0, "change_scene", "lag 80 ms"),
+        PlanItem("c", GapDimension.SPATIAL_GEOMETRY, 2, "collect", "", conditions={"x": 1}),
     )
     plan = Plan("p", "d", items, minutes=4.0)
     save_plan(plan, tmp_path / "plan.yaml")
