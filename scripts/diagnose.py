@@ -40,6 +40,9 @@ class DiagnoseConfig:
     """What is usual: a reference file, or a folder of takes that went well."""
     save_reference: Path | None = None
     """Write what is usual in these takes to this file, and diagnose nothing."""
+    units: str = ""
+    """Joints of takes that don't say their units: degrees, radians, normalized (LeRobot's -100 to
+    100), or unknown to go on without them. Told from robot and values where they leave no doubt."""
     images: bool = True
     """Look at pictures; without, only telemetry and the tracked scene."""
     labels: Path | None = None
@@ -88,7 +91,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
         )
     source, takes = config.dataset.folder(), _takes(config)
-    reference = _reference(config.reference)
+    reference = _reference(config.reference, config.units)
     folder = writable_folder(_folder(config))
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
@@ -124,16 +127,38 @@ def _folder(config: DiagnoseConfig) -> Path:
 
 def _takes(config: DiagnoseConfig) -> list[Take]:
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.views.joints import with_units
 
-    takes, episodes = list(load_takes(config.dataset.folder())), config.dataset.episodes
-    if episodes is None:
-        return takes
-    missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
-    if missing:
+    source, episodes = config.dataset.folder(), config.dataset.episodes
+    takes = list(load_takes(source))
+    if episodes is not None:
+        missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
+        if missing:
+            raise UnusableInputError(
+                f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+            )
+        takes = [t for t in takes if t.episode in episodes]
+    _require_outcomes(takes, source)
+    return with_units(takes, config.units)
+
+
+def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
+    """Ask for outcomes where nobody has said any: without, nothing failed and all may have.
+
+    Logs without frames are left alone: a force window is judged by itself.
+
+    Raises:
+        UnusableInputError: no take that a robot drove has an outcome.
+    """
+    from gaploop.core.vocabulary import Outcome
+
+    driven = [t for t in takes if len(t.frames)]
+    if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
-            f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+            f"None of the {len(driven)} takes in {source} has an outcome. Label them first: "
+            f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
+            "--outcome=failure (and the others --outcome=success)."
         )
-    return [t for t in takes if t.episode in episodes]
 
 
 def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
@@ -176,16 +201,18 @@ def _write_report(
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
 
 
-def _reference(path: Path | None) -> Reference | None:
+def _reference(path: Path | None, units: str) -> Reference | None:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
+    from gaploop.failure_analysis.views.joints import with_units
 
     if path is None:
         return None
     if not path.is_dir():
         return load_reference(path)
-    built = build_reference(load_takes(path), f"successful takes of {path.resolve().name}")
+    takes = with_units(list(load_takes(path)), units)
+    built = build_reference(takes, f"successful takes of {path.resolve().name}")
     if built is None:
         raise UnusableInputError(
             f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
