@@ -39,6 +39,8 @@ from gaploop.failure_analysis.attribution.station_labels import (
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
+from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
+from gaploop.failure_analysis.tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
+_NO_SHARES: Final = {d.value: 0.0 for d in GapDimension}
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -89,6 +92,12 @@ class TakeDiagnosis:
     def top(self) -> str:
         """The dimension with the largest share, or "" when abstaining."""
         return "" if self.abstained else max(self.dimensions, key=lambda d: self.dimensions[d])
+
+    @property
+    def leaning(self) -> str:
+        """The likeliest dimension, named or not; "" where nothing speaks for any."""
+        likeliest = max(self.dimensions, key=lambda d: self.dimensions[d])
+        return likeliest if self.dimensions[likeliest] > 0 else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in `diagnosis.json`."""
@@ -238,8 +247,12 @@ def diagnose(
             if on_take is not None:
                 on_take(take)
     judge, labels = _station_model(model or shipped_model(), failures, usual, causes or {})
-    found = tuple(_conclude(failure, usual, judge) for failure in failures)
+    base = evidence_base([f.take for f in failures], [f.measured.unseen for f in failures], usual)
+    found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
     summary = summarise(found, every, usual)
+    summary |= {"tier": base.tier.value, "evidence": base.to_json()}
+    summary["reference"]["kind"] = base.reference.value
+    summary["station"] = passive_verdict(found, base).to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
     summary["labels_learned_from"] = labels
     if ask_policy is not None:
@@ -274,7 +287,20 @@ def diagnose_take(
     view: TakeView, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
-    return _conclude(_MeasuredFailure.of(view, reference), reference, model or shipped_model())
+    failure = _MeasuredFailure.of(view, reference)
+    base = evidence_base([view.take], [failure.measured.unseen], reference)
+    return _conclude(failure, reference, model or shipped_model(), base)
+
+
+def passive_verdict(takes: Sequence[TakeDiagnosis], base: EvidenceBase) -> StationVerdict:
+    """Return what the failures among diagnosed takes say together of their station."""
+    failed = [t for t in takes if t.mode != NO_MODE or t.none < 1.0]
+    if not failed:
+        return verdict({}, 0)
+    shares = pooled([(t.dimensions, t.none) for t in failed])
+    causes = (*(d.value for d in GapDimension), NONE)
+    posterior = {c: float(p) for c, p in zip(causes, shares, strict=True)}
+    return verdict(posterior, len(failed), may_name=not base.misleads)
 
 
 def _station_model(
@@ -294,22 +320,27 @@ def _station_model(
 
 
 def _conclude(
-    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None
+    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
     why = attribute(measured, reference, call.mode, model) if failure.failed else None
-    shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
+    shares = {d.value: s for d, s in why.dimensions.items()} if why else _NO_SHARES
+    none = why.none if why else 1.0
+    named = tuple(d.value for d in why.named) if why and not base.misleads else ()
+    if why and base.reference is ReferenceKind.STATION:
+        trust = base.accuracy.top1.value if base.misleads and base.accuracy else 1.0
+        shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
     return TakeDiagnosis(
         uid=take.info.uid,
         episode=take.episode,
         mode=call.mode.value if call.mode else NO_MODE,
         phase=call.phase.value if call.phase else "",
-        dimensions={d.value: share for d, share in shares.items()},
-        none=why.none if why else 1.0,
-        abstained=why.abstained if why else True,
+        dimensions=shares,
+        none=none,
+        abstained=not named,
         evidence=(*call.evidence, *(why.evidence if why else ())),
         unseen=tuple(sorted(measured.unseen.values())),
-        named=tuple(d.value for d in why.named) if why else (),
+        named=named,
         candidates=why.candidates if why else (),
         by=why.by if why else "",
     )

@@ -244,6 +244,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
+    lines.append(summary["station"]["says"])
+    lines += summary["evidence"]["says"] if found.takes else []
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
     if summary["labels_learned_from"]:
@@ -254,8 +256,9 @@ def _text(found: Diagnosis, folder: Path) -> str:
     lines += _policy_lines(summary.get("policy", {}))
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
-        why = " and ".join(take.named) or take.top or "no clear cause"
-        share = f" {take.dimensions[take.top]:.0%}" if take.top and len(take.named) < 2 else ""
+        why, cause = " and ".join(take.named), take.top or take.leaning
+        why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
+        share = f" {take.dimensions[cause]:.0%}" if cause and len(take.named) < 2 else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")

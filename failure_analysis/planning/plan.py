@@ -150,7 +150,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         hours=estimate(hours, 3),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain),
+        stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
         notes=_notes(failures, diagnosis.summary, ask.effort),
     )
     return Planned(plan, outlook)
@@ -340,12 +340,25 @@ def _verdict_words(
             )
 
 
-def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float) -> str:
-    """Return why the plan ends where it does."""
+def _hidden(summary: Mapping[str, Any]) -> list[str]:
+    """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
+    names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
+    return [name.replace("_", " ") for name in names]
+
+
+def _stop_words(
+    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, hidden: Sequence[str]
+) -> str:
+    """Return why the plan ends where it does; `hidden` names what nobody could see."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        if hidden and not unclear:
+            return (
+                f"Not decided: this diagnosis couldn't see {', '.join(hidden)}. Measure first: "
+                "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
+            )
         return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain

@@ -129,8 +129,9 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
 
 
 def _why(diagnosis: Diagnosis) -> str:
+    station = str(diagnosis.summary.get("station", {}).get("says", ""))
     if not diagnosis.summary["top"]:
-        return "No failure points clearly to one cause."
+        return f"{station} No failure points clearly to one cause.".strip()
     spans = _cause_shares(diagnosis)
     shares: Mapping[str, float] = diagnosis.summary["dimensions"]
     ranked = sorted((n for n in shares if shares[n] >= LEAST_SHARE), key=lambda n: -shares[n])
@@ -140,7 +141,7 @@ def _why(diagnosis: Diagnosis) -> str:
     if not causes:
         return "No single cause explains a tenth of the failures."
     sentence = ", ".join(causes)
-    return f"{sentence[0].upper()}{sentence[1:]} of the failures."
+    return f"{station} {sentence[0].upper()}{sentence[1:]} of the failures.".strip()
 
 
 def _how_sure(diagnosis: Diagnosis) -> str:
@@ -160,6 +161,8 @@ def _surety_section(diagnosis: Diagnosis) -> Section:
     if by:
         judges = ", ".join(f"{k} ({n})" for k, n in by.items())
         rows.append(text(f"Causes judged by {judges}."))
+    for line in summary.get("evidence", {}).get("says", ()):
+        rows.append(notice(line) if line.startswith("Warning") else text(line))
     unseen = summary.get("unseen", {})
     if unseen:
         reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())

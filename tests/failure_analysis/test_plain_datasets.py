@@ -113,7 +113,7 @@ def test_units_are_told_where_the_values_leave_no_doubt(
 
 def test_what_may_be_either_is_asked_for_in_one_line() -> None:
     take = plain_take(*in_degrees(0), "so101_follower")
-    with pytest.raises(UnusableInputError, match="--units=degrees.*--units=normalized"):
+    with pytest.raises(UnusableInputError, match=r"--units=degrees.*--units=normalized"):
         with_units([take])
     assert with_units([take], "normalized")[0].info.units == "m100_100"
     assert TakeView(with_units([take], "unknown")[0]).motion is None
