@@ -94,6 +94,11 @@ class TakeDiagnosis:
         return "" if self.abstained else max(self.dimensions, key=lambda d: self.dimensions[d])
 
     @property
+    def failed(self) -> bool:
+        """Whether a failure was seen, or somebody said that it failed."""
+        return self.mode != NO_MODE or any(self.dimensions.values())
+
+    @property
     def leaning(self) -> str:
         """The likeliest dimension, named or not; "" where nothing speaks for any."""
         likeliest = max(self.dimensions, key=lambda d: self.dimensions[d])
@@ -163,6 +168,7 @@ class Diagnosis:
         summary: counts and mean shares; see `summarise`.
         cohort: what all takes say together, where `diagnose` was asked for it; its figures are
             `summary["across"]`.
+        base: what it rests on, where it was just made; `summary["evidence"]` has it in words.
     """
 
     id: str
@@ -170,6 +176,7 @@ class Diagnosis:
     takes: tuple[TakeDiagnosis, ...]
     summary: Mapping[str, Any] = field(default_factory=dict)
     cohort: CohortStatistics | None = None
+    base: EvidenceBase | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""
@@ -274,7 +281,7 @@ def diagnose(
         ]
         statistics = cohort_of_takes(every, unclear, usual.signals)
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
@@ -294,13 +301,17 @@ def diagnose_take(
 
 def passive_verdict(takes: Sequence[TakeDiagnosis], base: EvidenceBase) -> StationVerdict:
     """Return what the failures among diagnosed takes say together of their station."""
-    failed = [t for t in takes if t.mode != NO_MODE or t.none < 1.0]
-    if not failed:
+    failures = sum(t.failed for t in takes)
+    if not failures:
         return verdict({}, 0)
-    shares = pooled([(t.dimensions, t.none) for t in failed])
+    return verdict(pooled_shares(takes), failures, may_name=not base.misleads)
+
+
+def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
+    """Return the pooled posterior over dimensions and "none" of the failures among takes."""
+    rows = [(t.dimensions, t.none) for t in takes if t.failed]
     causes = (*(d.value for d in GapDimension), NONE)
-    posterior = {c: float(p) for c, p in zip(causes, shares, strict=True)}
-    return verdict(posterior, len(failed), may_name=not base.misleads)
+    return {c: float(p) for c, p in zip(causes, pooled(rows), strict=True)}
 
 
 def _station_model(

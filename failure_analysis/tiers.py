@@ -8,7 +8,7 @@ station that failed, they hold its gaps as well, and what never changes there lo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -76,6 +76,9 @@ ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
 }
 """Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
 
+TWIN_ACCURACY: Final[TierAccuracy | None] = None
+"""Of a station's verdict, whatever its reference."""
+
 STATIC: Final = (
     D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,
 )  # fmt: skip
@@ -119,7 +122,7 @@ class EvidenceBase:
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
             kind = ReferenceKind.GAP_FREE
-        return ACCURACY.get((self.tier, kind))
+        return TWIN_ACCURACY if self.tier is Tier.TWIN else ACCURACY.get((self.tier, kind))
 
     @property
     def misleads(self) -> bool:
@@ -137,7 +140,7 @@ class EvidenceBase:
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
         if self.accuracy is not None:
             found.append(f"The likeliest cause is right in {self.accuracy}.")
-        elif self.tier is not Tier.TWIN:
+        else:
             found.append("How often that is right hasn't been measured.")
         if self.reference is ReferenceKind.STATION:
             found.append(
@@ -151,10 +154,15 @@ class EvidenceBase:
             )
         return [*found, *(f"More: {step}" for step in self.more())]
 
+    def with_twin(self, measured: Collection[str]) -> EvidenceBase:
+        """Return it with failures reproduced in a twin in which these dimensions were measured."""
+        blind = tuple(d for d in self.blind_to if d.value not in measured)
+        return replace(self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind)
+
     def more(self) -> list[str]:
         """Return the commands that would bring better evidence, cheapest first."""
         steps = []
-        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE):
+        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
             steps.append(
                 "--reference=DIR of takes that the policy does well in, in simulation: gaploop "
                 "rollout --robot.type=so101_sim --policy.path=POLICY."

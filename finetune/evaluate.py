@@ -101,8 +101,12 @@ class MemoryTake:
         return Take(info, outcome, frames, telemetry)
 
 
-def category(take: Take) -> tuple[str, str]:
+def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     """Return a failed take's failure mode and phase; "" for what can't be told.
+
+    Args:
+        take: what failed.
+        sees: an evidence tier, `lerobot`, `telemetry` or `scene`: what is above it isn't looked at.
 
     Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
     tracked scene; pictures, which only they can decode slowly, aren't looked at.
@@ -115,6 +119,11 @@ def category(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.signals.registry import measure
     from gaploop.failure_analysis.views.view import TakeView
 
+    if sees != "scene":
+        frames = replace(take.frames, environment_state=np.empty((len(take.frames), 0)))
+        take = replace(take, frames=frames)
+    if sees == "lerobot":
+        take = replace(take, telemetry=Telemetry(np.empty(0), {}))
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")
@@ -134,6 +143,7 @@ class CellSpec:
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
         robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        sees: by which evidence failure modes are told; as of `category`.
     """
 
     task: str = "pick_place"
@@ -144,6 +154,7 @@ class CellSpec:
     speed_scale: float = 1.0
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
+    sees: str = "scene"
 
 
 def evaluate(
@@ -165,6 +176,7 @@ def evaluate(
     speed_scale: float = 1.0,
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
+    sees: str = "scene",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -191,6 +203,7 @@ def evaluate(
             gets as much more time.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        sees: by which evidence failure modes are told; as of `category`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -204,7 +217,7 @@ def evaluate(
     is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known)
+    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, sees)
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -254,6 +267,8 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         del value["robot"]
     if not spec.parameters:
         del value["parameters"]
+    if spec.sees == "scene":
+        del value["sees"]
     return value
 
 
@@ -264,6 +279,7 @@ def roll_out(
     condition: str,
     max_s: float,
     speed_scale: float = 1.0,
+    sees: str = "scene",
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
@@ -275,7 +291,7 @@ def roll_out(
         longest_s = max_s / speed_scale
         take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
-        mode, phase = ("", "") if won else category(memory.take(take.outcome))
+        mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
         results.append(
             Rollout(
                 seed,
@@ -354,4 +370,4 @@ _station = _Station()
 def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
     name, spec = condition_name(job.condition), job.spec
-    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
+    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gaploop.core.take import Take
+    from gaploop.core.twin import Twin
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
+gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 """
 
 
@@ -30,9 +32,10 @@ class DiagnoseConfig:
     """Say what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
     And what the takes say together: what each condition costs, changes over time, groups among the
-    failures that nothing explains. Reads images, telemetry and outcomes of a journal or dataset.
-    Successful takes in it, or those of --reference, say what is usual. Writes diagnosis.json,
-    report.html, its figures as PNG, and run.json.
+    failures that nothing explains. With --twin the failures are reproduced in simulation, and the
+    policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
+    dataset. Successful takes in it, or those of --reference, say what is usual. Writes
+    diagnosis.json, report.html, its figures as PNG, and run.json.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
@@ -52,6 +55,14 @@ class DiagnoseConfig:
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, to say how far from them the failed
     takes are, in its own encoder."""
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
+    simulation and in the twin, mechanism by mechanism, and say what each costs. Goes on where it
+    was stopped."""
+    n: int = 40
+    """With --twin: scenes, the same in every cell."""
+    workers: int = 2
+    """With --twin: processes."""
     budget: int = 50
     """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
     json: bool = False
@@ -84,7 +95,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.lineage import takes_input
+    from gaploop.failure_analysis.lineage import file_input, takes_input
 
     if config.save_reference is not None:
         raise UnusableInputError(
@@ -98,6 +109,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
             f"labels of {source} itself are read anyway."
         )
+    twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy = _ask_policy(config)
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
@@ -112,10 +124,12 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             causes=causes,
             cohort=True,
         )
+    if twin is not None:
+        found = _reproduced(found, takes, twin, folder, config)
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
     _write_report(found, takes, folder, config)
     result = {"id": found.id, "diagnosed": len(found.takes)}
-    inputs = [takes_input(source, takes)]
+    inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
     return found
 
@@ -178,6 +192,53 @@ def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] 
         with options.progress("Asking the policy about its training"):
             space = FeatureSpace.fit(features_of(load_takes(config.trained_on), asked))
     return lambda take: ask(take, asked, space)
+
+
+def _twin(config: DiagnoseConfig) -> Twin | None:
+    from gaploop.core.twin import load_twin
+
+    if config.twin is None:
+        return None
+    if not config.policy.path:
+        raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
+    return load_twin(config.twin)
+
+
+def _reproduced(
+    found: Diagnosis, takes: Sequence[Take], twin: Twin, folder: Path, config: DiagnoseConfig
+) -> Diagnosis:
+    """Return the diagnosis with what came of reproducing the failures, if there are any."""
+    from gaploop.failure_analysis.diagnosis import pooled_shares
+    from gaploop.finetune.reproduction import (
+        StationFailures,
+        combined,
+        in_the_cell,
+        reproduce,
+        subsets,
+    )
+
+    station, base = StationFailures.of(takes, found.takes), found.base
+    if not station.failed or base is None:
+        return found
+    total = config.n * len(subsets(twin.mechanisms))
+    with options.progress("Reproducing in simulation", total=total) as advance:
+        roll_out = in_the_cell(
+            config.policy.required(), twin, takes[0].info.task, n=config.n, workers=config.workers,
+            folder=folder / "reproduction", sees=base.tier.value, progress=advance,
+        )  # fmt: skip
+        reproduction = reproduce(station, twin, roll_out)
+    accuracy = base.accuracy
+    trust = accuracy.top1.value if accuracy else 0.5
+    verdict = combined(reproduction, pooled_shares(found.takes), trust, station.failed)
+    evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
+    summary = {
+        **found.summary,
+        "tier": evidence.tier.value,
+        "evidence": evidence.to_json(),
+        "station": verdict.to_json(),
+        "reproduction": reproduction.to_json(),
+    }
+    return replace(found, summary=summary, base=evidence)
 
 
 def _write_report(
@@ -245,6 +306,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
     lines.append(summary["station"]["says"])
+    lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
