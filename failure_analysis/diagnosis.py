@@ -304,7 +304,8 @@ def passive_verdict(takes: Sequence[TakeDiagnosis], base: EvidenceBase) -> Stati
     failures = sum(t.failed for t in takes)
     if not failures:
         return verdict({}, 0)
-    return verdict(pooled_shares(takes), failures, may_name=not base.misleads)
+    shares, hidden = pooled_shares(takes), bool(base.blind_to)
+    return verdict(shares, failures, may_name=not base.misleads, hidden=hidden)
 
 
 def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
@@ -339,7 +340,7 @@ def _conclude(
     none = why.none if why else 1.0
     named = tuple(d.value for d in why.named) if why and not base.misleads else ()
     if why and base.reference is ReferenceKind.STATION:
-        trust = base.accuracy.top1.value if base.misleads and base.accuracy else 1.0
+        trust = base.trust if base.misleads else 1.0
         shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
     return TakeDiagnosis(
         uid=take.info.uid,

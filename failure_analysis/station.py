@@ -46,17 +46,14 @@ class StationVerdict:
         named: the causes that are named, likeliest first.
         takes: failures it was pooled from.
         says: in words.
+        leading: the likeliest cause, named or not; "" without failures.
     """
 
     posterior: Mapping[str, float]
     named: tuple[str, ...]
     takes: int
     says: str
-
-    @property
-    def leading(self) -> str:
-        """The likeliest cause, named or not; "" without failures."""
-        return max(self.posterior, key=lambda c: self.posterior[c], default="")
+    leading: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return `summary.station` of a diagnosis."""
@@ -89,7 +86,12 @@ def pooled(takes: Sequence[tuple[Mapping[str, float], float]], trust: float = 1.
 
 
 def verdict(
-    posterior: Mapping[str, float], takes: int, also: Sequence[str] = (), may_name: bool = True
+    posterior: Mapping[str, float],
+    takes: int,
+    also: Sequence[str] = (),
+    *,
+    may_name: bool = True,
+    hidden: bool = False,
 ) -> StationVerdict:
     """Return a posterior with what is named, and in words.
 
@@ -98,10 +100,11 @@ def verdict(
         takes: failures behind it.
         also: causes that are named whatever their share, because they were measured.
         may_name: nothing is named without.
+        hidden: not everything could be seen: that nothing was is then no answer.
     """
     if not takes:
         return StationVerdict({}, (), 0, "Nothing failed: nothing to explain.")
-    ranked = sorted(posterior, key=lambda c: -posterior[c])
+    ranked = sorted(posterior, key=lambda c: (hidden and c == NONE, -posterior[c]))
     sure = [c for c in ranked if posterior[c] >= NAMED_FROM and c != NONE]
     named = tuple(c for c in ranked if c in {*sure, *also}) if may_name else ()
     top = posterior[ranked[0]]
@@ -111,7 +114,7 @@ def verdict(
         says = f"Station: {causes}."
     else:
         says = f"Station: leans to {causes}; too unsure to name (from {NAMED_FROM:.0%})."
-    return StationVerdict(dict(posterior), named, takes, says)
+    return StationVerdict(dict(posterior), named, takes, says, ranked[0])
 
 
 def hedged(

@@ -125,6 +125,14 @@ class EvidenceBase:
         return TWIN_ACCURACY if self.tier is Tier.TWIN else ACCURACY.get((self.tier, kind))
 
     @property
+    def trust(self) -> float:
+        """How often the takes' evidence is right at all, the nearest figure where none is."""
+        hides = self.reference in (ReferenceKind.STATION, ReferenceKind.NONE)
+        kind = ReferenceKind.STATION if hides else ReferenceKind.GAP_FREE
+        found = self.accuracy or ACCURACY[Tier.LEROBOT, kind]
+        return found.top1.value
+
+    @property
     def misleads(self) -> bool:
         """Whether names aren't worth giving: right in about as many cases as guessing would be."""
         return self.reference is ReferenceKind.STATION and self.other_driver

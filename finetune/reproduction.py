@@ -18,21 +18,21 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
 from gaploop.failure_analysis.station import (
     NAMED_FROM,
     NONE,
@@ -42,7 +42,7 @@ from gaploop.failure_analysis.station import (
     cause_words,
     verdict,
 )
-from gaploop.finetune.evaluate import evaluate
+from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
 from gaploop.sim.tasks import INSTRUCTIONS
 
@@ -76,7 +76,7 @@ class StationFailures:
     Attributes:
         failed: how many failed.
         succeeded: how many didn't.
-        modes: mode and phase of each failure that was diagnosed.
+        modes: mode and phase of each failure.
         rate_known: whether all rollouts were kept, so that they tell how often it fails.
     """
 
@@ -86,18 +86,27 @@ class StationFailures:
     rate_known: bool
 
     @classmethod
-    def of(cls, takes: Sequence[Take], diagnosed: Iterable[TakeDiagnosis]) -> StationFailures:
-        """Return what takes and their diagnosis say of the station."""
+    def of(cls, takes: Sequence[Take], arm: str, sees: str) -> StationFailures:
+        """Return what takes say of the station, by the same rules as rollouts in the cell.
+
+        Args:
+            takes: of the station.
+            arm: the cell's arm that stands for its own; what is usual there holds for both.
+            sees: the evidence tier that the takes have.
+        """
         won = sum(t.outcome is Outcome.SUCCESS for t in takes)
         lost = [t for t in takes if t.outcome is Outcome.FAILURE]
-        failures = {t.info.uid for t in lost}
-        modes = [
-            " in ".join(filter(None, (d.mode, d.phase))) if d.mode != NO_MODE else ""
-            for d in diagnosed
-            if d.uid in failures
-        ]
+        modes = []
+        for take in lost:
+            info = replace(take.info, robot_type=CELL_ARMS[arm].robot_type)
+            told = category(replace(take, info=info, failure_mode="", phase=""), sees)
+            modes.append(_kind(*told))
         ours = all(t.info.kind is TakeKind.ROLLOUT for t in lost)
         return cls(len(lost), won, tuple(modes), won > 0 or ours)
+
+
+def _kind(mode: str, phase: str) -> str:
+    return " in ".join(filter(None, (mode, phase)))
 
 
 @dataclass(frozen=True)
@@ -260,9 +269,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     costs.append(CauseCost(POLICY, POLICY, rate(float(nominal.sum()), len(seeds))))
     costs.append(CauseCost(UNMEASURED, UNMEASURED, _estimate(over, beyond)))
     twin_modes = [
-        " in ".join(filter(None, (r.failure_mode, r.phase)))
-        for r in done[mechanisms].values()
-        if not r.success
+        _kind(r.failure_mode, r.phase) for r in done[mechanisms].values() if not r.success
     ]
     modes_p = _modes_p(station.modes, twin_modes)
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
@@ -450,6 +457,7 @@ def in_the_cell(
         parameters = twin.values(mechanisms)
         what = json.dumps([str(policy), task, twin.arm, sees, parameters], sort_keys=True)
         cell = folder / hashlib.sha256(what.encode()).hexdigest()[:16]
+        cell.mkdir(parents=True, exist_ok=True)
         return evaluate(
             policy,
             n,

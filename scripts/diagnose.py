@@ -217,9 +217,10 @@ def _reproduced(
         subsets,
     )
 
-    station, base = StationFailures.of(takes, found.takes), found.base
-    if not station.failed or base is None:
+    base = found.base
+    if not found.summary["outcomes"].get("failure") or base is None:
         return found
+    station = StationFailures.of(takes, twin.arm, base.tier.value)
     total = config.n * len(subsets(twin.mechanisms))
     with options.progress("Reproducing in simulation", total=total) as advance:
         roll_out = in_the_cell(
@@ -227,9 +228,7 @@ def _reproduced(
             folder=folder / "reproduction", sees=base.tier.value, progress=advance,
         )  # fmt: skip
         reproduction = reproduce(station, twin, roll_out)
-    accuracy = base.accuracy
-    trust = accuracy.top1.value if accuracy else 0.5
-    verdict = combined(reproduction, pooled_shares(found.takes), trust, station.failed)
+    verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
     evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
     summary = {
         **found.summary,
