@@ -26,7 +26,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
@@ -44,6 +43,7 @@ from gaploop.failure_analysis.station import (
 )
 from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
+from gaploop.sim.arms import arm_named
 from gaploop.sim.tasks import INSTRUCTIONS
 
 SCENES: Final = 5_000
@@ -90,15 +90,16 @@ class StationFailures:
         """Return what takes say of the station, by the same rules as rollouts in the cell.
 
         Args:
-            takes: of the station.
+            takes: of the station; demonstrations among them say nothing of the policy.
             arm: the cell's arm that stands for its own; what is usual there holds for both.
             sees: the evidence tier that the takes have.
         """
-        won = sum(t.outcome is Outcome.SUCCESS for t in takes)
-        lost = [t for t in takes if t.outcome is Outcome.FAILURE]
+        driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
+        won = sum(t.outcome is Outcome.SUCCESS for t in driven)
+        lost = [t for t in driven if t.outcome is Outcome.FAILURE]
         modes = []
         for take in lost:
-            info = replace(take.info, robot_type=CELL_ARMS[arm].robot_type)
+            info = replace(take.info, robot_type=arm_named(arm, "The twin").robot_type)
             told = category(replace(take, info=info, failure_mode="", phase=""), sees)
             modes.append(_kind(*told))
         ours = all(t.info.kind is TakeKind.ROLLOUT for t in lost)

@@ -218,9 +218,11 @@ def _reproduced(
     )
 
     base = found.base
-    if not found.summary["outcomes"].get("failure") or base is None:
+    if base is None:
         return found
     station = StationFailures.of(takes, twin.arm, base.tier.value)
+    if not station.failed:
+        return found
     total = config.n * len(subsets(twin.mechanisms))
     with options.progress("Reproducing in simulation", total=total) as advance:
         roll_out = in_the_cell(
@@ -304,6 +306,10 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
+    if silent := summary["outcomes"].get("unlabelled", 0):
+        lines.append(
+            f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
+        )
     lines.append(summary["station"]["says"])
     lines += summary.get("reproduction", {}).get("says", ())
     lines += summary["evidence"]["says"] if found.takes else []
