@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.core.journal_format import read_journal
     from gaploop.failure_analysis.reference import build_reference, shipped_reference
+    from gaploop.failure_analysis.tiers import seen_as
 
     rng = np.random.default_rng([config.seed, k, 77])
     kind = ORDER[k % len(ORDER)]
@@ -98,9 +99,15 @@ def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     takes = list(read_journal(place / "rollouts"))
     good = [seen_as(t, "lerobot") for t in read_journal(place / "takes")]
     own, free = build_reference(good, "its own demonstrations"), shipped_reference()
+    if not (folder / "nominal").exists():
+        _record(folder / "nominal", _driver("base"), {}, 0, ROLLOUTS, TakeKind.ROLLOUT)
+    nominal = [
+        replace(seen_as(t, "lerobot"), info=replace(t.info, domain=Domain.SIM))
+        for t in read_journal(folder / "nominal")
+    ]
     found = {
         "columns_own": _diagnosed(takes, "lerobot", own),
-        "columns_free": _diagnosed(takes, "lerobot", free),
+        "columns_free": _diagnosed(takes, "lerobot", build_reference(nominal, "nominal takes")),
         "telemetry_free": _diagnosed(takes, "telemetry", free),
         "scene_free": _diagnosed(takes, "scene", free),
     }
@@ -213,19 +220,10 @@ def _record(
     rig.close()
 
 
-def seen_as(take: Take, tier: str) -> Take:
-    """Return a take with what a tier has of it."""
-    from gaploop.core.telemetry import Telemetry
-
-    if tier != "scene":
-        nothing = np.empty((len(take.frames), 0))
-        take = replace(take, frames=replace(take.frames, environment_state=nothing))
-    return take if tier != "lerobot" else replace(take, telemetry=Telemetry(np.empty(0), {}))
-
-
 def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
     from gaploop.failure_analysis.diagnosis import diagnose
     from gaploop.failure_analysis.reference import ABSOLUTE, Reference
+    from gaploop.failure_analysis.tiers import seen_as
 
     usual = reference or Reference("absolute limits", 0, ABSOLUTE)  # no demonstration went well
     return diagnose([seen_as(t, tier) for t in takes], usual)

@@ -218,7 +218,9 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
     Whichever it is, force windows are set against their own set, which needs no labels.
     """
     chosen = given
-    if chosen is None and {take.info.robot_type for take in takes} == {SHIPPED_FOR}:
+    # The shipped ones are of control-rate records: frames alone come in other steps and lags.
+    ours = all(t.info.robot_type == SHIPPED_FOR and t.telemetry.arms() for t in takes)
+    if chosen is None and takes and ours:
         known = {words: task for task, words in INSTRUCTIONS.items()}
         tasks = {known.get(take.info.task, "pick_place") for take in takes}
         chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.core.statistics import Estimate, percent
 from gaploop.core.take import Take
+from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
 from gaploop.failure_analysis.reference import OWN_TAKES, Reference
 
@@ -197,6 +200,19 @@ class EvidenceBase:
             "cannot_rule_out": [d.value for d in self.blind_to],
             "says": self.lines(),
         }  # fmt: skip
+
+
+def without_telemetry(take: Take) -> Take:
+    """Return a take with what LeRobot's columns hold of it, and the tracked scene."""
+    return replace(take, telemetry=Telemetry(np.empty(0), {}))
+
+
+def seen_as(take: Take, tier: str) -> Take:
+    """Return a take with no more than a tier has of it."""
+    if tier in (Tier.LEROBOT, Tier.TELEMETRY):
+        nothing = np.empty((len(take.frames), 0))
+        take = replace(take, frames=replace(take.frames, environment_state=nothing))
+    return without_telemetry(take) if tier == Tier.LEROBOT else take
 
 
 def evidence_base(

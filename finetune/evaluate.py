@@ -117,13 +117,10 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.tiers import seen_as
     from gaploop.failure_analysis.views.view import TakeView
 
-    if sees != "scene":
-        frames = replace(take.frames, environment_state=np.empty((len(take.frames), 0)))
-        take = replace(take, frames=frames)
-    if sees == "lerobot":
-        take = replace(take, telemetry=Telemetry(np.empty(0), {}))
+    take = seen_as(take, sees)
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")

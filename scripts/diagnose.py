@@ -102,7 +102,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
         )
     source, takes = config.dataset.folder(), _takes(config)
-    reference = _reference(config.reference, config.units)
+    reference = _reference(config.reference, config.units, takes)
     folder = writable_folder(_folder(config))
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
@@ -263,18 +263,21 @@ def _write_report(
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
 
 
-def _reference(path: Path | None, units: str) -> Reference | None:
+def _reference(path: Path | None, units: str, takes: Sequence[Take]) -> Reference | None:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
+    from gaploop.failure_analysis.tiers import without_telemetry
     from gaploop.failure_analysis.views.joints import with_units
 
     if path is None:
         return None
     if not path.is_dir():
         return load_reference(path)
-    takes = with_units(list(load_takes(path)), units)
-    built = build_reference(takes, f"successful takes of {path.resolve().name}")
+    usual = with_units(list(load_takes(path)), units)
+    if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
+        usual = [without_telemetry(t) for t in usual]
+    built = build_reference(usual, f"successful takes of {path.resolve().name}")
     if built is None:
         raise UnusableInputError(
             f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."

@@ -16,14 +16,23 @@ from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
 from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.failure_analysis.reference import (
+    OWN_TAKES,
+    SHIPPED_FOR,
     Reference,
     build_reference,
+    choose_reference,
     load_reference,
     save_reference,
 )
 from gaploop.failure_analysis.report.report import diagnosis_report
 from gaploop.failure_analysis.station import NONE, pooled, verdict
-from gaploop.failure_analysis.tiers import ACCURACY, STATIC, ReferenceKind, Tier
+from gaploop.failure_analysis.tiers import (
+    ACCURACY,
+    STATIC,
+    ReferenceKind,
+    Tier,
+    without_telemetry,
+)
 
 DIMENSIONS = [d.value for d in GapDimension]
 
@@ -147,3 +156,11 @@ def test_nothing_is_named_without_failures() -> None:
     assert found.summary["station"]["named"] == []
     assert found.summary["station"]["leading"] == ""
     assert "Nothing failed" in found.summary["station"]["says"]
+
+
+def test_frames_alone_are_not_set_against_control_rate_records() -> None:
+    """Twelve takes of the cell without telemetry were called noisy at 99 %: 50 Hz against 100."""
+    ours = at(list(successes(6)), robot_type=SHIPPED_FOR)
+    assert choose_reference(ours).origins[0].domain is Domain.SIM
+    alone = [without_telemetry(t) for t in ours]
+    assert choose_reference(alone).name == OWN_TAKES
