@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
+NAMES_FROM_TRUST: Final = 0.7
+"""Evidence that was right less often names nothing of a station, however well its takes agree."""
 _NO_SHARES: Final = {d.value: 0.0 for d in GapDimension}
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
@@ -304,8 +306,11 @@ def passive_verdict(takes: Sequence[TakeDiagnosis], base: EvidenceBase) -> Stati
     failures = sum(t.failed for t in takes)
     if not failures:
         return verdict({}, 0)
-    shares, hidden = pooled_shares(takes), bool(base.blind_to)
-    return verdict(shares, failures, may_name=not base.misleads, hidden=hidden)
+    shares, may_name = pooled_shares(takes), not base.misleads
+    if base.trust < NAMES_FROM_TRUST:  # takes that agree may still all err
+        even, may_name = (1.0 - base.trust) / len(shares), False
+        shares = {c: base.trust * p + even for c, p in shares.items()}
+    return verdict(shares, failures, may_name=may_name, hidden=bool(base.blind_to))
 
 
 def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:

@@ -71,18 +71,17 @@ def cause_words(cause: str) -> str:
     return SAYS.get(cause, cause.replace("_", " "))
 
 
-def pooled(takes: Sequence[tuple[Mapping[str, float], float]], trust: float = 1.0) -> FloatArray:
+def pooled(takes: Sequence[tuple[Mapping[str, float], float]]) -> FloatArray:
     """Return the posterior of a station over the nine dimensions and "none", shape (10,).
 
     Args:
         takes: of each failure the shares of the dimensions, and of "none".
-        trust: how often the takes' evidence is right at all; the rest is spread evenly.
     """
     rows = np.array([[*(shares[d.value] for d in GapDimension), none] for shares, none in takes])
-    n, causes = rows.shape
+    n = len(rows)
     logs = np.log(np.maximum(rows, FLOOR)).sum(axis=0) / (1.0 + (n - 1) * SHARED_ERRORS)
     grown = np.exp(logs - logs.max())
-    return np.asarray(trust * grown / grown.sum() + (1.0 - trust) / causes)
+    return np.asarray(grown / grown.sum())
 
 
 def verdict(
@@ -113,7 +112,8 @@ def verdict(
     if named:
         says = f"Station: {causes}."
     else:
-        says = f"Station: leans to {causes}; too unsure to name (from {NAMED_FROM:.0%})."
+        why = f" (from {NAMED_FROM:.0%})" if may_name else " by this evidence"
+        says = f"Station: leans to {causes}; too unsure to name{why}."
     return StationVerdict(dict(posterior), named, takes, says, ranked[0])
 
 

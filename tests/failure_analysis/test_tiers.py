@@ -19,6 +19,7 @@ from gaploop.failure_analysis.reference import (
     OWN_TAKES,
     SHIPPED_FOR,
     Reference,
+    TakesOrigin,
     build_reference,
     choose_reference,
     load_reference,
@@ -164,3 +165,18 @@ def test_frames_alone_are_not_set_against_control_rate_records() -> None:
     assert choose_reference(ours).origins[0].domain is Domain.SIM
     alone = [without_telemetry(t) for t in ours]
     assert choose_reference(alone).name == OWN_TAKES
+
+
+def test_weak_evidence_leads_and_names_nothing() -> None:
+    """Ten takes by LeRobot's columns agreed on noise at 99 %, and it was dead time."""
+    late = [take(uid=f"bad-{k}", seed=30 + k, lag_s=0.3) for k in range(5)]
+    columns = [without_telemetry(t) for t in late]
+    reference = build_reference([without_telemetry(t) for t in successes()], "other")
+    assert reference is not None
+    other = replace(reference, origins=(TakesOrigin(Domain.REAL, "other", TakeKind.ROLLOUT),))
+    found = diagnose(columns, other).summary
+    assert found["evidence"]["reference"] == ReferenceKind.GAP_FREE
+    assert found["station"]["named"] == []
+    leading = found["station"]["leading"]
+    assert leading == "actuator_response"
+    assert found["station"]["posterior"][leading] < 0.7
