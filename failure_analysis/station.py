@@ -87,7 +87,7 @@ def pooled(takes: Sequence[tuple[Mapping[str, float], float]]) -> FloatArray:
 def verdict(
     posterior: Mapping[str, float],
     takes: int,
-    also: Sequence[str] = (),
+    also: Mapping[str, float] | None = None,
     *,
     may_name: bool = True,
     hidden: bool = False,
@@ -97,7 +97,8 @@ def verdict(
     Args:
         posterior: cause to share.
         takes: failures behind it.
-        also: causes that are named whatever their share, because they were measured.
+        also: causes that are named whatever their share, because they were measured, to how
+            likely each acts.
         may_name: nothing is named without.
         hidden: not everything could be seen: that nothing was is then no answer.
     """
@@ -105,10 +106,12 @@ def verdict(
         return StationVerdict({}, (), 0, "Nothing failed: nothing to explain.")
     ranked = sorted(posterior, key=lambda c: (hidden and c == NONE, -posterior[c]))
     sure = [c for c in ranked if posterior[c] >= NAMED_FROM and c != NONE]
-    named = tuple(c for c in ranked if c in {*sure, *also}) if may_name else ()
+    acts = also or {}
+    named = tuple(c for c in ranked if c in {*sure, *acts}) if may_name else ()
     top = posterior[ranked[0]]
-    told = named or [c for c in ranked if posterior[c] >= RUNNERS_UP * top][:3]
-    causes = ", ".join(f"{cause_words(c)} {posterior[c]:.0%}" for c in told)
+    seen = [c for c in ranked if not (hidden and c == NONE)]
+    told = named or [c for c in seen if posterior[c] >= RUNNERS_UP * top][:3]
+    causes = ", ".join(f"{cause_words(c)} {max(acts.get(c, 0), posterior[c]):.0%}" for c in told)
     if named:
         says = f"Station: {causes}."
     else:

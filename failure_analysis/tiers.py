@@ -125,12 +125,15 @@ class EvidenceBase:
         kind = self.reference
         if kind is ReferenceKind.SIMULATED:
             kind = ReferenceKind.GAP_FREE
-        return TWIN_ACCURACY if self.tier is Tier.TWIN else ACCURACY.get((self.tier, kind))
+        if self.tier is Tier.TWIN:
+            return TWIN_ACCURACY
+        own = kind is ReferenceKind.STATION and not self.other_driver  # tried with demonstrations
+        return None if own else ACCURACY.get((self.tier, kind))
 
     @property
     def trust(self) -> float:
         """How often the takes' evidence is right at all, the nearest figure where none is."""
-        hides = self.reference in (ReferenceKind.STATION, ReferenceKind.NONE)
+        hides = self.misleads or self.reference is ReferenceKind.NONE
         kind = ReferenceKind.STATION if hides else ReferenceKind.GAP_FREE
         found = self.accuracy or ACCURACY[Tier.LEROBOT, kind]
         return found.top1.value

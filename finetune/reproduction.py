@@ -422,10 +422,10 @@ def combined(
     }
     total = sum(weights.values())
     posterior = {c: w / total for c, w in weights.items()}
-    also = [c for c, p in found.shown.items() if c != UNMEASURED and p >= SURE]
+    also = {c: p for c, p in found.shown.items() if c != UNMEASURED and p >= SURE}
     somewhere = sum(posterior[c] for c in unmeasured)
     if somewhere >= NAMED_FROM and max(posterior[c] for c in unmeasured) < NAMED_FROM:
-        also.append(UNMEASURED)
+        also[UNMEASURED] = somewhere
     return verdict(posterior, takes, also)
 
 
