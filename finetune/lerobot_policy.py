@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from draccus.utils import DraccusException
 from lerobot.configs import FeatureType
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
@@ -35,7 +36,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch, Signature
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
-from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
 from gaploop.sim.arms import SO101
 from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
@@ -53,7 +54,8 @@ FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
 FAULTS: Final = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError,
+    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
+    SafetensorError, DraccusException,
 )  # fmt: skip
 """What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
@@ -201,6 +203,7 @@ def resolve(path: str | Path) -> Path:
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
+            refuse_odd_files(candidate)
             return candidate
     raise UnusableInputError(
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "

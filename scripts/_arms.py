@@ -174,8 +174,7 @@ def leader_of(
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            made = make.make_keyboard_leader if chosen == KEYBOARD else make.make_gamepad_leader
-            leader = made(follower, station, hands.cartesian)
+            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 

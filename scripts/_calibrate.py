@@ -237,10 +237,10 @@ def latency(config: CalibrateFields) -> int:
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:
         lag = _picture_lag(config.camera_name, takes, motions)
-        answer["camera"] = lag.to_json()
+        answer["camera"] = asdict(lag)
         late = _milliseconds(lag.latency_s, lag.interval_s)
         lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
-        saved = _save(config, ("cameras", config.camera_name, "latency"), lag.to_json(), lines)
+        saved = _save(config, ("cameras", config.camera_name, "latency"), asdict(lag), lines)
     if config.output_dir is not None:
         folder = writable_folder(config.output_dir)
         write_json(folder / "latency.json", options.jsonable(answer))

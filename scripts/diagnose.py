@@ -103,7 +103,6 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     source, takes = config.dataset.folder(), _takes(config)
     reference = _reference(config.reference, config.units, takes)
-    folder = writable_folder(_folder(config))
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
@@ -112,6 +111,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy = _ask_policy(config)
+    folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
         found = diagnosis.diagnose(

@@ -22,10 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import printable
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
 
@@ -237,7 +240,19 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
     if as_json:
         print(json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream)
     elif text:
-        print(text, file=stream)
+        print(printable(text), file=stream)
+
+
+def console(**how: Any) -> Console:
+    """Return a Rich console whose texts can't steer the terminal, whoever wrote them."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainTextConsole(Console):
+        def render_str(self, text: str, **style: Any) -> Text:
+            return super().render_str(printable(text), **style)
+
+    return PlainTextConsole(**how)
 
 
 def machine() -> dict[str, Any]:
@@ -284,14 +299,13 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         a function to call after each step: `advance()`, `advance(3)` after three, or
         `advance(3, "Recording, 2 failed")` to say something new.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    console = Console(stderr=True)
+    shown = console(stderr=True)
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
     task = bar.add_task(description, total=total)
 
     def advance(steps: int = 1, says: str = "") -> None:
@@ -303,7 +317,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         count = f": {now.completed:.0f}{of}" if of or now.completed else ""
         return f"{now.description}{count} …"
 
-    with bar if console.is_terminal else lines_while(line):
+    with bar if shown.is_terminal else lines_while(line):
         yield advance
 
 

@@ -213,7 +213,6 @@ def _text(plan: Plan, folder: Path) -> str:
     import textwrap
 
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -226,7 +225,7 @@ def _text(plan: Plan, folder: Path) -> str:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))
     buffer = io.StringIO()
     if plan.items:
-        Console(file=buffer, width=100, color_system=None).print(table)
+        options.console(file=buffer, width=100, color_system=None).print(table)
     shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
     first = {item.dimension: item for item in reversed(plan.items)}  # items may share a dimension
     words = [

@@ -76,11 +76,6 @@ class MotionLeader:
         """How long the script takes [s]; 0 before `reset`."""
         return 0.0 if self._script is None else self._script.trajectory.duration_s
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What of the script was made smaller or left out, and why."""
-        return () if self._script is None else self._script.notes
-
     def reset(self) -> None:
         """Read the arm's pose, and build and check the whole script from there.
 
@@ -210,13 +205,12 @@ def build_script(
     if options.script == "grid":
         pieces = _grid(stage, rng)
     else:
-        swing = _chirp if options.script == "chirp" else _reverse
         names, pieces = arm.joint_names, []
         for name in options.joints:
             if name not in names:
                 raise unknown_choice("joint", name, names, "--teleop.joints")
         for name in options.joints or names:
-            pieces += _fitted(stage, names.index(name), swing, rng)
+            pieces += _fitted(stage, names.index(name), rng)
     if not pieces:
         raise UnusableInputError(
             f"Nothing of --teleop.script={options.script} fits the arm from here: "
@@ -226,14 +220,7 @@ def build_script(
     return Script(Trajectory(pieces), tuple(stage.notes))
 
 
-type _Swing = Callable[
-    [_Stage, int, FloatArray, float, np.random.Generator], Iterator[MotionSegment]
-]
-
-
-def _fitted(
-    stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator
-) -> list[MotionSegment]:
+def _fitted(stage: _Stage, joint: int, rng: np.random.Generator) -> list[MotionSegment]:
     """Return one joint's part of a script, made smaller until it fits; empty if it never does."""
     name, options = stage.arm.joint_names[joint], stage.options
     order = rng.spawn(1)[0]
@@ -243,7 +230,7 @@ def _fitted(
     while amplitude_rad >= LEAST_RAD:
         order.bit_generator.state = state  # made smaller, it is otherwise the same
         pieces: list[MotionSegment] = [stage.smooth(stage.start_rad, centre)]
-        pieces += swing(stage, joint, centre, amplitude_rad, order)
+        pieces += _swings(stage, joint, centre, amplitude_rad, order)
         pieces += [stage.smooth(centre, stage.start_rad), Dwell(stage.start_rad, PAUSE_S)]
         reason = stage.reason_against(pieces)
         if not reason:
@@ -256,21 +243,7 @@ def _fitted(
     return []
 
 
-def _chirp(
-    stage: _Stage,
-    joint: int,
-    centre: FloatArray,
-    amplitude_rad: float,
-    order: np.random.Generator,
-) -> Iterator[MotionSegment]:
-    del order
-    o = stage.options
-    # Fading and growing frequency add a little to a sine's own speed.
-    speed, change = 0.8 * o.velocity_rad_s, 0.7 * o.acceleration_rad_s2
-    yield Chirp(centre, joint, amplitude_rad, o.low_hz, o.high_hz, o.seconds, speed, change)
-
-
-def _reverse(
+def _swings(
     stage: _Stage,
     joint: int,
     centre: FloatArray,
@@ -278,6 +251,11 @@ def _reverse(
     order: np.random.Generator,
 ) -> Iterator[MotionSegment]:
     o = stage.options
+    if o.script == "chirp":
+        # Fading and growing frequency add a little to a sine's own speed.
+        speed, change = 0.8 * o.velocity_rad_s, 0.7 * o.acceleration_rad_s2
+        yield Chirp(centre, joint, amplitude_rad, o.low_hz, o.high_hz, o.seconds, speed, change)
+        return
     low, high = centre.copy(), centre.copy()
     low[joint] -= amplitude_rad
     high[joint] += amplitude_rad

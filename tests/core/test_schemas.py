@@ -63,6 +63,12 @@ def test_a_station_comes_back_with_its_limits(tmp_path: Path) -> None:
     assert station.safety.velocity_rad_s == SIM_STATION.safety.velocity_rad_s
 
 
+def test_a_robot_whose_name_can_be_no_file_is_a_name(tmp_path: Path) -> None:
+    """A name of thousands of letters ended in an OSError of the file system."""
+    for name in ("a" * 5000, "a\0b"):
+        assert load_station(write(tmp_path, {**STATION, "robot_model": name})).robot_model == name
+
+
 def test_a_station_comes_back_with_its_robot(tmp_path: Path) -> None:
     robot = {"robot_model": "arm.xml", "workspace": BOX, "joint_limits_rad": {"elbow": [-1, 0.5]}}
     path = write(tmp_path, {**STATION, **robot})
