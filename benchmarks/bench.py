@@ -27,6 +27,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
+python -m benchmarks diagnosis_tiers --n=16 --workers=2 --output_dir=outputs/diagnosis_tiers
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
@@ -48,6 +49,7 @@ POSITIONAL: Final = "name"
 
 BENCHES: Final = {
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
@@ -85,7 +87,8 @@ class BenchConfig:
     compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
     measures rendering and the scripted expert; closed_loop runs the study of targeted against
     uniform collection; detection tells failures of three policy classes from successes at equal
-    elapsed time; factors recomputes a published study's lessons from its counts and measures
+    elapsed time; diagnosis_tiers scores verdicts on blind stations by what was
+    recorded of them; factors recomputes a published study's lessons from its counts and measures
     coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
     arms and times torque off; finetune adapts the base to changed cells and says what it gained
     and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
@@ -121,7 +124,7 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, closed_loop, finetune, gate: processes."""
+    """attribution, closed_loop, diagnosis_tiers, finetune, gate: processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""

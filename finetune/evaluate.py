@@ -102,8 +102,12 @@ class MemoryTake:
         return Take(info, outcome, frames, telemetry)
 
 
-def category(take: Take) -> tuple[str, str]:
+def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     """Return a failed take's failure mode and phase; "" for what can't be told.
+
+    Args:
+        take: what failed.
+        sees: an evidence tier, `lerobot`, `telemetry` or `scene`: what is above it isn't looked at.
 
     Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
     tracked scene; pictures, which only they can decode slowly, aren't looked at.
@@ -114,8 +118,10 @@ def category(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.tiers import seen_as
     from gaploop.failure_analysis.views.view import TakeView
 
+    take = seen_as(take, sees)
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")
@@ -136,6 +142,7 @@ class CellSpec:
         robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
+        sees: by which evidence failure modes are told; as of `category`.
     """
 
     task: str = "pick_place"
@@ -147,6 +154,7 @@ class CellSpec:
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
     randomise: Randomisation | None = None
+    sees: str = "scene"
 
 
 def evaluate(
@@ -170,6 +178,7 @@ def evaluate(
     parameters: Mapping[str, Values] | None = None,
     randomise: Randomisation | None = None,
     where: str = "",
+    sees: str = "scene",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -198,6 +207,7 @@ def evaluate(
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
         where: what the cell is made like, in words; "" for nominal.
+        sees: by which evidence failure modes are told; as of `category`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -212,7 +222,7 @@ def evaluate(
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
     spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise, sees
     )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
@@ -267,6 +277,8 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
     del value["randomise"]
     if spec.randomise is not None:
         value["randomise"] = as_yaml(spec.randomise)
+    if spec.sees == "scene":
+        del value["sees"]
     return value
 
 
@@ -277,6 +289,7 @@ def roll_out(
     condition: str,
     max_s: float,
     speed_scale: float = 1.0,
+    sees: str = "scene",
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
@@ -288,7 +301,7 @@ def roll_out(
         longest_s = max_s / speed_scale
         take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
-        mode, phase = ("", "") if won else category(memory.take(take.outcome))
+        mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
         results.append(
             Rollout(
                 seed,
@@ -367,4 +380,4 @@ _station = _Station()
 def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
     name, spec = condition_name(job.condition), job.spec
-    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
+    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

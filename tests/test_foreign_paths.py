@@ -223,6 +223,7 @@ finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
+finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
 finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
 finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours

@@ -51,6 +51,7 @@ from gaploop.failure_analysis.planning.offers import (
     offers,
 )
 from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
+from gaploop.failure_analysis.station import POLICY
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
@@ -171,7 +172,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         hours=estimate(hours, 3),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain),
+        stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
         notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
     )
     return Planned(plan, outlook)
@@ -489,14 +490,27 @@ def _verdict_words(
             )
 
 
-def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float) -> str:
-    """Return why the plan ends where it does."""
+def _hidden(summary: Mapping[str, Any]) -> list[str]:
+    """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
+    names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
+    return [name.replace("_", " ") for name in names]
+
+
+def _stop_words(
+    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, hidden: Sequence[str]
+) -> str:
+    """Return why the plan ends where it does; `hidden` names what nobody could see."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        if hidden and not unclear:
+            return (
+                f"Not decided: this diagnosis couldn't see {', '.join(hidden)}. Measure first: "
+                "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
+            )
         return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
@@ -517,6 +531,12 @@ def _notes(
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" What the takes have no channel for: {'; '.join(names)}."
     notes = []
+    if POLICY in summary.get("station", {}).get("named", ()):
+        notes.append(
+            "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
+            "more simulated takes (gaploop pretrain, gaploop train), then roll out and diagnose "
+            "again; no takes of this station fix that."
+        )
     if named < LEAST_TAKES:
         notes.append(
             f"Find out first: {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
