@@ -259,11 +259,6 @@ class ModelApplier:
         hand = (add_hand,) if self.hand else ()
         self.options = replace(self.options, edits=(*self._edits, *hand))
         model = scene.build_model(self.options)
-        self.finish(model)
-        return model
-
-    def finish(self, model: mujoco.MjModel) -> None:
-        """Change a compiled model as was asked for, in place."""
         limit_nm = self.arm.servos.gripper_nm
         model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
         for change in self._changes:
