@@ -101,12 +101,6 @@ class BenchConfig:
     lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
     modes and phases against what really happened; real_input takes foreign recordings through
     import, diagnosis and LoRA;
-    follows one take through it; gaps measures what every mechanism costs the base policy; gate
-    compares sequential tests on trainings with identical data; journal kills recordings and
-    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
-    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
-    searches and checks simulated datasets; modes sets failure modes and phases against what
-    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
     probe probes hidden stations and fits the scene to them;
     publish makes datasets of takes and checks every row's picture; record counts dropped
     pictures; reference records nominal takes and says what is usual in them; review labels
