@@ -261,6 +261,11 @@ class ModelApplier:
         model = scene.build_model(self.options)
         limit_nm = self.arm.servos.gripper_nm
         model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
+        self.put_on(model)
+        return model
+
+    def put_on(self, model: mujoco.MjModel) -> None:
+        """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
             change(model)
 
