@@ -37,6 +37,7 @@ python -m benchmarks modes --n=2 --output_dir=outputs/modes
 python -m benchmarks memory --n=200
 python -m benchmarks record --seconds=300 --output_dir=outputs/record
 python -m benchmarks record --seconds=30 --load=8 --n=3 --output_dir=outputs/record
+python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
@@ -59,6 +60,7 @@ BENCHES: Final = {
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
     "memory": "what the recorder's processes hold after each of 200 takes",
+    "probe": "hidden stations: what their pictures tell of camera, light, table and object",
     "publish": "takes to a dataset, beside LeRobot's save_episode; each row's picture is checked",
     "review": "the review page in a browser: first paint, key to saved label, 50 takes by keyboard",
     "record": "pictures dropped at 50 Hz with two cameras, frame periods, processor time",
@@ -84,25 +86,25 @@ class BenchConfig:
 
     attribution records labelled takes, fits the attribution model to some tasks, severities and
     mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
-    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
-    measures rendering and the scripted expert; closed_loop runs the study of targeted against
-    uniform collection; detection tells failures of three policy classes from successes at equal
-    elapsed time; diagnosis_tiers scores verdicts on blind stations by what was
-    recorded of them; factors recomputes a published study's lessons from its counts and measures
-    coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
-    arms and times torque off; finetune adapts the base to changed cells and says what it gained
-    and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
-    follows one take through it; identify measures hidden stations' drives; gaps measures what every
-    mechanism costs the base policy; gate compares sequential tests on trainings with identical
-    data; journal kills recordings and counts what is lost; loader times training batches from
-    LeRobot's loaders and from the frame cache; loop drives emulated arms with gaploop and with
-    lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure
-    modes and phases against what really happened; real_input takes foreign recordings through
-    import, diagnosis and LoRA;
-    publish makes datasets of takes and checks every row's picture; record counts dropped
-    pictures; reference records nominal takes and says what is usual in them; review labels
-    takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
-    log apart; signals measures what watching a rollout costs.
+    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures
+    rendering and the scripted expert; closed_loop runs the study of targeted against uniform
+    collection; detection tells failures of three policy classes from successes at equal elapsed
+    time; diagnosis_tiers scores verdicts on blind stations by what was recorded of them; factors
+    recomputes a published study's lessons from its counts and measures coverage and false alarms
+    on made-up trials; faults lets random things go wrong on emulated arms and times torque off;
+    finetune adapts the base to changed cells and says what it gained and forgot; fleet lets the
+    gate's canary lead made-up fleets; house counts the product and follows one take through it;
+    identify measures hidden stations' drives; gaps measures what every mechanism costs the base
+    policy; gate compares sequential tests on trainings with identical data; journal kills
+    recordings and counts what is lost; loader times training batches from LeRobot's loaders and
+    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
+    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
+    against what really happened; real_input takes foreign recordings through import, diagnosis and
+    LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
+    and checks every row's picture; record counts dropped pictures; reference records nominal takes
+    and says what is usual in them; review labels takes in a headless browser; servo fits a model
+    to logs of a real servo and tells faults of one log apart; signals measures what watching a
+    rollout costs.
     """
 
     name: str = ""

@@ -40,9 +40,6 @@ LONGEST_S: Final = 30.0
 """No part is longer [s]."""
 HELD_S: Final = 2.0
 """How long the arm holds still with the object, and without it after that [s]."""
-ARM_SPEED: Final = {"velocity_rad_s": 1.5, "acceleration_rad_s2": 10.0}
-AT_ONCE: Final = {"velocity_rad_s": 6.0, "acceleration_rad_s2": 60.0}
-"""A step, as fast as the station allows."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +74,25 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
         grid: rows and columns of the station's placement grid.
     """
     still = MotionOptions("rest", seconds=2.0)
-    poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8, **ARM_SPEED)
+    poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8)
     parts = [
         ProbePart("still", still, "exposure, colour, sharpness and noise of the pictures"),
         ProbePart("poses", poses, "the cameras' poses"),
     ]
     for joint in joints:
         # Small: what lies on the table isn't to be touched, and every arm has that much room.
-        to_and_fro = MotionOptions(
-            "reverse", [joint], 0.2, speeds_rad_s=[0.15, 0.5], cycles=1, **ARM_SPEED
+        to_and_fro = MotionOptions("reverse", [joint], 0.2, speeds_rad_s=[0.15, 0.5], cycles=1)
+        ever_faster = MotionOptions("chirp", [joint], 0.2, seconds=6.0, low_hz=0.3, high_hz=2.5)
+        # As fast as the station allows.
+        jump = MotionOptions(
+            "step", [joint], 0.2, dwell_s=0.8, velocity_rad_s=6.0, acceleration_rad_s2=60.0
         )
-        ever_faster = MotionOptions(
-            "chirp", [joint], 0.2, seconds=6.0, low_hz=0.3, high_hz=2.5, **ARM_SPEED
-        )
-        jump = MotionOptions("step", [joint], 0.2, dwell_s=0.8, **AT_ONCE)
         parts += [
             ProbePart(f"reverse {joint}", to_and_fro, f"backlash and friction of {joint}"),
             ProbePart(f"chirp {joint}", ever_faster, f"delay, gain and damping of {joint}"),
             ProbePart(f"step {joint}", jump, f"torque of {joint}, and its gain from payload"),
         ]
-    grip = MotionOptions("grip", dwell_s=0.6, **ARM_SPEED)
+    grip = MotionOptions("grip", dwell_s=0.6)
     around = MotionOptions("grip", dwell_s=HELD_S, velocity_rad_s=0.8)
     parts += [
         ProbePart("grip nothing", grip, "the gripper's travel"),

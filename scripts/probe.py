@@ -46,7 +46,7 @@ def config_class(names_only: bool = False) -> type:
 
     @dataclass
     class ProbeConfig:
-        """Check a station in three minutes, without a policy: what gaploop identify is fed with.
+        """Check a station in three minutes, without a policy: what its twin is fitted to.
 
         The arm rests, shows itself in some poses, moves each joint slowly to and fro, ever faster
         and at once to either side, and closes the gripper on nothing. Then you put the object into

@@ -259,13 +259,13 @@ class ModelApplier:
         hand = (add_hand,) if self.hand else ()
         self.options = replace(self.options, edits=(*self._edits, *hand))
         model = scene.build_model(self.options)
-        self.finish(model)
-        return model
-
-    def finish(self, model: mujoco.MjModel) -> None:
-        """Change a compiled model as was asked for, in place."""
         limit_nm = self.arm.servos.gripper_nm
         model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
+        self.put_on(model)
+        return model
+
+    def put_on(self, model: mujoco.MjModel) -> None:
+        """Change a model that was compiled before, as far as that needs no compiling, in place."""
         for change in self._changes:
             change(model)
 

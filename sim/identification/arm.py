@@ -51,8 +51,10 @@ class OpenLoopArm:
 
     def __init__(self, arm: CellArm, logs: Sequence[DriveLog]) -> None:
         self.arm, self.logs = arm, tuple(logs)
-        self._options = scene.SceneOptions(arm=arm, edits=(_alone,))
-        self._nominal = scene.build_model(self._options)
+        self._options = scene.SceneOptions(arm=arm)
+        alone = ModelApplier(self._options, 0)
+        alone.edit(_alone)
+        self._nominal = alone.compile()
         # The cell, too, keeps goals within the joints' limits before anything else happens to them.
         self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
         threads = min(os.cpu_count() or 1, MOST_THREADS)
@@ -64,7 +66,7 @@ class OpenLoopArm:
         )
         put_into(on, (), setting)
         model = copy.copy(self._nominal)  # drives change a compiled model; compiling takes longer
-        on.model.finish(model)
+        on.model.put_on(model)
         return model, on.commands, on.sensors
 
     def readings(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:

@@ -191,8 +191,8 @@ class Candidate:
     @property
     def bounds(self) -> tuple[float, float]:
         """Bounds of what is fitted."""
-        low, high = sorted(self.scaled(v) for v in self.limits[:2])
-        return low, high
+        one, other = (self.scaled(v) for v in self.limits[:2])
+        return min(one, other), max(one, other)
 
 
 def candidates(arm: CellArm) -> list[Candidate]:
@@ -344,7 +344,7 @@ class DriveFitter:
         for _ in range(30):
             weight = (FREEDOM + 1) / (FREEDOM + squares / scale2)
             scale2 = np.maximum(np.mean(weight * squares, 0), self._floor_rad**2)
-        return np.sqrt(scale2)
+        return np.asarray(np.sqrt(scale2))
 
     def cost(self, error: FloatArray) -> FloatArray:
         """Return minus twice the log likelihood of each joint's readings, shape (n_joints,)."""
@@ -356,14 +356,14 @@ class DriveFitter:
         """Return how many neighbouring readings count as one, joint by joint."""
         z = np.clip(error / self._spread(error), -4, 4)
         power = np.maximum((z**2).mean(0), 1e-12)
-        found = np.ones(self._n)
+        found: FloatArray = np.ones(self._n)
         for lag in range(1, min(len(z) // 4, 100)):
             pairs = (z[:-lag] * z[lag:]).mean(0) / power
             open_ = (found > 0) & (pairs > 0.05)
             if not open_.any():
                 break
             found = np.where(open_, found + 2 * pairs, -np.abs(found))
-        return np.minimum(np.abs(found), MOST_ALIKE)
+        return np.asarray(np.minimum(np.abs(found), MOST_ALIKE))
 
     def bic(self, fit: Fit, alike: FloatArray) -> float:
         """Return the criterion, with neighbouring readings counted as `alike` has it."""
@@ -464,19 +464,28 @@ class DriveFitter:
             best = again
         return best
 
-    def intervals(self, error: FloatArray, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def intervals(
+        self, error: FloatArray, slopes: FloatArray, may_differ: Sequence[float] = ()
+    ) -> tuple[FloatArray, FloatArray]:
         """Return one more step of the fit and half the interval's width, as fitted, shape (k,).
 
         Args:
             error: readings minus simulation [rad].
             slopes: its derivatives, shape (n, n_joints, k).
+            may_differ: of the last ones, by how much they may be off, since nothing tells (one
+                standard deviation); the others' intervals allow for it.
         """
+        prior: FloatArray = np.zeros(slopes.shape[2])
+        if may_differ:
+            prior[-len(may_differ) :] = 1 / np.square(may_differ)
         scale = self._spread(error)
         z2 = (error / scale) ** 2
         weight = (FREEDOM + 1) / (FREEDOM + z2) / scale**2
         bend = (FREEDOM + 1) * (FREEDOM - z2) / (FREEDOM + z2) ** 2 / scale**2
         share = np.maximum(bend.mean(0) / weight.mean(0), 0.2)
-        bread = np.einsum("nj,njk,njl->kl", weight * share, slopes, slopes)
+        alike = float(self.alike(error).mean())  # so much too often neighbouring readings count
+        prior *= alike
+        bread = np.einsum("nj,njk,njl->kl", weight * share, slopes, slopes) + np.diag(prior)
         score = np.einsum("nj,njk->nk", weight * error, slopes)
         blocks = np.zeros((int(self.block[-1]) + 1, slopes.shape[2]))
         np.add.at(blocks, self.block, score)
@@ -486,9 +495,8 @@ class DriveFitter:
         unit = np.where(told, moves, 1.0)
         inverse = np.linalg.pinv(bread / unit / unit[:, None], rcond=1e-8, hermitian=True)
         inverse = inverse / unit / unit[:, None]
-        spread = np.sqrt(
-            np.maximum(np.diag(inverse @ blocks.T @ blocks @ inverse), 0) * count / (count - 1)
-        )
+        meat = blocks.T @ blocks * count / (count - 1) + np.diag(prior) * alike
+        spread = np.sqrt(np.maximum(np.diag(inverse @ meat @ inverse), 0))
         bias = BIAS_RAD / np.maximum(np.sqrt(np.mean(slopes**2, 0)).max(0), 1e-12)
         half = np.hypot(student.ppf(0.5 + CONFIDENCE / 2, count - 1) * spread, bias)
         return -inverse @ score.sum(0), np.where(told, half, np.inf)
@@ -649,13 +657,16 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
     unknown_s = float(np.median(np.diff(log.goal_t_s))) / 2 if log.from_frames else 0.0
     zeros = [Candidate(ZERO, key, "", None, ZERO_OFFSET) for key in fitter.arm.zero_keys]
     rest = [c for c in (*candidates(fitter.arm), *zeros) if c not in fit.chosen]
-    slopes = fitter.slopes(fit)
-    _, half = fitter.intervals(fit.error, slopes)
-    widths = {c: float(h) for c, h in zip(fit.chosen, half, strict=True)}
-    steps = dict.fromkeys(fit.chosen, 0.0)
+    slopes = together = fitter.slopes(fit)
+    widths, steps, may_differ = dict[Candidate, float](), dict[Candidate, float](), list[float]()
     for c, slope in _secants(fitter, fit, rest):
-        step, wide = fitter.intervals(fit.error, np.concatenate([slopes, slope[..., None]], 2))
-        steps[c], widths[c] = float(step[-1]), float(wide[-1])
+        step, half = fitter.intervals(fit.error, np.concatenate([slopes, slope[..., None]], 2))
+        steps[c], widths[c] = float(step[-1]), float(half[-1])
+        if widths[c] > c.quantity.useful and not c.joint:
+            together = np.concatenate([together, slope[..., None]], 2)
+            may_differ.append(c.quantity.useful)
+    _, half = fitter.intervals(fit.error, together, may_differ)
+    widths |= {c: float(h) for c, h in zip(fit.chosen, half, strict=False)}
     rows = []
     for c in (*candidates(fitter.arm), *zeros):
         low_limit, high_limit = c.bounds

@@ -35,8 +35,8 @@ from gaploop.sim.gaps import mechanism_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.studio import AWAY_M, Point, Studio
-from gaploop.sim.identification.video import recorded
-from gaploop.sim.tracker import Tracker
+from gaploop.sim.identification.video import SETTLED, recorded, restored
+from gaploop.sim.tracker import Blob, Tracker
 
 CAMERA: Final = "spatial_geometry.camera_pose"
 ZEROS: Final = "spatial_geometry.zero_offset"
@@ -51,10 +51,10 @@ FINEST: Final[Mapping[str, float]] = {
     f"{CAMERA}.dx_m": 0.002, f"{CAMERA}.dy_m": 0.002, f"{CAMERA}.dz_m": 0.003,
     f"{CAMERA}.droll_rad": 0.006, f"{CAMERA}.dpitch_rad": 0.006, f"{CAMERA}.dyaw_rad": 0.006,
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
-    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.0025,
+    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.005,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
-    f"{BLUR}.defocus_fraction": 0.003, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
+    f"{BLUR}.defocus_fraction": 0.006, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
     f"{NOISE}.tear_fraction": 0.01, f"{SIZE}.size_factor": 0.04, f"{SIZE}.density_factor": 0.5,
 }  # fmt: skip
 """Half width of the narrowest interval: errors that all views share, such as of the video's codec
@@ -63,6 +63,10 @@ LEAST_OVERLAP: Final = 0.6
 """Of the silhouettes, drawn over seen; below, the pictures don't resemble the simulation."""
 MOST_OFF_LEVELS: Final = 12.0
 """Median difference of drawn and seen pixels; above, light and lens can't be told [levels]."""
+KINDS: Final = 6
+"""Kinds of residuals whose common errors are independent: of two tones in three colours."""
+COMMON_LEVELS: Final = 0.5
+"""By how much all pixels of a tone may be off: levels are rounded some times on their way."""
 COARSE_VIEWS: Final = 4
 VIEWS: Final = 8
 """Views that geometry is fitted on: a picture is drawn some hundred times."""
@@ -89,7 +93,13 @@ class _Fit:
 
 
 def _fitted(
-    residuals: Residuals, x: FloatArray, off: float, tries: int, prior: float = 0.1
+    residuals: Residuals,
+    x: FloatArray,
+    off: float,
+    tries: int,
+    prior: float = 0.1,
+    enough: float = 1e-4,
+    common: float = 0.0,
 ) -> _Fit:
     """Fit parameters near 0 by robust least squares, with central differences of half a unit.
 
@@ -99,6 +109,8 @@ def _fitted(
         off: a residual beyond this counts less (soft L1).
         tries: steps at most.
         prior: how much one unit away from 0 costs.
+        enough: a step that betters the cost by less, relatively, is the last.
+        common: an error that like residuals of all views share.
     """
     n = len(x)
 
@@ -110,7 +122,7 @@ def _fitted(
         return np.stack([together(x + step) - together(x - step) for step in steps], 1)
 
     end = least_squares(
-        together, x, jacobian, loss="soft_l1", f_scale=off, max_nfev=tries, ftol=1e-4, xtol=1e-3
+        together, x, jacobian, loss="soft_l1", f_scale=off, max_nfev=tries, ftol=enough, xtol=1e-3
     )
     slopes, each = jacobian(end.x), [np.asarray(r) for r in residuals(end.x)]
     together_now = np.concatenate([*each, prior * end.x])
@@ -123,6 +135,7 @@ def _fitted(
     scatter = by_view.T @ by_view * views / (views - 1)
     # What neighbouring pixels share counts as one in nine: for few views scatter says little.
     alone = 9.0 * np.median(together_now[: ends[-1]] ** 2)
+    alone += common**2 * ends[-1] / KINDS
     spread = np.sqrt(np.diag(inverse @ scatter @ inverse) + alone * np.diag(inverse))
     half = student.ppf(0.5 + CONFIDENCE / 2.0, views - 1) * spread
     return _Fit(end.x, np.asarray(half), float(end.cost))
@@ -167,18 +180,23 @@ def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[
         (still, still.view) for still in stills if still.pictures.shape[1:3] == (height, width)
     ]
     with Studio(arm, width) as studio:
-        geometry, overlap = _geometry(studio, views[:VIEWS], arm)
+        geometry, overlap = _geometry(studio, views[:VIEWS], arm, {})
         if overlap < LEAST_OVERLAP:
             why = "the pictures don't resemble the simulation: of the arm's silhouette only "
             return _rows({}, f"{why}{overlap:.0%} is where it is drawn", {})
         light, off_levels = _light(studio, views, geometry, arm)
+        defocus = light[f"{BLUR}.defocus_fraction"]
+        if off_levels <= MOST_OFF_LEVELS and defocus.value > 2.0 * defocus.half + DEFOCUS_UNIT:
+            # What is out of focus has another outline: compared with what is drawn alike.
+            geometry, _ = _geometry(studio, views[:VIEWS], arm, _parameters(light))
+            light, off_levels = _light(studio, views, geometry, arm)
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
         things = {} if dark else _things(studio, views, geometry, light, arm)
     noise = _noise(views)
     found = geometry | ({} if dark else light) | things | noise
-    why = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
-    return _rows(found, f"pictures: {len(views)} views", why)
+    untold = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
+    return _rows(found, f"pictures: {len(views)} views", untold)
 
 
 # -- 1. geometry ---------------------------------------------------------------------------------
@@ -192,7 +210,9 @@ _ZERO_UNIT_RAD: Final = 0.01
 """What moves the picture by about a pixel."""
 
 
-def _geometry(studio: Studio, views: Views, arm: CellArm) -> tuple[_Found, float]:
+def _geometry(
+    studio: Studio, views: Views, arm: CellArm, light: Mapping[str, Values]
+) -> tuple[_Found, float]:
     """Return where the camera is or the joints' zeros are, and how well silhouettes overlap."""
     pose = [f"{CAMERA}.{name}" for name in ("dx_m", "dy_m", "dz_m")]
     pose += [f"{CAMERA}.{name}" for name in ("droll_rad", "dpitch_rad", "dyaw_rad")]
@@ -201,21 +221,25 @@ def _geometry(studio: Studio, views: Views, arm: CellArm) -> tuple[_Found, float
     def drawn(names: Sequence[str], x: FloatArray, views: Views = views) -> list[Image]:
         given = zip(names, x * _units(names), strict=True)
         values = _parameters({name: _Estimate(value, 0.0) for name, value in given})
-        return [studio.draw(still.q_rad, values) for still, _ in views]
+        plain = [studio.draw(still.q_rad, values) for still, _ in views]
+        return [studio.develop(picture, light) for picture in plain] if light else plain
 
     def fit(names: Sequence[str], x: FloatArray, blur_px: float, tries: int, views: Views) -> _Fit:
         seen = [_silhouette(view, blur_px) for _, view in views]
 
         def residuals(x: FloatArray) -> list[FloatArray]:
             now = [_silhouette(picture, blur_px) for picture in drawn(names, x, views)]
-            return [(a - b)[::2, ::2].ravel() for a, b in zip(now, seen, strict=True)]
+            return [
+                np.asarray((a - b).ravel(), dtype=np.float64)
+                for a, b in zip(now, seen, strict=True)
+            ]
 
-        return _fitted(residuals, x, 0.1, tries)
+        return _fitted(residuals, x, 0.1, tries, prior=0.02)
 
     fits = []
     for candidate in (pose, zeros):
         coarse = fit(candidate, np.zeros(len(candidate)), 5.0, 4, views[:COARSE_VIEWS])
-        fits.append((fit(candidate, coarse.x, 1.5, 5, views), candidate))
+        fits.append((fit(candidate, coarse.x, 1.5, 8, views), candidate))
     # Where both explain it, the camera: it is moved more easily than a joint's zero.
     best, names = fits[0] if fits[0][0].cost < ALIKE * fits[1][0].cost else fits[1]
     if best.cost > SURE_COST * len(views):
@@ -253,23 +277,27 @@ def _units(names: Iterable[str]) -> FloatArray:
 
 
 def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
-    """Return how much of each pixel is arm, from 0 to 1, shape (size, size), blurred.
+    """Return how much of each pixel is arm, from 0 to 1, of a picture half as wide, blurred.
 
     The arm is what is dark in all colours, once the table in the middle of all is called white: so
     neither exposure nor cast matter, nor do red and blue things.
     """
-    white = np.maximum(np.median(picture.reshape(-1, 3), axis=0), 1.0)
-    bright = (picture / white).max(axis=2).astype(np.float32)
+    half = _halved(picture)
+    white = np.maximum(np.median(half.reshape(-1, 3), axis=0), 1.0)
+    bright = (half / white).max(axis=2).astype(np.float32)
     levels = np.clip(bright * 128.0, 0, 255).astype(np.uint8)
     threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     is_dark = levels <= threshold
     dark, light = float(np.median(bright[is_dark])), float(np.median(bright[~is_dark]))
     share = np.clip((light - bright) / max(light - dark, 1e-3), 0.0, 1.0)
-    return np.asarray(cv2.GaussianBlur(share, (0, 0), blur_px))
+    return np.asarray(cv2.GaussianBlur(share, (0, 0), 0.5 * blur_px))
 
 
 # -- 2. light ------------------------------------------------------------------------------------
 
+_SIMPLER: Final = ((5,), (0, 1, 5), (2, 3, 4, 5))
+"""Focus alone, with exposure, with the cast: numbers of what `_light_values` takes."""
+AS_GOOD: Final = 1.1
 _LIGHT_UNITS: Final = np.array([0.05, 0.05, 0.04, 0.04, 0.02, 1.0])
 
 
@@ -280,20 +308,45 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
         plain = studio.draw(still.q_rad, where)
         place = _places(studio, still, _matched(view, plain), where, arm)
         bases.append(studio.draw(still.q_rad, where, *place))
-    seen = [view[::2, ::2].astype(np.float64) for _, view in views]
+    # Half as wide: as much is told by a quarter of the pixels, and a blur is a share of the width.
+    bases = [_halved(base) for base in bases]
+    seen = [restored(_halved(view)) for _, view in views]
+    pairs = zip(seen, bases, strict=True)
+    ratio = float(
+        np.median([float(np.median(a)) / max(1.0, float(np.median(b))) for a, b in pairs])
+    )
 
-    def residuals(x: FloatArray) -> list[FloatArray]:
-        values = _light_values(x * _LIGHT_UNITS)
-        now = [studio.develop(base, values)[::2, ::2] for base in bases]
-        return [(a - b).ravel() for a, b in zip(now, seen, strict=True)]
+    def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray]:
+        """Return a fit of some of the numbers, and all of them with what an interval's half is."""
 
-    start = np.zeros(6)
-    pairs = zip(views, bases, strict=True)
-    ratios = [np.median(view) / max(1.0, np.median(base)) for (_, view), base in pairs]
-    start[0] = math.log(max(float(np.median(ratios)), 0.05)) / _LIGHT_UNITS[0]
-    fit = _fitted(residuals, start, 8.0, 25, prior=1.0)
-    off = float(np.median(np.abs(np.concatenate(list(residuals(fit.x))))))
-    x, half = fit.x * _LIGHT_UNITS, fit.half * _LIGHT_UNITS
+        def whole(x: FloatArray) -> FloatArray:
+            every = np.zeros(6)
+            every[list(active)] = x
+            return every
+
+        def residuals(x: FloatArray) -> list[FloatArray]:
+            values = _light_values(whole(x) * _LIGHT_UNITS)
+            now = [studio.develop(base, values) for base in bases]
+            return [(a - b).ravel() for a, b in zip(now, seen, strict=True)]
+
+        start = np.zeros(6)
+        start[0] = math.log(max(ratio, 0.05)) / _LIGHT_UNITS[0]
+        start[5] = 2.0  # of less than half a pixel nothing is seen
+        fit = _fitted(residuals, start[list(active)], 8.0, 25, enough=1e-6, common=COMMON_LEVELS)
+        off = float(np.median(np.abs(np.concatenate(residuals(fit.x)))))
+        return fit, whole(fit.x) * _LIGHT_UNITS, np.append(whole(fit.half) * _LIGHT_UNITS, off)
+
+    # Exposure and cast do nearly the same to a picture: one of them, where it explains as much.
+    fit, x_all, half_all = fit_of(range(6))
+    x, half = x_all, half_all
+    for active in _SIMPLER:
+        simpler, x_now, half_now = fit_of(active)
+        if simpler.cost < AS_GOOD * fit.cost:
+            left_out = np.setdiff1d(range(5), active)
+            half_now[left_out] = np.abs(x_all[left_out]) + half_all[left_out]
+            x, half = x_now, half_now
+            break
+    off = float(half[-1])
     values = _light_values(x)
     strength = values[CAST]["cast_strength"]
     aside = float(np.hypot(*half[2:4]))
@@ -334,7 +387,11 @@ def _defocus(x: float) -> float:
     return min(DEFOCUS_UNIT * (math.sqrt(x) if x < 1.0 else 0.5 * (x + 1.0)), 0.3)
 
 
-DEFOCUS_UNIT: Final = 0.004
+DEFOCUS_UNIT: Final = 0.006
+
+
+def _halved(picture: Image) -> Image:
+    return np.asarray(cv2.resize(picture, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
 
 
 def _matched(view: Image, like: Image) -> Image:
@@ -352,7 +409,8 @@ def _matched(view: Image, like: Image) -> Image:
 # -- 3. table and object ---------------------------------------------------------------------------
 
 
-_THING_UNITS: Final = np.array([0.004, 0.04])
+_THING_UNITS: Final = np.array([0.02, 0.2])
+"""Wide steps: areas are whole pixels, and change evenly."""
 _AREA_OFF: Final = (0.006, 0.04)
 """By how much, relatively, the areas of disc and object scatter from pixels alone."""
 
@@ -370,7 +428,11 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         found = tracker.detect(clear)
         if still.part == HELD or (found.object is None and found.target is None):
             continue
-        areas = [blob.area_px if blob else math.nan for blob in (found.target, found.object)]
+        arm_px = _silhouette(studio.draw(still.q_rad, where), 1.5)
+        whole = WHOLE[0] < found.target_area_ratio < WHOLE[1]
+        free = [b and _is_free(b, arm_px) for b in (found.target, found.object)]
+        blobs = [found.target if whole and free[0] else None, found.object if free[1] else None]
+        areas = [blob.area_px if blob else math.nan for blob in blobs]
         seen.append((still, np.array(areas), _places(studio, still, clear, where, arm)))
     if not seen:
         return {}
@@ -379,7 +441,7 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         table_m, log_size = x * _THING_UNITS
         values = where | {TABLE: {"table_m": table_m}, SIZE: {"size_factor": math.exp(log_size)}}
         drawn = [studio.draw(still.q_rad, values, *place) for still, _, place in seen]
-        pictures = recorded([studio.develop(picture, lit) for picture in drawn])
+        pictures = recorded([studio.develop(picture, lit) for picture in drawn], SETTLED)
         off = []
         for (_, areas, _), picture in zip(seen, pictures, strict=True):
             now = tracker.detect(_cleared(picture, lit))
@@ -396,14 +458,29 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
     # A camera that is higher sees a table that is lower.
     height = geometry.get(f"{CAMERA}.dz_m", _Estimate(0.0, 0.0)).half
     half = fit.half * _THING_UNITS
-    found = {}
+    told: _Found = {}
     if np.isfinite([areas[0] for _, areas, _ in seen]).any():
-        found[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
+        told[f"{TABLE}.table_m"] = _Estimate(table_m, math.hypot(half[0], height))
     if np.isfinite([areas[1] for _, areas, _ in seen]).any():
-        found[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
-    return found
+        told[f"{SIZE}.size_factor"] = _Estimate(size, size * half[1])
+    return told
 
 
+def _is_free(blob: Blob, arm_px: NDArray[np.float32]) -> bool:
+    """Say whether a blob is seen whole: the arm, of half the picture's size, keeps clear of it."""
+    rows, columns = np.indices(arm_px.shape)
+    radius_px = 0.5 * (CLEAR * math.sqrt(blob.area_px / math.pi) + 4.0)
+    column, row = 0.5 * blob.centroid_px
+    near = np.hypot(rows - row, columns - column) < radius_px
+    inside = radius_px < min(row, column, *(np.array(arm_px.shape) - (row, column)))
+    return bool(inside and arm_px[near].max(initial=0.0) < 0.3)
+
+
+WHOLE: Final = (0.85, 1.25)
+"""A disc that covers less or more than this share of what is usual is hidden in part, or another.
+"""
+CLEAR: Final = 1.5
+"""The arm is this many radii away from a blob that is seen whole."""
 HELD: Final = "grip object"
 """The part of a probe in which the object is in the jaws."""
 
@@ -456,7 +533,8 @@ def _cleared(view: Image, light: Mapping[str, Values]) -> Image:
 NOISES: Final = np.array([0.0, 1.5, 4.0, 8.0, 16.0, 32.0, 64.0])
 """Noise that is tried, to see what a video leaves of it [levels]."""
 SEVERAL: Final = 6
-"""Pictures of one view from which on noise is looked at."""
+"""Pictures of one view from which on noise is looked at: the last ones, once the video is as fine
+as it will be."""
 STEP_PX: Final = 2
 TORN_ROWS: Final = 0.12
 """A picture is torn where a shift explains this share of its rows."""
@@ -471,11 +549,11 @@ def _noise(views: Views) -> _Found:
     for number, (still, view) in enumerate(several):
         rng, curve = np.random.default_rng(number), []
         for noise in NOISES:
-            noisy = view + rng.normal(0.0, noise, (SEVERAL, *view.shape))
+            noisy = view + rng.normal(0.0, noise, (2 * SEVERAL, *view.shape))
             pictures = list(np.clip(noisy + 0.5, 0, 255).astype(np.uint8))
-            held = [p for p in pictures for _ in range(still.repeats)]
-            curve.append(_flicker(np.stack(recorded(held)[:: still.repeats])))
-        seen = _flicker(still.pictures[:SEVERAL])
+            back = recorded(pictures, still.repeats)
+            curve.append(_flicker(np.stack(back[-SEVERAL:])))
+        seen = _flicker(still.pictures[-SEVERAL:])
         levels.append(float(np.interp(seen, np.maximum.accumulate(curve), NOISES)))
         count += len(still.pictures)
         shifts += [s for picture in still.pictures if (s := _torn_by(picture, view))]
@@ -535,7 +613,8 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
             rows.append(TwinParameter(name, unit, nominal, value, ends, True, source))
         else:
             ends = (-math.inf, math.inf)
-            said = why.get(key) or why.get(key.partition(".")[0]) or _UNTOLD.get(key, source)
+            untold = _UNTOLD if found else {}
+            said = why.get(key) or why.get(key.partition(".")[0]) or untold.get(key, source)
             rows.append(TwinParameter(name, unit, nominal, nominal, ends, False, said))
     return rows
 

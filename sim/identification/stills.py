@@ -54,7 +54,7 @@ class Still:
     def view(self) -> Image:
         """The median of the pictures, shape (height, width, 3)."""
         if len(self.pictures) == 1:
-            return self.pictures[0]
+            return np.asarray(self.pictures[0])
         return np.asarray(np.median(self.pictures, axis=0), dtype=np.uint8)
 
 
@@ -136,8 +136,8 @@ def _rests(goals: FloatArray, state: FloatArray, t_s: FloatArray) -> Iterator[tu
     moved = np.abs(np.diff(goals, axis=0)).max(axis=1) > RESTS_UNITS
     edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(goals)]
     for first, end in itertools.pairwise(edges):
-        settled = first + int(np.searchsorted(t_s[first:end] - t_s[first], SETTLES_S))
-        if first == 0 and end > settled:
-            settled = 0  # a take begins at rest
+        settled = first  # a take begins at rest
+        if first:
+            settled += int(np.searchsorted(t_s[first:end] - t_s[first], SETTLES_S))
         if end - settled >= 3 and np.ptp(state[settled:end], axis=0).max() < STANDS_UNITS:
             yield settled, end

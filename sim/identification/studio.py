@@ -67,7 +67,7 @@ class Studio:
         for name, values in self._nominal.items():
             getattr(model, name)[:] = values
         on = self._put(parameters)
-        on.model.finish(model)
+        on.model.put_on(model)
         half_m = on.model.options.object_half_size_m
         model.geom("object").size[:] = half_m
         table_z_m = float(model.body("table").pos[2])

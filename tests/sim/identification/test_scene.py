@@ -1,0 +1,145 @@
+"""Pictures of cells that are known: what was put in is found, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.twin import TwinParameter
+from gaploop.core.types import Image
+from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification.scene import FINEST, fit_scene
+from gaploop.sim.identification.stills import stills_of
+from gaploop.sim.identification.video import recorded, restored
+
+HOME = np.array(SO101.home_q_rad)
+POSES = [HOME + np.array([pan - HOME[0], lift, elbow, 0.0, 0.0, 0.0]) for pan, lift, elbow in (
+    (-0.5, 0.0, 0.0), (0.0, -0.3, 0.1), (0.5, 0.0, 0.0), (1.4, -0.57, 0.587), (1.2, -0.5, 0.5),
+)]  # fmt: skip
+"""What the arm rests in, a take for each."""
+
+
+def takes_of(parameters: Mapping[str, Values], seed: int = 50) -> list[Take]:
+    """Return takes of an arm that rests in a cell with something put in."""
+    takes = []
+    for number, q_rad in enumerate(POSES):
+        with SimCell(parameters=parameters) as cell:
+            cell.reset(seed + number)
+            pictures = []
+            for row in range(66):
+                cell.command(q_rad)
+                cell.advance(0.05)
+                if row >= 50:  # it has come to rest by then
+                    pictures.append(cell.frame().image)
+            state = np.tile(to_degrees(cell.read().position_rad), (len(pictures), 1))
+        takes.append(take_of(pictures, state, f"u{number}"))
+    return takes
+
+
+def take_of(pictures: list[Image], state: np.ndarray, uid: str) -> Take:
+    n = len(pictures)
+    t_s = 0.05 * np.arange(n)
+    video = recorded(pictures)
+
+    def images() -> Iterator[Image]:
+        yield from video
+
+    none, flags = np.empty((n, 0)), np.zeros(n, dtype=np.int64)
+    frames = Frames(t_s, state, state, state, none, flags.astype(bool), flags)
+    info = TakeInfo(uid, kind=TakeKind.PROBE, joint_names=SO101.joint_names, units="deg")
+    telemetry = Telemetry(np.empty(0), {})
+    return Take(info, Outcome.UNLABELLED, frames, telemetry, cameras={"overhead": images})
+
+
+def fitted(parameters: Mapping[str, Values]) -> dict[str, TwinParameter]:
+    return {p.name: p for p in fit_scene(takes_of(parameters), SO101)}
+
+
+def named(found: Mapping[str, TwinParameter]) -> set[str]:
+    return {p.mechanism for p in found.values() if p.differs}
+
+
+def test_nominal_pictures_differ_in_nothing() -> None:
+    found = fitted({})
+    assert list(found) == list(FINEST)
+    assert named(found) == set()
+    assert found["spatial_geometry.camera_pose.dx_m"].excited
+    assert found["object_property.size.size_factor"].excited
+
+
+CAMERA = {"dx_m": 0.012, "dy_m": -0.009, "dz_m": 0.012, "dpitch_rad": 0.02, "dyaw_rad": -0.04}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "values"),
+    [
+        ("spatial_geometry.camera_pose", CAMERA),
+        ("visual_domain.exposure", {"gain": 0.5, "gamma": 1.1}),
+        ("visual_domain.colour_cast", {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}),
+        ("spatial_geometry.table_height", {"table_m": -0.014}),
+    ],
+)
+def test_what_was_put_in_is_found_within_its_interval(mechanism: str, values: Values) -> None:
+    found = fitted({mechanism: values})
+    assert named(found) == {mechanism}
+    for name, truth in values.items():
+        low, high = found[f"{mechanism}.{name}"].interval
+        assert low <= truth <= high, f"{name}: {truth} isn't in [{low:.4f}, {high:.4f}]"
+
+
+def test_blur_noise_and_size_are_found_beside_each_other() -> None:
+    found = fitted(
+        {
+            "visual_domain.blur": {"defocus_fraction": 0.02},
+            "object_property.size": {"size_factor": 1.5},
+            "sensor_noise.torn_frames": {"pixel_noise": 12.0},
+        }
+    )
+    assert found["visual_domain.blur.defocus_fraction"].estimate == pytest.approx(0.02, abs=0.006)
+    assert found["object_property.size.size_factor"].estimate == pytest.approx(1.5, rel=0.1)
+    assert found["sensor_noise.torn_frames.pixel_noise"].estimate == pytest.approx(12.0, rel=0.25)
+    assert not found["spatial_geometry.camera_pose.dx_m"].differs
+
+
+def test_a_room_that_is_not_the_simulation_tells_nothing() -> None:
+    rng = np.random.default_rng(3)
+    room = rng.integers(0, 255, (12, 12, 3)).repeat(16, axis=0).repeat(16, axis=1).astype(np.uint8)
+    state = to_degrees(HOME)[None].repeat(8, axis=0)
+    found = fit_scene([take_of([room] * 8, state, "u")], SO101)
+    assert not any(p.excited for p in found)
+    assert "don't resemble the simulation" in found[0].source
+
+
+def test_pictures_that_are_not_square_and_unknown_units_tell_nothing() -> None:
+    state = to_degrees(HOME)[None].repeat(8, axis=0)
+    wide = np.zeros((120, 160, 3), dtype=np.uint8)
+    take = take_of([wide] * 8, state, "u")
+    assert "square" in fit_scene([take], SO101)[0].source
+    unknown = replace(take, info=replace(take.info, units="m100"))
+    assert "known units" in fit_scene([unknown], SO101)[0].source
+
+
+def test_views_are_of_an_arm_that_stands_still() -> None:
+    state = to_degrees(HOME)[None].repeat(40, axis=0)
+    state[:20, 0] += np.linspace(30.0, 0.0, 20)
+    pictures = [np.full((32, 32, 3), k, dtype=np.uint8) for k in range(40)]
+    first, second = stills_of([take_of(pictures, state, "u")], SO101)
+    assert len(first.pictures) > 1
+    assert len(second.pictures) == 1  # the take's begin
+    np.testing.assert_allclose(first.q_rad, HOME, atol=1e-6)
+
+
+def test_colours_come_back_as_they_went_in() -> None:
+    flat = np.full((64, 64, 3), (180, 90, 40), dtype=np.uint8)
+    back = recorded([flat] * 4)[-1]
+    np.testing.assert_allclose(
+        restored(back)[8:-8, 8:-8].mean(axis=(0, 1)), (180, 90, 40), atol=1.5
+    )
