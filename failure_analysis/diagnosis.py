@@ -368,25 +368,31 @@ def summarise(
 ) -> dict[str, Any]:
     """Return counts by outcome, mode and phase, and the mean share of each dimension."""
     found, every = list(diagnosed), list(takes)
-    shares = {
-        d.value: sum(t.dimensions[d.value] for t in found) / max(len(found), 1)
-        for d in GapDimension
-    }
     domains = sorted({t.info.domain.value for t in every})
     return {
         "takes": len(every),
         "diagnosed": len(found),
-        "abstained": sum(t.abstained for t in found),
         "outcomes": dict(Counter(t.outcome.value for t in every)),
         "modes": dict(Counter(t.mode for t in found)),
         "phases": dict(Counter(t.phase for t in found if t.phase)),
-        "dimensions": shares,
-        "none": sum(t.none for t in found) / max(len(found), 1),
-        "top": dict(Counter(t.top for t in found if t.top)),
-        "attributed_by": dict(Counter(t.by for t in found if t.by)),
+        **summarise_causes(found),
         "reference": {"name": reference.name, "takes": reference.takes},
         "domains": domains,
         "sim_to_sim": Domain.SIM_TARGET.value in domains,
+    }
+
+
+def summarise_causes(found: Sequence[TakeDiagnosis]) -> dict[str, Any]:
+    """Return what a summary says of causes: mean shares, and counts of what was named."""
+    return {
+        "abstained": sum(t.abstained for t in found),
+        "dimensions": {
+            d.value: sum(t.dimensions[d.value] for t in found) / max(len(found), 1)
+            for d in GapDimension
+        },
+        "none": sum(t.none for t in found) / max(len(found), 1),
+        "top": dict(Counter(t.top for t in found if t.top)),
+        "attributed_by": dict(Counter(t.by for t in found if t.by)),
     }
 
 

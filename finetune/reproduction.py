@@ -32,6 +32,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.station import (
     NAMED_FROM,
     NONE,
@@ -141,6 +142,7 @@ class Reproduction:
         modes_p: the same of its modes and phases.
         leads: cause to the probability that it brings most failures.
         shown: cause to the probability that it brings at least `LEAST_SHARE` of them.
+        shares: cause to the expected share of the failures that it brings; sums to 1.
     """
 
     n: int
@@ -153,6 +155,7 @@ class Reproduction:
     modes_p: float | None
     leads: Mapping[str, float]
     shown: Mapping[str, float]
+    shares: Mapping[str, float]
 
     @property
     def nominal(self) -> Estimate:
@@ -222,6 +225,7 @@ class Reproduction:
             "modes_p": self.modes_p,
             "reproduces": self.reproduces,
             "leads": dict(self.leads),
+            "shares": dict(self.shares),
             "says": self.lines(),
         }
 
@@ -274,7 +278,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     ]
     modes_p = _modes_p(station.modes, twin_modes)
     brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
-    leads, shown = _leading([c.cause for c in costs], brought, modes_p)
+    leads, shown, shares = _leading([c.cause for c in costs], brought, modes_p)
     exact = len(mechanisms) <= EXACT
     how = (
         f"exact Shapley values over {len(done)} cells" if exact
@@ -292,6 +296,7 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         modes_p,
         leads,
         shown,
+        shares,
     )
 
 
@@ -366,8 +371,8 @@ def _modes_p(station: Sequence[str], twin: Sequence[str]) -> float | None:
 
 def _leading(
     causes: Sequence[str], brought: FloatArray, modes_p: float | None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return how likely each cause brings most failures, and a fair share of them.
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return how likely each cause brings most failures, a fair share of them, and what share.
 
     Args:
         causes: of the columns.
@@ -392,8 +397,10 @@ def _leading(
         name: (1.0 - missed) * float((shares[:, k] >= LEAST_SHARE).mean())
         for k, name in enumerate(names)
     }
+    means = {name: (1.0 - missed) * float(shares[:, k].mean()) for k, name in enumerate(names)}
     leads[UNMEASURED] += missed
-    return leads, shown
+    means[UNMEASURED] += missed
+    return leads, shown, means
 
 
 def combined(
@@ -427,6 +434,39 @@ def combined(
     if somewhere >= NAMED_FROM and max(posterior[c] for c in unmeasured) < NAMED_FROM:
         also[UNMEASURED] = somewhere
     return verdict(posterior, takes, also)
+
+
+def reweighed(
+    takes: Sequence[TakeDiagnosis], found: Reproduction, station: StationVerdict
+) -> tuple[TakeDiagnosis, ...]:
+    """Return failed takes with the station's shares as prior of their causes.
+
+    What a take shows stays its likelihood: where nothing brings failures at the station as a whole,
+    little is left of it in a take, and a take that shows nothing has the station's causes.
+
+    Args:
+        takes: as diagnosed.
+        found: the reproduction.
+        station: what came of it; the causes that it names are those of takes that have them.
+    """
+    unmeasured = [d.value for d in GapDimension if d.value not in found.shares]
+    rest = found.shares[UNMEASURED] / (len(unmeasured) + 1)
+    prior = {d.value: found.shares.get(d.value, rest) for d in GapDimension}
+    for_none = found.shares[POLICY] + rest
+    changed = []
+    for take in takes:
+        if take.failed:
+            weights = {d: share * prior[d] for d, share in take.dimensions.items()}
+            none = take.none * for_none
+            total = sum(weights.values()) + none or 1.0
+            shares = {d: w / total for d, w in weights.items()}
+            named = tuple(c for c in station.named if shares.get(c, 0.0) >= LEAST_SHARE)
+            take = replace(
+                take, dimensions=shares, none=max(0.0, 1.0 - math.fsum(shares.values())),
+                named=named, abstained=not named, candidates=(), by="reproduction",
+            )  # fmt: skip
+        changed.append(take)
+    return tuple(changed)
 
 
 def in_the_cell(

@@ -208,12 +208,13 @@ def _reproduced(
     found: Diagnosis, takes: Sequence[Take], twin: Twin, folder: Path, config: DiagnoseConfig
 ) -> Diagnosis:
     """Return the diagnosis with what came of reproducing the failures, if there are any."""
-    from gaploop.failure_analysis.diagnosis import pooled_shares
+    from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
     from gaploop.finetune.reproduction import (
         StationFailures,
         combined,
         in_the_cell,
         reproduce,
+        reweighed,
         subsets,
     )
 
@@ -232,14 +233,16 @@ def _reproduced(
         reproduction = reproduce(station, twin, roll_out)
     verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
     evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
+    told = reweighed(found.takes, reproduction, verdict)
     summary = {
         **found.summary,
+        **summarise_causes(told),
         "tier": evidence.tier.value,
         "evidence": evidence.to_json(),
         "station": verdict.to_json(),
         "reproduction": reproduction.to_json(),
     }
-    return replace(found, summary=summary, base=evidence)
+    return replace(found, takes=told, summary=summary, base=evidence)
 
 
 def _write_report(
@@ -321,7 +324,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
     for by, count in summary["attributed_by"].items():
-        if by != "model":
+        if by not in ("model", "reproduction"):
             lines.append(f"{count} judged by the {by}")
     lines += _policy_lines(summary.get("policy", {}))
     for take in found.takes:

@@ -16,6 +16,7 @@ from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import GapDimension, TakeKind
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.station import NONE, POLICY, UNMEASURED
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, category
 from gaploop.finetune.evaluation import Rollout
@@ -25,6 +26,7 @@ from gaploop.finetune.reproduction import (
     StationFailures,
     combined,
     reproduce,
+    reweighed,
     subsets,
 )
 from gaploop.scripts.cli import main
@@ -187,6 +189,29 @@ def test_few_failures_test_nothing_and_none_reproduce_nothing() -> None:
     assert few.reproduces is None
     with pytest.raises(UnusableInputError, match="Nothing failed"):
         reproduce(station(0, 10), two_gaps(), cell({}))
+
+
+def told(uid: str, none: float, **shares: float) -> TakeDiagnosis:
+    even = (1.0 - none - sum(shares.values())) / (9 - len(shares))
+    every = {d.value: shares.get(d.value, even) for d in GapDimension}
+    return TakeDiagnosis(uid, None, "slip", "transport", every, none, True, ())
+
+
+def test_takes_get_the_stations_causes_and_keep_what_they_show() -> None:
+    """Plans go by takes: by the station's own columns those showed nothing."""
+    found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.6, CAMERA: 0.15}))
+    verdict = combined(found, EVEN, 0.5, 30)
+    blank, camera = told("blank", 0.1), told("camera", 0.02, spatial_geometry=0.9)
+    first, second = reweighed([blank, camera], found, verdict)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    for take in (first, second):
+        assert sum(take.dimensions.values()) + take.none == pytest.approx(1.0)
+    assert first.top == "actuator_response"
+    assert second.leaning == "spatial_geometry"
+    bad = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.0, CAMERA: 0.0}, nominal=0.75))
+    (itself,) = reweighed([blank], bad, combined(bad, EVEN, 0.5, 30))
+    assert itself.abstained
+    assert itself.none > 0.5
 
 
 @pytest.fixture(scope="module")
