@@ -27,6 +27,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
+python -m benchmarks diagnosis_tiers --n=16 --workers=2 --output_dir=outputs/diagnosis_tiers
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
@@ -40,6 +41,7 @@ python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks identify --n=8 --json
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -48,6 +50,7 @@ POSITIONAL: Final = "name"
 
 BENCHES: Final = {
     "attribution": "causes of failures on tasks, severities and mechanisms left out of training",
+    "diagnosis_tiers": "the station's verdict by evidence tier, on blind stations; bad policies",
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
@@ -71,6 +74,7 @@ BENCHES: Final = {
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
+    "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -82,24 +86,25 @@ class BenchConfig:
 
     attribution records labelled takes, fits the attribution model to some tasks, severities and
     mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
-    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell
-    measures rendering and the scripted expert; closed_loop runs the study of targeted against
-    uniform collection; detection tells failures of three policy classes from successes at equal
-    elapsed time; factors recomputes a published study's lessons from its counts and measures
-    coverage and false alarms on made-up trials; faults lets random things go wrong on emulated
-    arms and times torque off; finetune adapts the base to changed cells and says what it gained
-    and forgot; fleet lets the gate's canary lead made-up fleets; house counts the product and
-    follows one take through it; gaps measures what every mechanism costs the base policy; gate
-    compares sequential tests on trainings with identical data; journal kills recordings and
-    counts what is lost; loader times training batches from LeRobot's loaders and from the frame
-    cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in turn; metadata
-    searches and checks simulated datasets; modes sets failure modes and phases against what
-    really happened; real_input takes foreign recordings through import, diagnosis and LoRA;
-    probe probes hidden stations and fits the scene to them;
-    publish makes datasets of takes and checks every row's picture; record counts dropped
-    pictures; reference records nominal takes and says what is usual in them; review labels
-    takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
-    log apart; signals measures what watching a rollout costs.
+    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures
+    rendering and the scripted expert; closed_loop runs the study of targeted against uniform
+    collection; detection tells failures of three policy classes from successes at equal elapsed
+    time; diagnosis_tiers scores verdicts on blind stations by what was recorded of them; factors
+    recomputes a published study's lessons from its counts and measures coverage and false alarms
+    on made-up trials; faults lets random things go wrong on emulated arms and times torque off;
+    finetune adapts the base to changed cells and says what it gained and forgot; fleet lets the
+    gate's canary lead made-up fleets; house counts the product and follows one take through it;
+    identify measures hidden stations' drives; gaps measures what every mechanism costs the base
+    policy; gate compares sequential tests on trainings with identical data; journal kills
+    recordings and counts what is lost; loader times training batches from LeRobot's loaders and
+    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
+    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
+    against what really happened; real_input takes foreign recordings through import, diagnosis and
+    LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
+    and checks every row's picture; record counts dropped pictures; reference records nominal takes
+    and says what is usual in them; review labels takes in a headless browser; servo fits a model
+    to logs of a real servo and tells faults of one log apart; signals measures what watching a
+    rollout costs.
     """
 
     name: str = ""
@@ -121,7 +126,7 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, closed_loop, finetune, gate: processes."""
+    """attribution, closed_loop, diagnosis_tiers, finetune, gate: processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
     """loop, record: how long each program is measured [s]."""

@@ -144,8 +144,8 @@ def _serve(model: str, pipe: Connection) -> None:
     from gaploop.teleop.emulator import EmulatedBus
 
     with (
-        EmulatedBus.start(model, role="follower", hand="none") as follower,
-        EmulatedBus.start(model, role="leader", hand="wave") as leader,
+        EmulatedBus(model, role="follower", hand="none") as follower,
+        EmulatedBus(model, role="leader", hand="wave") as leader,
     ):
         buses = {"follower": follower, "leader": leader}
         pipe.send({role: (bus.port, bus.plan.calibration()) for role, bus in buses.items()})

@@ -70,7 +70,8 @@ def _demonstrations(
     from gaploop.finetune import demonstrations
 
     path = folder / "demonstrations.npz"
-    kept = demonstrations.load_source(path, TASK, TAKES, seed)
+    cell = demonstrations.DemonstratedCell(TASK)
+    kept = demonstrations.load_source(path, cell, TAKES, seed)
     if kept is None:
         done = 0
 
@@ -79,8 +80,6 @@ def _demonstrations(
             done += count
             told("Recording demonstrations", done, TAKES)
 
-        kept = demonstrations.scripted_source(
-            TAKES, task=TASK, seed=seed, workers=1, progress=recorded
-        )
+        kept = demonstrations.scripted_source(TAKES, cell, seed=seed, workers=1, progress=recorded)
         demonstrations.save_source(kept, path)
     return kept

@@ -266,7 +266,7 @@ def _pair(schedule: Schedule) -> Iterator[Pair]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model, seed = schedule.model, schedule.seed
         buses = [
-            stack.enter_context(EmulatedBus.start(model, role=role, hand=hand, seed=seed + i))
+            stack.enter_context(EmulatedBus(model, role=role, hand=hand, seed=seed + i))
             for i, (role, hand) in enumerate((("follower", "none"), ("leader", "wave")))
         ]
         for bus, name in zip(buses, ("follower", "leader"), strict=True):

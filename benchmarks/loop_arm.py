@@ -81,7 +81,7 @@ def be_prompt() -> None:
 def main(model: str, role: str, link: str, log: str) -> None:
     """Serve the arm until stdin closes."""
     be_prompt()  # the thread that serves takes it over
-    with EmulatedBus.start(
+    with EmulatedBus(
         model, role=role, link=Path(link), hand="wave" if role == "leader" else "still"
     ) as bus:
         tap = Tap(bus.chain, bus.plan.protocol)

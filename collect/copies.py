@@ -10,7 +10,6 @@ says; a policy that was trained on from another is found by that one's id.
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import shutil
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import locked_file
-from gaploop.core.run_record import RUN
+from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, lineage
 from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
@@ -171,7 +170,7 @@ def runs_of(
     for path in sorted(paths):
         try:
             run, base = _read(path, uids, names)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, UnusableInputError):
             continue  # not one of ours
         if run.takes:
             known.update(run.policies)
@@ -186,19 +185,18 @@ def runs_of(
 
 
 def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTakes, str]:
-    value = json.loads(path.read_text())
+    value = read_run(path)
     if value.get("schema") == lineage.SCHEMA:
         raise ValueError("a dataset's own, which is cleared as a dataset")
     used = sum(_used(entry, uids, names, path.parent) for entry in value["inputs"])
-    command, result = str(value.get("command", "")), value.get("result") or {}
+    command, result = str(value.get("command", "")), value["result"]
     is_training = command in TRAININGS or "policy" in result
-    policies = {str(result.get(k) or "") for k in ("policy", "merged")}
-    policies |= {str(policy) for policy in result.get("policies", ())}
+    policies = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
     if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
         used = _named_beside(path.parent, uids)
     run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used)
     run = replace(run, policies=tuple(sorted(policies - {""})), is_training=is_training)
-    return run, str((value.get("lineage") or {}).get("base") or "-")
+    return run, value["lineage"]["base"] or "-"
 
 
 def _used(entry: Mapping[str, Any], uids: Collection[str], names: set[str], folder: Path) -> int:

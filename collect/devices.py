@@ -34,7 +34,7 @@ from gaploop.core.protocols import (
     TakeSink,
 )
 from gaploop.core.station import SafetyLimits, Station
-from gaploop.core.types import FloatArray, FollowerState, Image, SafetyReason, Tick
+from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, Image, SafetyReason, Tick
 from gaploop.core.vocabulary import Domain
 from gaploop.teleop.advice import GONE, say_reasons, say_to_do
 from gaploop.teleop.control import ControlThread, LoopMode, Snapshot
@@ -42,13 +42,15 @@ from gaploop.teleop.loop import LoopEnd, Rates
 from gaploop.teleop.realtime import SWITCH_INTERVAL_S
 from gaploop.teleop.safety import make_safety
 from gaploop.teleop.statistics import LoopStatistics
-from gaploop.teleop.stopping import disconnect, one_line
+from gaploop.teleop.stopping import CleanupStep, disconnect, one_line
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.5
 """A lost device is looked for this often [s]."""
 LOOK_S: Final = 0.05
+MISSED: Final = 2
+"""An arm that was found and misses so many questions in a row, `RETRY_S` apart, has gone again."""
 IS_BACK: Final = "Everything answers again, and torque is off."
 """An arm is connected limp, and every servo has confirmed that."""
 MANY: Final = 6
@@ -433,15 +435,23 @@ class ArmDevices(SessionDevices):
             self._lost, self._is_found = lost, False
             log.warning("%s", lost)
         self._disconnect()
-        if not self._find(stop, pause) or not self._may_move(stop, pause):
-            return False
-        try:
-            self.start()
-        except DeviceError as error:
-            self._lost, self._is_found = str(error), False
-            raise LostError(str(error)) from error
-        self._lost, self._is_found = "", False
-        return True
+        while self._find(stop, pause):
+            try:
+                if not self._may_move(stop, pause):
+                    return False
+            except LostError as error:
+                self._lost, self._is_found = str(error), False
+                log.warning("%s", error)
+                self._disconnect()
+                continue
+            try:
+                self.start()
+            except DeviceError as error:
+                self._lost, self._is_found = str(error), False
+                raise LostError(str(error)) from error
+            self._lost, self._is_found = "", False
+            return True
+        return False
 
     def _find(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
         """Wait until all devices answer; False where `stop` says so first."""
@@ -464,17 +474,33 @@ class ArmDevices(SessionDevices):
         return False
 
     def _may_move(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
-        """Wait for the operator's word, where there is an operator."""
+        """Wait for the operator's word, where there is an operator.
+
+        Raises:
+            LostError: what was found has gone again.
+        """
         self._agreed.clear()
         ask = f" Make sure that the arm may move, then {self._clear_words}."
         self._lost = IS_BACK + (ask if self._is_watched else "")
         self._is_found = self._is_watched
         log.info("%s", self._lost)
+        asked_s, missed = time.monotonic(), 0
         while self._is_watched and not self._agreed.is_set():
             if stop():
                 return False
+            if time.monotonic() - asked_s >= RETRY_S:
+                missed = 0 if self._answers() else missed + 1
+                asked_s = time.monotonic()
+                if missed >= MISSED:
+                    raise LostError("The arm was back and doesn't answer any more.")
             pause(LOOK_S)
         return True
+
+    def _answers(self) -> bool:
+        """Say whether the whole arm answers."""
+        with CleanupStep():
+            return not (self.arms.follower.read().status & NO_REPLY).any()
+        return False
 
     def let_go(self) -> None:
         """End the loop; torque goes off."""

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -108,6 +108,9 @@ class PolicyLeader:
     a frame moves along that share of a policy's step, and the policy is asked when the next target
     is needed.
 
+    A policy that knows of a delay (`delay_s`) plans for when its commands arrive: it is told where
+    the joints will be then, the readings plus what was commanded meanwhile (Smith 1957).
+
     Args:
         policy: answers in the follower's LeRobot units.
         follower: converts units.
@@ -136,6 +139,9 @@ class PolicyLeader:
         self._share = lag_share(lag_s, fps)
         self._turns = max(1, round(control_hz / fps))
         self._speed_scale = 1.0
+        late = round(float(getattr(policy, "delay_s", 0.0)) * fps)
+        self._commanded: deque[FloatArray] = deque(maxlen=late + 1)
+        """Targets of this frame and of those before that haven't arrived yet."""
         self.pace = Pace()
         """How long the policy took since it was last set anew."""
         self.reset()
@@ -154,6 +160,7 @@ class PolicyLeader:
     def reset(self) -> None:
         """Get ready for a new take."""
         self._policy.reset()
+        self._commanded.clear()
         self._path: list[FloatArray] = []
         self._turn = 0
         self._at = 0.0  # where on the path the frame begins, in policy steps
@@ -173,12 +180,23 @@ class PolicyLeader:
         if not self._path or not np.isfinite(self._path[-1]).all():
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
         self._turn = 0
+        observation = self._on_arrival(observation)
         while self._at + self._speed_scale > len(self._path) - 1 + ROUNDING:
             start_s = time.perf_counter()
             asked = np.asarray(self._policy.act(observation), dtype=np.float64)
             self.pace.took(time.perf_counter() - start_s)
             target = self._follower.from_units(asked)
             self._path.append(lagged(self._path[-1], target, self._share))
+
+    def _on_arrival(self, observation: Observation) -> Observation:
+        """Return an observation with the joints where they will be when a command arrives."""
+        if self._commanded.maxlen == 1:
+            return observation
+        start, target = self._path[0], self._path[min(1, len(self._path) - 1)]
+        self._commanded.append(start + min(self._at, 1.0) * (target - start))
+        underway = self._commanded[-1] - self._commanded[0]
+        q_rad = self._follower.from_units(observation.state) + underway
+        return replace(observation, state=self._follower.to_units(q_rad))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].
@@ -308,6 +326,7 @@ class PatientLeader(PolicyLeader):
         self._is_asked = False
         self._error = None
         self._questions.put(_Question(None, self._number))
+        self._commanded.clear()
         self._path = []
         self._at = 0.0
         self._step = 0
@@ -327,6 +346,7 @@ class PatientLeader(PolicyLeader):
             raise self._error
         if not self._path or not np.isfinite(self._path[-1]).all():
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
+        observation = self._on_arrival(observation)
         if not self._is_asked and self._left < self._speed_scale + self._ahead - ROUNDING:
             self._is_asked = True
             first = self._step + round(self._at)

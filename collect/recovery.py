@@ -27,6 +27,7 @@ from gaploop.collect.video_stream import MATROSKA
 from gaploop.core import journal_format, labels, platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import (
+    open_video_file,
     parse_json,
     read_content,
     read_json,
@@ -218,7 +219,8 @@ def _rewrite_stream(path: Path, table: pa.Table) -> None:
 def _packets(path: Path) -> int:
     """Return how many whole pictures a video's readable part holds, in order."""
     count, last = 0, None
-    with contextlib.suppress(av.FFmpegError, OSError), av.open(str(path)) as container:
+    unreadable = contextlib.suppress(UnusableInputError, av.FFmpegError, OSError)
+    with unreadable, open_video_file(path) as container:
         for packet in container.demux(video=0):
             if not packet.size or packet.is_corrupt or (last is not None and packet.pts <= last):
                 break
@@ -233,7 +235,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
         return
     new = path.with_name(path.name + _NEW)
     with (
-        av.open(str(path)) as source,
+        open_video_file(path) as source,
         av.open(str(new), "w", format="matroska", options=MATROSKA) as target,
     ):
         stream = target.add_stream_from_template(source.streams.video[0], opaque=True)

@@ -14,6 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7
 from gaploop.core.journal_format import TakeHeader
 from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker, SensorSource
+from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
@@ -46,6 +47,7 @@ class Rig:
         judge: how the take stands now, or None where only a person can tell.
         truth: what was injected, for `truth.jsonl` only, or None.
         close: torque off, then disconnect; safe to call twice.
+        drawn: what a scene is randomised to, as `SimCell.draw`; nothing where nothing is.
         hurdle: why no take can begin now, in one line with how to fix it; "" where one can. It
             raises LostError where a device has to be connected anew first.
     """
@@ -67,6 +69,7 @@ class Rig:
     calibration: str = ""
     sensors: tuple[SensorSource, ...] = ()
     loop: Callable[..., LoopEnd] = run_loop
+    drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
     hurdle: Callable[[], str] = lambda: ""
 
     @property
@@ -156,6 +159,7 @@ def embedded_rig(
     fps: float | None = None,
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
+    randomise: Randomisation | None = None,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
@@ -170,6 +174,7 @@ def embedded_rig(
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
         robot: which arm, one of `sim.arms.ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every take's cell is drawn from; as of `SimCell`.
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
@@ -183,6 +188,7 @@ def embedded_rig(
         conditions=conditions,
         robot=robot,
         parameters=parameters,
+        randomise=randomise,
     )
     station = station_of(cell.arm)
     rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
@@ -210,6 +216,7 @@ def embedded_rig(
         judge=lambda: Outcome.SUCCESS if cell.success() else Outcome.FAILURE,
         truth=cell.truth,
         close=cell.close,
+        drawn=cell.draw,
         conditions=dict(conditions or {}),
         calibration=EMBEDDED_CALIBRATION,
         cell=cell,

@@ -30,7 +30,7 @@ from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.files import uuid7
 from gaploop.core.protocols import Leader
-from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.core.vocabulary import RANDOMISED, Outcome, TakeKind
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SessionDevices
@@ -287,7 +287,10 @@ class _Session:
             leader=leader,
         )
         cameras = self.sealer.encoder.named(header.cameras)
-        info = replace(header.info, consent=self.spec.consent)
+        conditions, drawn = header.info.conditions, rig.drawn(seed)
+        if drawn:
+            conditions = {**conditions, RANDOMISED: drawn}
+        info = replace(header.info, consent=self.spec.consent, conditions=conditions)
         header = replace(header, info=info, cameras=cameras)
         # Asked for each take: people may have withdrawn their consent meanwhile.
         place = Place("journal", str(self.spec.journal.absolute()))

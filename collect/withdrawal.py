@@ -19,14 +19,14 @@ from typing import Any, Final
 from gaploop.collect import copies
 from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
 from gaploop.collect.recovery import held_take
-from gaploop.core import consent_store, journal_format
+from gaploop.core import consent_store, journal_format, labels
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
 from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
-from gaploop.datasets.edit.actions import delete_takes, is_about
+from gaploop.datasets.edit.actions import delete_takes
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
@@ -321,7 +321,7 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
     still_open = theirs - set(gone)
     about = {*theirs, *uids} - still_open  # also what a killed run left of takes that are gone
     for file in (journal_format.LABELS, journal_format.TRUTH):
-        remove_lines(path / file, lambda line: is_about(line, about))
+        remove_lines(path / file, lambda line: labels.is_about(line, about))
     left = [
         Unreached(str(path / uid), "being recorded: end the session, then run this again")
         for uid in sorted(still_open)

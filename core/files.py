@@ -21,6 +21,8 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 
 LARGEST_TEXT: Final = 256 << 20
 """A million labels are 200 MiB [bytes]."""
+VIDEO_FORMATS: Final = "mov,mp4,matroska,webm"
+"""What FFmpeg may take a video for: LeRobot writes MP4, journals hold Matroska."""
 DEEPEST: Final = 64
 """Nesting of JSON and YAML; a policy's configuration, the deepest there is, has about ten."""
 MOST_DIGITS: Final = 40
@@ -78,6 +80,21 @@ def regular_file(path: Path) -> Path:
         what = "a folder" if stat.S_ISDIR(kind) else "a pipe, socket or device"
         raise UnusableInputError(f"{path} is {what}, not a file. Put the file in its place.")
     return path
+
+
+def open_video_file(path: Path) -> Any:
+    """Open a video that somebody else wrote, with PyAV.
+
+    FFmpeg goes by content, not by name: a text that begins with "ffconcat version 1.0" makes it
+    open the files that are listed there, pipes among them.
+
+    Raises:
+        UnusableInputError: it is missing or no regular file.
+        av.FFmpegError: it is none of `VIDEO_FORMATS`, or can't be read.
+    """
+    import av  # here: most readers need no codec
+
+    return av.open(str(regular_file(path)), options={"format_whitelist": VIDEO_FORMATS})
 
 
 def read_content(path: Path, limit: int = LARGEST_TEXT) -> bytes:
@@ -154,6 +171,11 @@ def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"a whole number of {len(digits)} digits")
     return int(digits)
+
+
+def printable(text: str) -> str:
+    """Return text for a terminal: a file may hold codes that clear it or set its title."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -240,7 +262,7 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
         yield value
 
 
-def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
+def remove_lines(path: Path, unwanted: Callable[[bytes], bool]) -> int:
     """Remove lines from a file that others append to, and return how many; 0 without a file.
 
     The new file takes the old one's name at once; appenders wait and then write to the new one.
@@ -253,10 +275,10 @@ def remove_lines(path: Path, unwanted: Callable[[str], bool]) -> int:
         return 0
     with locked_stream(path) as stream:
         stream.seek(0)
-        lines = stream.read().decode().splitlines()
+        lines = [line for line in stream.read().split(b"\n") if line]
         kept = [line for line in lines if not unwanted(line)]
         if len(kept) != len(lines):
-            write_anew(stream, path, "".join(f"{line}\n" for line in kept))
+            write_anew(stream, path, b"".join(line + b"\n" for line in kept))
         return len(lines) - len(kept)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from gaploop.core import labels, platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import read_json, regular_file, sha256
+from gaploop.core.files import open_video_file, read_json, regular_file, sha256
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.take import Frames, Images, Take, TakeInfo, frames_per_second
 from gaploop.core.telemetry import Telemetry
@@ -324,7 +324,7 @@ def _video(path: Path) -> Images:
         import av  # here: reading headers and telemetry needs no codec
 
         try:
-            with av.open(str(regular_file(path))) as container:
+            with open_video_file(path) as container:
                 for frame in container.decode(video=0):
                     yield frame.to_ndarray(format="rgb24")
         except (UnusableInputError, av.FFmpegError, *DAMAGE):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -317,6 +317,16 @@ def retraction(event: LabelEvent, at: str = "", note: str = "") -> LabelEvent:
 def name(event: LabelEvent) -> tuple[str, ...]:
     """Return what names a statement; what takes it back has the same name."""
     return event.uid, event.field, event.author, event.source, event.retracts or event.at
+
+
+def is_about(line: bytes, uids: Collection[str]) -> bool:
+    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
+    try:
+        value = parse_json(line)
+    except ValueError:
+        return False
+    uid = value.get("uid") if isinstance(value, dict) else None
+    return isinstance(uid, str) and uid in uids
 
 
 def _retracted(events: Iterable[LabelEvent]) -> set[tuple[str, ...]]:

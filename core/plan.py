@@ -17,8 +17,20 @@ from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
 
 SCHEMA: Final = "gaploop.plan.v1"
-REMEDIES: Final = ("demonstrate", "recalibrate", "identify", "perception", "control", "restate")
-"""What fixes a gap. Only the first is collected; the others are done instead."""
+REMEDIES: Final = (
+    "collect", "resimulate", "randomise", "recalibrate", "compensate", "change_scene",
+    "change_task",
+)  # fmt: skip
+"""What fixes a gap. Only the first asks for takes of a person; the next four are commands, and the
+last two words: what no command can do."""
+RENAMED: Final = {
+    "demonstrate": "collect",
+    "identify": "change_scene",
+    "perception": "change_scene",
+    "control": "change_scene",
+    "restate": "change_task",
+}
+"""Remedies of plans from before 2026-11-24; read for one release more."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +43,34 @@ class ExpectedValue:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """A remedy that was weighed against the one that was chosen.
+
+    Attributes:
+        remedy: one of `REMEDIES`.
+        gain_points: percentage points of success expected of it.
+        hours: of an operator [h].
+        machine_hours: of one core, with nobody there [h].
+    """
+
+    remedy: str
+    gain_points: ExpectedValue
+    hours: ExpectedValue
+    machine_hours: float = 0.0
+
+    @property
+    def points_per_hour(self) -> float:
+        """Expected percentage points for an hour of an operator."""
+        return self.gain_points.mean / max(self.hours.mean, 1e-9)
+
+
+@dataclass(frozen=True)
 class PlanItem:
     """One campaign, or one thing to do instead.
 
     Attributes:
         id: names the item in the takes collected for it (`gap_plan`).
-        takes: how many to record; 0 unless the remedy is to demonstrate.
+        takes: how many to record; 0 unless the remedy is to collect.
         protocol: how to record them, in words.
         remedy: one of `REMEDIES`.
         why: the evidence, in words and numbers.
@@ -46,8 +80,12 @@ class PlanItem:
         sensors: what to record with, in words.
         test: a cheap test that tells whether this is the right thing to do.
         may_follow: further takes, worth recording if `takes` are seen to help.
-        gain_points: percentage points of success expected of all takes, those that may follow too.
-        hours: to record them all [h].
+        gain_points: percentage points of success expected of the remedy, or of all takes, those
+            that may follow too.
+        hours: of an operator: to record them all, or to see a remedy through [h].
+        machine_hours: of one core, with nobody there [h].
+        commands: what carries the remedy out, as it is typed, in this order.
+        alternatives: the other remedies that were weighed.
     """
 
     id: str
@@ -64,6 +102,9 @@ class PlanItem:
     may_follow: int = 0
     gain_points: ExpectedValue | None = None
     hours: ExpectedValue | None = None
+    machine_hours: float = 0.0
+    commands: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     def setups(self) -> tuple[dict[str, Any], ...]:
         """Return the conditions of every set-up, one for each combination of `vary`."""
@@ -175,8 +216,7 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
         raise UnusableInputError(f"{where} must be a mapping, got {value!r}.")
     keys = PlanItem.__dataclass_fields__
     check_keys(value, keys, where, ("id", "dimension", "takes", "remedy"))
-    if value["remedy"] not in REMEDIES:
-        raise unknown_choice("remedy", value["remedy"], REMEDIES, where)
+    remedy = _remedy(value["remedy"], where)
     conditions = value.get("conditions") or {}
     if not isinstance(conditions, dict):
         raise UnusableInputError(f"{where}: conditions must be a mapping, got {conditions!r}.")
@@ -185,7 +225,7 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
         id=str(value["id"]),
         dimension=dimension(value["dimension"], where),
         takes=_count(value["takes"], f"{where}: takes"),
-        remedy=value["remedy"],
+        remedy=remedy,
         why=str(value.get("why", "")),
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
@@ -196,7 +236,33 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
         may_follow=_count(value.get("may_follow", 0), f"{where}: may_follow"),
         gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
         hours=_estimate(value.get("hours"), f"{where}: hours"),
+        machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
+        commands=_texts(value.get("commands"), f"{where}: commands"),
+        alternatives=_alternatives(value.get("alternatives") or [], where),
     )
+
+
+def _remedy(value: Any, where: str) -> str:
+    remedy = RENAMED.get(value, value) if isinstance(value, str) else value
+    if remedy not in REMEDIES:
+        raise unknown_choice("remedy", remedy, REMEDIES, where)
+    return str(remedy)
+
+
+def _alternatives(value: Any, where: str) -> tuple[Alternative, ...]:
+    place = f"{where}: alternatives"
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise UnusableInputError(f"{place} must be a list of mappings, got {value!r}.")
+    found = []
+    for entry in value:
+        needed = ("remedy", "gain_points", "hours")
+        check_keys(entry, Alternative.__dataclass_fields__, place, needed)
+        gain, hours = (_estimate(entry[k], f"{place}: {k}") for k in ("gain_points", "hours"))
+        if gain is None or hours is None:
+            raise UnusableInputError(f"{place}: give gain_points and hours as mean, low and high.")
+        machine = number(entry.get("machine_hours", 0.0), f"{place}: machine_hours", 0, 1e6)
+        found.append(Alternative(_remedy(entry["remedy"], place), gain, hours, machine))
+    return tuple(found)
 
 
 def _count(value: object, where: str) -> int:

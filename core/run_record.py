@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_made_from
-from gaploop.core.files import uuid7, write_json
+from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.files import read_json, uuid7, write_json
 
 RUN: Final = "run.json"
 SCHEMA: Final = "gaploop.run.v1"
@@ -61,6 +62,32 @@ def write_run(
     write_record(folder, SCHEMA, command, config, inputs, result, more)
     roots = [e["root"] for e in inputs if e.get("root")]
     note_made_from(Place("run", str(folder.absolute())), [*roots, base_folder])
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read a `run.json` that somebody else may have written.
+
+    Returns:
+        all of it; `config`, `inputs`, `result` and `lineage` are there, uids and ids as text.
+
+    Raises:
+        UnusableInputError: it is missing, or no record of a run.
+    """
+    value = read_json(path)
+    try:
+        inputs = [dict(entry) for entry in value.get("inputs") or ()]
+        for entry in inputs:
+            entry |= {k: [str(v) for v in entry[k] or ()] for k in ("uids", "plans") if k in entry}
+        parts = {key: dict(value.get(key) or {}) for key in ("config", "result", "lineage")}
+        result, lineage = parts["result"], parts["lineage"]
+        result |= {k: str(result[k] or "") for k in ("policy", "merged") if k in result}
+        result["policies"] = [str(policy) for policy in result.get("policies") or ()]
+        lineage["base"] = str(lineage.get("base") or "")
+    except DAMAGE:
+        raise UnusableInputError(
+            f"{path} is no record of a run. Restore it, or move it away."
+        ) from None
+    return {**value, **parts, "inputs": inputs}
 
 
 def write_record(

@@ -6,6 +6,7 @@ A limit is always a finite number within a range: "no limit" can't be said.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -372,7 +373,7 @@ def load_station(path: Path) -> Station:
         {name: tuple(names) for name, names in conditions.items()},
         (grid[0], grid[1]),
         parse_safety(value.get("safety"), where),
-        str(beside) if model and beside.is_file() else model,
+        str(beside) if model and os.path.isfile(beside) else model,
         parse_workspace(value["workspace"], where) if "workspace" in value else None,
         parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
         where,

@@ -8,9 +8,10 @@ rule out before it pays for demonstrations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from gaploop.core.errors import unknown_choice
 
@@ -183,6 +184,13 @@ CONDITIONS: Final[dict[str, str]] = {
     "grid_cell": "[row, column] of the spawn grid",
     "human": "a human behaviour named in the station file",
 }
+RANDOMISED: Final = "randomised"
+"""Key of a take's conditions that says what its cell was drawn as: mechanism to values."""
+
+
+def set_up(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what somebody set up, without what was drawn for the take alone."""
+    return {name: value for name, value in conditions.items() if name != RANDOMISED}
 
 
 def dimension(name: str, where: str = "") -> GapDimension:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -99,9 +99,6 @@ def frame_features(
     """
     joints = [f"{name}.pos" for name in joint_names]
 
-    def scalar(dtype: str) -> dict[str, Any]:
-        return {"dtype": dtype, "shape": (1,), "names": None}
-
     def vector(names: list[str]) -> dict[str, Any]:
         return {"dtype": "float32", "shape": (len(names),), "names": names}
 
@@ -114,14 +111,35 @@ def frame_features(
             "shape": (int(spec["height"]), int(spec["width"]), 3),
             "names": ["height", "width", "channels"],
         }
-    features |= {
-        TIME: scalar("float64"),
-        TAKE: scalar("int64"),
-        SENT: vector(joints),
-        INTERVENTION: scalar("bool"),
-        SAFETY: scalar("int64"),
+    return features | gap_features(vector(joints), cameras)
+
+
+def gap_features(sent: Mapping[str, Any], cameras: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the gap columns of frames; `sent` is the feature of what was sent, the action's."""
+    types = {TIME: "float64", TAKE: "int64", INTERVENTION: "bool", SAFETY: "int64"}
+    types |= {f"{CAMERA_AGE}{camera}": "float32" for camera in cameras}
+    found = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
+    return {TIME: found.pop(TIME), TAKE: found.pop(TAKE), SENT: dict(sent), **found}
+
+
+def filled_columns(
+    uid: str, action: NDArray[Any], fps: float, cameras: Iterable[str]
+) -> dict[str, NDArray[Any]]:
+    """Return gap columns of frames that say no more than is known.
+
+    Time from the frame's number, the requested action as what was sent, no intervention, no safety
+    event, ages unknown.
+    """
+    n = len(action)
+    columns: dict[str, NDArray[Any]] = {
+        TIME: np.arange(n) / fps,
+        TAKE: np.full(n, take_hash(uid), dtype=np.int64),
+        SENT: action,
+        INTERVENTION: np.zeros(n, dtype=bool),
+        SAFETY: np.zeros(n, dtype=np.int64),
     }
-    return features | {f"{CAMERA_AGE}{camera}": scalar("float32") for camera in cameras}
+    unknown = np.full(n, AGE_UNKNOWN_S, dtype=np.float32)
+    return columns | {f"{CAMERA_AGE}{camera}": unknown for camera in cameras}
 
 
 def frame_columns(take: Take) -> dict[str, NDArray[Any]]:

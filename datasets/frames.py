@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from gaploop.datasets.layout import (
     INFO,
     DatasetInfo,
     EpisodeRow,
+    damaged,
     data_files,
     read_episodes,
     read_info,
@@ -90,6 +92,49 @@ def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
     """Return the data file that holds an episode's frames, by its row."""
     chunk, file = (int(episode.row.get(f"data/{name}_index") or 0) for name in ("chunk", "file"))
     return info.root / info.data_name(chunk, file)
+
+
+class EpisodeReader:
+    """Rows of a dataset's episodes, one after the other; the data file read last is kept.
+
+    Args:
+        info: the dataset.
+        names: columns.
+    """
+
+    def __init__(self, info: DatasetInfo, names: Iterable[str]) -> None:
+        self._info, self._names = info, list(names)
+        self._path, self._table = Path(), pa.table({})
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def rows_of(self, episode: EpisodeRow) -> pa.Table:
+        """Return an episode's rows.
+
+        Raises:
+            UnusableInputError: they aren't there, or not as the episode table says.
+        """
+        row, info = episode.row, self._info
+        if row.get("data/chunk_index") is None or row.get("data/file_index") is None:
+            raise damaged(info.root, f"episode {episode.index} doesn't say where its rows are.")
+        path = data_file(info, episode)
+        if path != self._path:
+            table = read_parquet(path)
+            lacking = [n for n in (*self._names, "episode_index") if n not in table.column_names]
+            if lacking:
+                raise damaged(info.root, f"{path.name} has no column {', '.join(lacking)}.")
+            numbers = table["episode_index"].to_numpy()
+            breaks = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+            edges = [0, *breaks, len(numbers)] if len(numbers) else []
+            self._bounds = {int(numbers[a]): (a, b) for a, b in itertools.pairwise(edges)}
+            self._path, self._table = path, table.select(self._names).combine_chunks()
+        first, last = self._bounds.get(episode.index, (0, 0))
+        if last - first != episode.length:
+            raise damaged(
+                info.root,
+                f"{path.name} holds {last - first} rows of episode {episode.index}, which has "
+                f"{episode.length}.",
+            )
+        return self._table.slice(first, last - first)
 
 
 def _frames(

@@ -199,6 +199,11 @@ def parse_info(root: Path) -> DatasetInfo:
         ) from None
 
 
+def damaged(root: Path, what: str) -> UnusableInputError:
+    """Return the error for a dataset that is not what it says."""
+    return UnusableInputError(f"{root}: {what} Find out more with: gaploop check {root}")
+
+
 def convert(root: Path) -> str:
     """Return the command that writes a dataset of v2.0 or v2.1 as v3 beside it."""
     source, target = shlex.quote(str(root)), shlex.quote(f"{root}_v3")

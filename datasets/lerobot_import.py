@@ -8,12 +8,10 @@ joint state is copied to `observation.environment_state`, because ACT refuses st
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_places
@@ -22,12 +20,17 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, compose
+from gaploop.datasets.edit.compose import DatasetPiece, compose
+from gaploop.datasets.formats.dataset import (
+    exported_features,
+    gap_row,
+    recordings,
+    write_dataset,
+)
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
-from gaploop.datasets.frames import load_frames
+from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import RepairDraft, load, rename_features
-from gaploop.datasets.repair.folder import clone
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -98,7 +101,7 @@ def import_dataset(
             options = replace(options, episodes=None)
         else:
             layout.read_info(source)
-            clone(source, layout_v3)
+            staging.clone(source, layout_v3, follow=True)
         draft = RepairDraft(layout_v3)
         if options.rename:
             rename_features(draft, load(draft), options.rename)
@@ -116,30 +119,6 @@ def _import_v3(
     options: ImportOptions,
     on_episode: Callable[[], None] | None,
 ) -> int:
-    _check_source(source, options)
-    info = layout.read_info(source)
-    episodes = layout.read_episodes(info, options.episodes)
-    if not episodes:
-        raise UnusableInputError(f"{source} has no episodes to import.")
-    with staging.new_folder(target, source):
-        note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
-        stage = staging.beside(target, "staging")
-        if options.drop_videos or not _pictures(info):
-            _rewrite(info, episodes, stage, target.name, options, on_episode)
-        else:
-            _copy(info, episodes, stage, options)
-        rows = {}
-        for k, episode in enumerate(episodes):
-            kind, domain = options.kind or episode.info.kind, options.domain or episode.info.domain
-            known = replace(episode.info, kind=kind, domain=domain)
-            row = columns.default_row(known, options.outcome or episode.outcome)
-            rows[k] = {**row, "gap_failure_mode": episode.failure_mode, "gap_phase": episode.phase}
-        episodes_table.materialise(stage, rows)
-        staging.commit(stage, target)
-    return len(episodes)
-
-
-def _check_source(source: Path, options: ImportOptions) -> None:
     layout.read_info(source)
     for finding in check(source):
         about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
@@ -148,83 +127,72 @@ def _check_source(source: Path, options: ImportOptions) -> None:
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
         raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.mend}")
-
-
-def _pictures(info: DatasetInfo) -> list[str]:
-    return [k for k, f in info.features.items() if f.get("dtype") in ("video", "image")]
-
-
-def _rewrite(
-    info: DatasetInfo,
-    episodes: list[EpisodeRow],
-    stage: Path,
-    name: str,
-    options: ImportOptions,
-    on_episode: Callable[[], None] | None,
-) -> None:
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
-    features = _kept_features(info)
-    source = [n for n in features if n in info.features]
-    table = load_frames(info.root, source, [e.index for e in episodes])
-    copies = options.drop_videos and columns.ENVIRONMENT not in features
-    if copies:
-        spec = {**features[columns.STATE], "names": list(info.names(columns.STATE))}
-        features[columns.ENVIRONMENT] = spec
-    writer = open_writer(stage, f"local/{name}", info.fps, info.robot_type, features)
-    for episode in episodes:
-        rows = table.rows_of(episode.index)
-        values = {n: table.columns[n][rows] for n in source}
-        _check_finite(values, info, episode)
-        if copies:
-            values[columns.ENVIRONMENT] = values[columns.STATE]
-        writer.save_take(episode.info.task, values, {})
-        if on_episode is not None:
-            on_episode()
-    writer.finalize()
-
-
-def _kept_features(info: DatasetInfo) -> dict[str, dict[str, Any]]:
-    """Return the features without pictures, with shapes as tuples, as LeRobot wants them."""
-    kept: dict[str, dict[str, Any]] = {}
-    pictures = _pictures(info)
-    for name, spec in info.features.items():
-        if name in columns.AUTOMATIC or name in pictures or name.startswith(columns.CAMERA_AGE):
-            continue
-        shape = tuple(int(n) for n in spec.get("shape") or (1,))
-        if len(shape) != 1:
-            raise UnusableInputError(
-                f"{info.root}: feature {name} has shape {shape}; only numbers and vectors can be "
-                "imported. Remove it with lerobot-edit-dataset first."
-            )
-        kept[name] = {**spec, "shape": shape}
-    if columns.STATE not in kept:
+    info = layout.read_info(source)
+    episodes = layout.read_episodes(info, options.episodes)
+    if not episodes:
+        raise UnusableInputError(f"{source} has no episodes to import.")
+    if columns.STATE not in info.features:
         raise UnusableInputError(f"{info.root} has no {columns.STATE}. Nothing to learn from.")
-    return kept
+    said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
+    changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
+    pictures = any(f.get("dtype") in PICTURES for f in info.features.values())
+    if options.drop_videos or not pictures:
+        incoming = _without_pictures(info, episodes, options.drop_videos, changed)
+        return write_dataset(incoming, target, on_episode=on_episode, sources=(source,))
+    about, _ = exported_features(info)
+    learned = {n: about.features[n] for n in (columns.STATE, columns.ACTION)}
+    for _ in recordings(info, replace(about, features=learned), episodes, whole=False):
+        pass  # it refuses what isn't finite
+    with staging.new_folder(target, source):
+        note_places(None, (e.info for e in episodes), Place("dataset", str(target)))
+        stage = staging.beside(target, "staging")
+        if len(episodes) == info.total_episodes:
+            shutil.copytree(info.root, stage)
+        else:
+            chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
+            compose([chosen], stage, reencode=True)
+        rows = {k: {**gap_row(e), **changed} for k, e in enumerate(episodes)}
+        episodes_table.materialise(stage, rows)
+        staging.commit(stage, target)
+    return len(episodes)
 
 
-def _check_finite(values: Mapping[str, Any], info: DatasetInfo, episode: EpisodeRow) -> None:
-    for name, array in values.items():
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise UnusableInputError(
-                f"{info.root}, episode {episode.index}: {name} holds NaN or infinite values. "
-                "Leave that episode out with --episodes."
-            )
+def _without_pictures(
+    info: DatasetInfo, episodes: list[EpisodeRow], copies: bool, changed: Mapping[str, str]
+) -> ForeignRecording:
+    """Return episodes without pictures, their state copied to where the environment stands.
 
+    Args:
+        info: the dataset.
+        episodes: of it.
+        copies: copy the state, unless there is an environment state.
+        changed: gap columns that are said anew.
 
-def _copy(
-    info: DatasetInfo, episodes: list[EpisodeRow], stage: Path, options: ImportOptions
-) -> None:
-    """Copy the dataset with its videos, or the chosen episodes of it."""
-    table = load_frames(info.root, [columns.STATE, columns.ACTION], options.episodes)
-    for episode in episodes:
-        values = {n: v[table.rows_of(episode.index)] for n, v in table.columns.items()}
-        _check_finite(values, info, episode)
-    if len(episodes) == info.total_episodes:
-        shutil.copytree(info.root, stage)
-        return
-    chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
-    compose([chosen], stage, VideoRules(reencode=True))
+    Raises:
+        UnusableInputError: a feature that is neither a number nor a vector.
+    """
+    about, left_out = exported_features(info)
+    bare = {n: f for n, f in about.features.items() if n in about.numbers}
+    bare = {n: f for n, f in bare.items() if not n.startswith(columns.CAMERA_AGE)}
+    odd = [n for n, f in info.features.items() if f.get("dtype") not in PICTURES]
+    odd = [n for n in odd if n not in (*about.features, *columns.AUTOMATIC)]
+    if odd:
+        raise UnusableInputError(
+            f"{info.root}: {' '.join(left_out)} Only numbers and vectors can be imported. Remove "
+            f"{', '.join(odd)} with lerobot-edit-dataset first."
+        )
+    features = dict(bare)
+    if copies and columns.ENVIRONMENT not in bare:
+        names = list(info.names(columns.STATE))
+        features[columns.ENVIRONMENT] = {**bare[columns.STATE], "names": names}
+
+    def written() -> Iterator[Recording]:
+        for r in recordings(info, replace(about, features=bare), episodes, whole=False):
+            values = {columns.ENVIRONMENT: r.columns[columns.STATE], **r.columns}
+            kept = {name: values[name] for name in features}
+            yield replace(r, columns=kept, row={**r.row, **changed})
+
+    return ForeignRecording(replace(about, features=features), len(episodes), written)
 
 
 def parse_episodes(text: str, total: int) -> list[int]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +15,12 @@ from gaploop.core import journal_format, labels
 from gaploop.core.consent import Place, Use
 from gaploop.core.consent_store import refusal_at
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import existing_folder
+from gaploop.core.files import existing_folder, read_content
 from gaploop.core.journal_format import TakeHeader, read_end, read_header, read_take, take_folders
-from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.compatible import Shape, require_same
+from gaploop.datasets.differences import Profile, require_same
 from gaploop.datasets.labels import transfer
 from gaploop.datasets.telemetry_zarr import telemetry_path, write_telemetry
 from gaploop.datasets.video import verify
@@ -54,14 +52,6 @@ class PublishReport:
     refused: Mapping[str, str] = field(default_factory=dict)
     labels: int = 0
     withheld: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    folders: tuple[tuple[Path, TakeHeader], ...]
-    present: int
-    skipped: Mapping[str, int]
-    withheld: Mapping[str, str]
 
 
 def publish(journal: Path, root: Path, repo_id: str, consents: Path | None = None) -> int:
@@ -100,22 +90,6 @@ def publish_takes(
             folder that can't be written. Nothing is changed then.
     """
     journal, root = Path(journal).absolute(), Path(root).absolute()
-    _check_folders(journal, root)
-    with staging.locked(root):
-        staging.recover(root)
-        known = _known_uids(root)
-        events = labels.current(labels.read(journal / journal_format.LABELS))
-        found = _with_consent(_candidates(journal, known, events), root, consents)
-        _check_compatible(root, found)
-        uids = known | {h.info.uid for _, h in found.folders}
-        new_events = transfer.new_events(journal, root, uids)
-        if not found.folders and not new_events:
-            return PublishReport((), found.present, found.skipped, withheld=found.withheld)
-        job = _Job(journal, root, repo_id, on_take, hook)
-        return job.run(found, events, new_events)
-
-
-def _check_folders(journal: Path, root: Path) -> None:
     existing_folder(journal, "Journal")
     if not journal_format.is_journal(journal):
         raise UnusableInputError(
@@ -129,6 +103,38 @@ def _check_folders(journal: Path, root: Path) -> None:
     foreign = root.is_dir() and any(root.iterdir()) and not layout.is_dataset(root)
     if root.exists() and (foreign or not root.is_dir()):
         raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
+    with staging.locked(root):
+        staging.recover(root)
+        known = _known_uids(root)
+        said = labels.current(labels.read(journal / journal_format.LABELS))
+        folders, report = _candidates(journal, root, known, said, consents)
+        shapes = [Profile.of_take(header) for _, header in folders]
+        if layout.is_dataset(root):
+            shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
+        for shape in shapes:
+            if shape.fps != int(shape.fps):
+                raise UnusableInputError(
+                    f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record "
+                    "at one."
+                )
+            require_same(shapes[0], shape, _MEND)
+        new = transfer.new_events(journal, root, known | {h.info.uid for _, h in folders})
+        if not folders and not new:
+            return report
+        stage, first = staging.beside(root, "staging"), 0
+        if layout.is_dataset(root):
+            staging.clone(root, stage)
+            first = layout.read_info(root).total_episodes
+        hook("cloned")
+        rows, refused = _write(stage, repo_id, folders, said, on_take, hook)
+        uids = tuple(str(row["gap_uid"]) for row in rows)
+        if rows or layout.is_dataset(root):
+            transfer.publish_events(journal, stage, new, folders)
+            episodes_table.materialise(stage, dict(enumerate(rows, first)))
+            hook("columns written")
+            _copy_truth(journal, stage)
+            staging.commit(stage, root, hook)
+        return replace(report, published=uids, refused=refused, labels=len(new))
 
 
 def _known_uids(root: Path) -> set[str]:
@@ -138,52 +144,37 @@ def _known_uids(root: Path) -> set[str]:
 
 
 def _candidates(
-    journal: Path, known: set[str], events: Mapping[str, Mapping[str, Any]]
-) -> _Candidates:
+    journal: Path,
+    root: Path,
+    known: set[str],
+    said: Mapping[str, Mapping[str, Any]],
+    consents: Path | None,
+) -> tuple[list[tuple[Path, TakeHeader]], PublishReport]:
+    """Return folder and header of each take to publish, and what becomes of the others."""
     chosen: list[tuple[Path, TakeHeader]] = []
-    present, skipped = 0, Counter[str]()
+    present, skipped, withheld = 0, Counter[str](), dict[str, str]()
     for folder in take_folders(journal):
         header, end = read_header(folder), read_end(folder)
-        if header.info.uid in known:
+        uid = header.info.uid
+        if uid in known:
             present += 1
         elif header.info.kind is TakeKind.PROBE:
             skipped[TakeKind.PROBE.value] += 1
         elif end is None:
             skipped["unsealed"] += 1
+        elif (outcome := said.get(uid, {}).get("outcome", end.outcome)) not in PUBLISHED:
+            skipped[str(outcome)] += 1
         else:
-            said = events.get(header.info.uid, {}).get("outcome", end.outcome)
-            if said in PUBLISHED:
-                chosen.append((folder, header))
-            else:
-                skipped[str(said)] += 1
-    return _Candidates(tuple(chosen), present, dict(skipped), {})
-
-
-def _with_consent(found: _Candidates, root: Path, consents: Path | None) -> _Candidates:
-    """Leave out takes whose participants haven't agreed, or not any more."""
+            chosen.append((folder, header))
     place = Place("dataset", str(root))
-    reasons = {
-        header.info.uid: refusal_at(consents, header.info, Use.PUBLISH, place)
-        for _, header in found.folders
-    }
-    withheld = {uid: reason for uid, reason in reasons.items() if reason}
-    if not withheld:
-        return found
-    kept = tuple(pair for pair in found.folders if pair[1].info.uid not in withheld)
-    skipped = {**found.skipped, "no_consent": len(withheld)}
-    return replace(found, folders=kept, skipped=skipped, withheld=withheld)
-
-
-def _check_compatible(root: Path, found: _Candidates) -> None:
-    shapes = [Shape.of_take(header) for _, header in found.folders]
-    if layout.is_dataset(root):
-        shapes.insert(0, Shape.of_dataset(layout.read_info(root)))
-    for shape in shapes:
-        if shape.fps != int(shape.fps):
-            raise UnusableInputError(
-                f"{shape.where} has {shape.fps:g} fps; LeRobot needs a whole number. Record at one."
-            )
-        require_same(shapes[0], shape, _MEND)
+    for _, header in chosen:  # their participants haven't agreed, or not any more
+        reason = refusal_at(consents, header.info, Use.PUBLISH, place)
+        if reason:
+            withheld[header.info.uid] = reason
+    if withheld:
+        skipped["no_consent"] = len(withheld)
+    chosen = [pair for pair in chosen if pair[1].info.uid not in withheld]
+    return chosen, PublishReport((), present, dict(skipped), withheld=withheld)
 
 
 def refusal(take: Take) -> str:
@@ -202,77 +193,44 @@ def refusal(take: Take) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Job:
-    journal: Path
-    root: Path
-    repo_id: str
-    on_take: Callable[[int, int], None] | None
-    hook: staging.Hook
+def _write(
+    stage: Path,
+    repo_id: str,
+    folders: Sequence[tuple[Path, TakeHeader]],
+    said: Mapping[str, Mapping[str, Any]],
+    on_take: Callable[[int, int], None] | None,
+    hook: staging.Hook,
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Append takes to the dataset at `stage`; return their episode columns, and refused ones."""
+    rows: list[dict[str, Any]] = []
+    refused: dict[str, str] = {}
+    writer = None
+    for number, (folder, header) in enumerate(folders, 1):
+        info = header.info
+        take = _usable(folder, said)
+        if isinstance(take, str):
+            logger.warning("Take %s is not published: %s", info.uid, take)
+            refused[info.uid] = take
+            continue
+        if writer is None:
+            from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
 
-    def run(
-        self,
-        found: _Candidates,
-        events: Mapping[str, Mapping[str, Any]],
-        new_events: list[LabelEvent],
-    ) -> PublishReport:
-        stage = staging.beside(self.root, "staging")
-        first = 0
-        if layout.is_dataset(self.root):
-            staging.clone(self.root, stage)
-            first = layout.read_info(self.root).total_episodes
-        self.hook("cloned")
-        rows, refused = self._write(stage, found, events)
-        report = PublishReport(
-            tuple(str(row["gap_uid"]) for row in rows),
-            found.present,
-            found.skipped,
-            refused,
-            len(new_events),
-            found.withheld,
-        )
-        if rows or layout.is_dataset(self.root):
-            transfer.publish_events(self.journal, stage, new_events, found.folders)
-            episodes_table.materialise(stage, dict(enumerate(rows, first)))
-            self.hook("columns written")
-            _copy_truth(self.journal, stage)
-            staging.commit(stage, self.root, self.hook)
-        return report
-
-    def _write(
-        self, stage: Path, found: _Candidates, events: Mapping[str, Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        rows: list[dict[str, Any]] = []
-        refused: dict[str, str] = {}
-        writer = None
-        for number, (folder, header) in enumerate(found.folders, 1):
-            take = _usable(folder, events)
-            if isinstance(take, str):
-                logger.warning("Take %s is not published: %s", header.info.uid, take)
-                refused[header.info.uid] = take
-                continue
-            if writer is None:
-                from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
-                info = header.info
-                features = columns.frame_features(
-                    info.joint_names, header.environment_state_names, header.cameras
-                )
-                writer = open_writer(stage, self.repo_id, info.fps, info.robot_type, features)
-            videos = {
-                camera: journal_format.camera_path(folder, camera) for camera in header.cameras
-            }
-            writer.save_take(take.info.task, columns.frame_columns(take), videos)
-            if len(take.telemetry):
-                write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
-            rows.append(columns.episode_row(take))
-            self.hook("take written")
-            if self.on_take is not None:
-                self.on_take(number, len(found.folders))
-        if writer is not None:
-            writer.finalize()
-        self.hook("finalized")
-        return rows, refused
+            features = columns.frame_features(
+                info.joint_names, header.environment_state_names, header.cameras
+            )
+            writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
+        videos = {camera: journal_format.camera_path(folder, camera) for camera in header.cameras}
+        writer.save_take(take.info.task, columns.frame_columns(take), videos)
+        if len(take.telemetry):
+            write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
+        rows.append(columns.episode_row(take))
+        hook("take written")
+        if on_take is not None:
+            on_take(number, len(folders))
+    if writer is not None:
+        writer.finalize()
+    hook("finalized")
+    return rows, refused
 
 
 def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:
@@ -291,8 +249,8 @@ def _copy_truth(journal: Path, stage: Path) -> None:
     source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
     if not source.exists():
         return
-    have = set(target.read_text().splitlines()) if target.exists() else set()
+    have = set(read_content(target).split(b"\n")) if target.exists() else set()
     uids = _known_uids(stage)
-    new = [line for line in source.read_text().splitlines() if line and line not in have]
-    with target.open("a") as stream:
-        stream.writelines(line + "\n" for line in new if json.loads(line).get("uid") in uids)
+    new = (line for line in read_content(source).split(b"\n") if line not in have)
+    with target.open("ab") as stream:
+        stream.writelines(line + b"\n" for line in new if labels.is_about(line, uids))

@@ -5,23 +5,29 @@ LeRobot itself is asked only whether it reads the dataset, too.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
-from gaploop.datasets.frames import FrameTable, load_episode, load_frames
+from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
+LONGEST_VIDEO_S: Final = 1e7
+"""Months of video in one file; what starts later is no time [s]."""
 _OPTIONAL: Final = (
     columns.STATE,
     columns.ACTION,
@@ -32,6 +38,8 @@ _OPTIONAL: Final = (
     columns.SAFETY,
     "timestamp",
 )
+_BATCH: Final = 32
+"""Pictures read from Parquet at once."""
 
 
 def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Take]:
@@ -72,10 +80,9 @@ def _take(table: FrameTable, episode: EpisodeRow) -> Take:
     path = telemetry_path(info.root, episode.info.uid)
     cameras: dict[str, Images] = {}
     for key in info.video_keys:
-        video, start_s = video_of(info, episode.row, key)
-        if video is not None and video.exists():
-            camera = key.removeprefix(columns.IMAGES)
-            cameras[camera] = VideoRange(video, start_s, episode.length, info.fps)
+        pictures = pictures_of(info, episode, key)
+        if pictures is not None:
+            cameras[key.removeprefix(columns.IMAGES)] = pictures
     with sound(info.root):
         frames = _frames(table, rows)
     return Take(
@@ -123,12 +130,69 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
 
 
 def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
-    """Return the file that holds an episode's video of feature `key`, and its start there [s]."""
+    """Return the file that holds an episode's video of feature `key`, and its start there [s].
+
+    Raises:
+        UnusableInputError: no video starts then.
+    """
     chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
     if chunk is None or file is None:
         return None, 0.0
     name = info.video_name(key, chunk, file)
-    return info.root / name, float(row.get(f"videos/{key}/from_timestamp") or 0.0)
+    start_s = float(row.get(f"videos/{key}/from_timestamp") or 0.0)
+    if not 0.0 <= start_s < LONGEST_VIDEO_S:
+        raise UnusableInputError(
+            f"{info.root}: {key} of episode {row.get('episode_index')} starts at {start_s:g} s. "
+            f"Find out more with: gaploop check {info.root}"
+        )
+    return info.root / name, start_s
+
+
+def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | None:
+    """Return an episode's pictures, from its video or its data file; None where that is missing."""
+    if info.features[key].get("dtype") == "image":
+        return StoredPictures(data_file(info, episode), key, episode.index)
+    path, start_s = video_of(info, episode.row, key)
+    if path is None or not path.exists():
+        return None
+    return VideoRange(path, start_s, episode.length, info.fps)
+
+
+@dataclass(frozen=True)
+class StoredPictures:
+    """Pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
+
+    Attributes:
+        path: the data file.
+        feature: which pictures.
+        episode: whose; None for all.
+    """
+
+    path: Path
+    feature: str
+    episode: int | None = None
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, RGB, uint8, shape (height, width, 3).
+
+        Raises:
+            UnusableInputError: one can't be read.
+        """
+        from PIL import Image as Pillow
+
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(_BATCH, columns=[self.feature, "episode_index"]):
+                if self.episode is not None:
+                    batch = batch.filter(pc.equal(batch["episode_index"], self.episode))
+                for cell in batch[self.feature].to_pylist():
+                    try:
+                        with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
+                            yield np.asarray(picture.convert("RGB"))
+                    except (*DAMAGE, SyntaxError) as error:  # as Pillow says of a broken PNG
+                        raise UnusableInputError(
+                            f"{self.path}: a picture of {self.feature} can't be read ({error}). "
+                            "Find out more with: gaploop check"
+                        ) from None
 
 
 def require_loads(root: Path) -> None:

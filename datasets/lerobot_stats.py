@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from lerobot.datasets.compute_stats import aggregate_stats, get_feature_stats
 from numpy.typing import NDArray
 
 from gaploop.core.types import Image
+from gaploop.datasets.check.frames import matrix, numeric_features
+from gaploop.datasets.columns import AUTOMATIC
+from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import VideoRange, sample_pictures
 
 PICTURES: Final = 10
@@ -25,6 +29,16 @@ def of_numbers(values: NDArray[Any]) -> Stats:
     """Return statistics of one episode's values, shape (n, width), each of shape (width,)."""
     stats = get_feature_stats(values, axis=0, keepdims=values.ndim == 1)
     return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
+
+
+def of_rows(table: pa.Table, info: DatasetInfo) -> dict[str, Stats]:
+    """Return statistics, in float64, of the numbers in one episode's rows."""
+    names = {**numeric_features(info), **dict.fromkeys(AUTOMATIC, 1)}
+    return {
+        name: of_numbers(matrix(table[name], width))
+        for name, width in names.items()
+        if name in table.column_names
+    }
 
 
 def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:

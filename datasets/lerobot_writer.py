@@ -15,18 +15,16 @@ from typing import Any
 import av
 import av.logging
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.datasets.dataset_writer import DatasetWriter
 from lerobot.datasets.feature_utils import get_hf_features_from_features
 from lerobot.datasets.io_utils import write_info
-from lerobot.datasets.utils import update_chunk_file_indices
 from numpy.typing import NDArray
 
+from gaploop.datasets import layout
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.lerobot_stats import of_key_frames
-from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter
+from gaploop.datasets.v3_files import DataFiles, VideoFiles, file_number, table_of
 
 
 class TakeVideos:
@@ -75,12 +73,13 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
             streaming_encoder=self._videos,
             initial_frames=meta.total_frames,
         )
-        self._open: dict[str, VideoWriter] = {}
-        self._at: dict[str, tuple[int, int]] = {}
         self._length = 0
-        self._data_at: tuple[int, int] | None = None
-        self._data_file: Path = self._root
-        self._pq_writer: pq.ParquetWriter | None
+        info, last = layout.parse_info(meta.root), meta.episodes[-1] if meta.episodes else None
+        self._data = DataFiles(info, -1 if last is None else file_number(last, "data"))
+        self._camera_files = {
+            key: VideoFiles(info, key, -1 if last is None else file_number(last, f"videos/{key}"))
+            for key in info.video_keys
+        }
 
     def save_take(
         self, task: str, columns: Mapping[str, NDArray[Any]], videos: Mapping[str, Path]
@@ -115,98 +114,29 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
 
         LeRobot maps over every row here to embed images, of which there are none: 0.5 s a take.
         """
-        table = self._table(episode_buffer)
-        first = self._meta.total_frames
-        limit = int(self._meta.data_files_size_in_mb * 1024 * 1024)
-        if self._pq_writer is not None and self._data_file.stat().st_size >= limit:
-            self.close_writer()
-        if self._pq_writer is None:
-            self._data_at = chunk, file = self._next_data_file()
-            name = self._meta.data_path.format(chunk_index=chunk, file_index=file)
-            self._data_file = self._root / name
-            self._data_file.parent.mkdir(parents=True, exist_ok=True)
-            self._pq_writer = pq.ParquetWriter(self._data_file, table.schema)
-        self._pq_writer.write_table(table)
-        chunk, file = self._data_at or (0, 0)
-        return {
-            "data/chunk_index": chunk,
-            "data/file_index": file,
-            "dataset_from_index": first,
-            "dataset_to_index": first + self._length,
-        }
-
-    def _table(self, buffer: Mapping[str, Any]) -> pa.Table:
-        """Return the rows with the types, and the note of them, that LeRobot's files have."""
         schema = get_hf_features_from_features(self._meta.features).arrow_schema
-        arrays = []
-        for spec in schema:
-            values = np.asarray(buffer[spec.name])
-            if pa.types.is_fixed_size_list(spec.type):
-                flat = pa.array(values.reshape(-1), type=spec.type.value_type)
-                arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=spec.type))
-            else:
-                arrays.append(pa.array(values.reshape(-1), type=spec.type))
-        return pa.Table.from_arrays(arrays, schema=schema)
-
-    def _next_data_file(self) -> tuple[int, int]:
-        last = self._data_at
-        if last is None:
-            if not self._meta.episodes:
-                return 0, 0
-            row = self._meta.episodes[-1]
-            last = (row["data/chunk_index"], row["data/file_index"])
-        chunk, file = update_chunk_file_indices(*last, self._meta.chunks_size)
-        return int(chunk), int(file)
+        arrays = {name: np.asarray(episode_buffer[name]) for name in schema.names}
+        first = self._meta.total_frames
+        place = self._data.append(table_of(arrays, schema))
+        last = first + len(arrays["index"])
+        return {**place, "dataset_from_index": first, "dataset_to_index": last}
 
     def _save_episode_video(
         self, video_key: str, episode_index: int, temp_path: Path | None = None
     ) -> dict[str, Any]:
         if temp_path is None:
             raise ValueError(f"no video was given for {video_key}")
-        writer = self._writer(video_key, temp_path)
-        first = writer.append(temp_path, self._length)
-        chunk, file = self._at[video_key]
-        fps = self._meta.fps
-        return {
-            "episode_index": episode_index,
-            f"videos/{video_key}/chunk_index": chunk,
-            f"videos/{video_key}/file_index": file,
-            f"videos/{video_key}/from_timestamp": first / fps,
-            f"videos/{video_key}/to_timestamp": (first + self._length) / fps,
-        }
-
-    def _writer(self, video_key: str, source: Path) -> VideoWriter:
-        """Return the open mp4, or the next one where this source doesn't fit into it."""
-        writer = self._open.get(video_key)
-        if writer is not None:
-            fits = writer.size_bytes + source.stat().st_size < MAX_FILE_BYTES
-            if fits and writer.accepts(source):
-                return writer
-            writer.close()
-        chunk, file = self._at[video_key] = self._next_file(video_key)
-        name = self._meta.video_path.format(video_key=video_key, chunk_index=chunk, file_index=file)
-        self._open[video_key] = VideoWriter(self._root / name, self._meta.fps)
-        return self._open[video_key]
-
-    def _next_file(self, video_key: str) -> tuple[int, int]:
-        meta = self._meta
-        if video_key in self._at:
-            last = self._at[video_key]
-        elif meta.episodes:
-            row = meta.episodes[-1]
-            last = (row[f"videos/{video_key}/chunk_index"], row[f"videos/{video_key}/file_index"])
-        else:
-            return 0, 0
-        chunk, file = update_chunk_file_indices(*last, meta.chunks_size)
-        return int(chunk), int(file)
+        place = self._camera_files[video_key].append(temp_path, None, self._length)
+        return {"episode_index": episode_index, **place}
 
     def finalize(self) -> None:
         """Close videos and tables. Without it the dataset can't be read."""
         if not self._finalized:
             with contextlib.ExitStack() as stack:
-                for writer in self._open.values():
-                    stack.enter_context(writer)
-            for key in self._open:
+                stack.enter_context(contextlib.closing(self._data))
+                for files in self._camera_files.values():
+                    stack.enter_context(contextlib.closing(files))
+            for key in self._videos.sources:
                 if not (self._meta.features[key].get("info") or {}).get("video.codec"):
                     self._meta.update_video_info(key)
                     write_info(self._meta.info, self._meta.root)

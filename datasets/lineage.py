@@ -7,13 +7,13 @@ deleted later leave nothing behind. What the sources were made of stands in it t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
-from gaploop.core.run_record import RUN, write_record
+from gaploop.core.run_record import RUN
 from gaploop.datasets.edit.compose import DatasetPiece
 
 SCHEMA: Final = "gaploop.edit.v1"
@@ -64,21 +64,3 @@ def read_run(root: Path) -> dict[str, Any]:
     except UnusableInputError:
         return {}
     return run if isinstance(run, dict) and run.get("schema") == SCHEMA else {}
-
-
-def write_run(
-    folder: Path,
-    command: str,
-    config: Mapping[str, Any],
-    inputs: Sequence[Mapping[str, Any]],
-    result: Mapping[str, Any],
-) -> None:
-    """Write `run.json` of the dataset in `folder`.
-
-    Args:
-        command: such as `edit split`.
-        config: the options that decided what is in it.
-        inputs: what `source_of` returns.
-        result: what came of it.
-    """
-    write_record(folder, SCHEMA, command, config, list(inputs), result)

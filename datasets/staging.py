@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import filelock
 
@@ -22,8 +22,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import sync_file, sync_folder, writable_folder
 from gaploop.datasets.labels.transfer import carried_over
 
-LINKED: Final = ("data", "videos", "telemetry")
-"""Folders whose files are never changed once written, so that hard links are safe."""
+LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
+"""Files that may be large and, outside of meta, are only ever replaced: hard links are safe."""
 LOCK_WAIT_S: Final = 60.0
 
 
@@ -121,26 +121,45 @@ def _holds_something(root: Path) -> bool:
     return root.exists() and any(root.iterdir())
 
 
-def clone(root: Path, staging: Path) -> None:
-    """Copy a dataset folder: links for what never changes, copies for the rest.
+def clone(
+    root: Path,
+    stage: Path,
+    link: Callable[[Path, Path], Any] | None = None,
+    *,
+    follow: bool = False,
+) -> None:
+    """Make a folder of links to big files and copies of the rest; what isn't a file is left out.
 
-    Links to folders in it stay links; those that lead out were refused by `layout.read_info`.
+    Args:
+        root: what is cloned; links in it that lead out were refused before.
+        stage: the new folder; what was there is deleted.
+        link: makes a link; `link_or_copy` unless given.
+        follow: what a link to a folder leads to is cloned; otherwise it stays a link.
     """
-    for path in sorted(root.rglob("*")):
-        target = staging / path.relative_to(root)
-        if path.is_dir() and path.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path.readlink())
-        elif path.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif path.relative_to(root).parts[0] in LINKED:
-            link(path, target)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
+    shutil.rmtree(stage, ignore_errors=True)
+    seen: set[Path] = set()
+    for folder, names, files in os.walk(root, followlinks=True):
+        if Path(folder).resolve() in seen:  # a link that leads back
+            names.clear()
+            continue
+        seen.add(Path(folder).resolve())
+        own = Path(folder).relative_to(root)
+        here = stage / own
+        here.mkdir(parents=True, exist_ok=True)
+        for path in [p for p in (Path(folder, n) for n in names) if p.is_symlink() and not follow]:
+            (here / path.name).symlink_to(path.readlink())
+            names.remove(path.name)
+        for name in files:
+            source = Path(folder, name)
+            if not source.is_file():
+                continue  # a pipe, a socket, a link to nothing
+            if source.suffix in LINKED and own.parts[:1] != ("meta",):
+                (link or link_or_copy)(source.resolve(), here / name)
+            else:
+                shutil.copy2(source, here / name)
 
 
-def link(path: Path, target: Path) -> None:
+def link_or_copy(path: Path, target: Path) -> None:
     """Give a file that is never changed once written a second name, or copy it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -21,7 +21,7 @@ from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import regular_file
+from gaploop.core.files import LARGEST_TEXT, regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
@@ -48,6 +48,21 @@ def bounded(array: Any) -> Any:
         if math.prod(shape) * array.dtype.itemsize > LARGEST_ARRAY:
             raise ValueError(f"{array.name} is said to be of shape {shape}")
     return array
+
+
+def zip_store(path: Path) -> ZipStore:
+    """Return a Zip archive to be opened as a Zarr group.
+
+    Raises:
+        UnusableInputError: it is missing or no regular file.
+        ValueError: an entry of few bytes would unpack to more than any text in such a file.
+        zipfile.BadZipFile: it is no Zip archive.
+    """
+    with zipfile.ZipFile(regular_file(path)) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED and entry.file_size > LARGEST_TEXT:
+                raise ValueError(f"{entry.filename} unpacks to {entry.file_size >> 20} MiB")
+    return ZipStore(path, mode="r")
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
@@ -109,7 +124,7 @@ def telemetry_rows(path: Path) -> int:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with ZipStore(regular_file(path), mode="r") as store:
+        with zip_store(path) as store:
             yield zarr.open_group(store, mode="r")
     except ZARR_DAMAGE as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import av
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import regular_file
+from gaploop.core.files import open_video_file
 from gaploop.core.types import Image
 
 TICKS_PER_FRAME: Final = 512
@@ -31,12 +30,18 @@ TICKS_PER_FRAME: Final = 512
 MAX_FILE_BYTES: Final = 200 * 1024 * 1024
 """A dataset video is closed at this size, as in LeRobot (`video_files_size_in_mb`)."""
 
-ENCODERS: Final[dict[str, tuple[str, dict[str, str]]]] = {
-    "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}),
-    "hevc": ("libx265", {"crf": "18", "g": "2", "bf": "0", "x265-params": "log-level=error"}),
-    "av1": ("libsvtav1", {"crf": "20", "g": "2", "preset": "8"}),
+type Encoding = tuple[str, dict[str, str], str]
+"""FFmpeg's encoder, its options, and its pixel format."""
+ENCODERS: Final[dict[str, Encoding]] = {
+    "h264": ("libx264", {"crf": "16", "g": "2", "bf": "0", "preset": "medium"}, "yuv420p"),
+    "hevc": (
+        "libx265",
+        {"crf": "18", "g": "2", "bf": "0", "x265-params": "log-level=error"},
+        "yuv420p",
+    ),
+    "av1": ("libsvtav1", {"crf": "20", "g": "2", "preset": "8"}, "yuv420p"),
 }
-"""Codec to encoder and options: key frames as close as in LeRobot, finer than it by default."""
+"""By codec: key frames as close as in LeRobot, finer than it by default."""
 
 
 class DamagedVideoError(UnusableInputError):
@@ -60,12 +65,7 @@ class VideoWriter:
     def __enter__(self) -> VideoWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -73,28 +73,14 @@ class VideoWriter:
         """Size written so far [bytes]."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def accepts(self, source: Path) -> bool:
-        """Say whether `source` has the codec, size and parameter sets of what is in here."""
-        with open_video(source) as container:
-            return not self._kind or self._kind == _kind(container.streams.video[0])
+    def append_part(self, source: Path, start_s: float | None, frames: int) -> bool:
+        """Append `frames` pictures of `source`, without decoding them.
 
-    def append(self, source: Path, frames: int) -> int:
-        """Append the packets of `source`; return the index of its first frame in this file.
-
-        Raises:
-            UnusableInputError: `source` doesn't hold exactly `frames` pictures in order.
-        """
-        first = self.frames
-        with open_video(source) as container:
-            stream = container.streams.video[0]
-            with reading(source):
-                packets = [p for p in container.demux(stream) if p.size]
-            check_packets(packets, frames, source)
-            self._mux(stream, VideoPart(packets, range(frames), 0))
-        return first
-
-    def append_part(self, source: Path, start_s: float, frames: int) -> bool:
-        """Append `frames` pictures of `source` from `start_s` [s] on, without decoding them.
+        Args:
+            source: the video.
+            start_s: time of the first one [s]; None where they are all that it holds, in order,
+                at whatever times, as in the video of a take.
+            frames: how many.
 
         Returns:
             False, with nothing written, where they fit only into another file: another codec or
@@ -105,7 +91,13 @@ class VideoWriter:
         """
         with open_video(source) as container:
             stream = container.streams.video[0]
-            part = find_part(container, start_s, frames, self._rate, source)
+            if start_s is None:
+                with reading(source):
+                    packets = [p for p in container.demux(stream) if p.size]
+                check_packets(packets, frames, source)
+                part = VideoPart(packets, range(frames), 0)
+            else:
+                part = find_part(container, start_s, frames, self._rate, source)
             fits = part.delay <= self._delay and self._kind == _kind(stream)
             if self._container is not None and not fits:
                 return False
@@ -228,7 +220,7 @@ def verify(source: Path, frames: int) -> None:
 def open_video(path: Path) -> Any:
     """Open a video file, or raise UnusableInputError where that fails."""
     try:
-        container = av.open(str(regular_file(path)))
+        container = open_video_file(path)
     except (UnusableInputError, av.FFmpegError, *DAMAGE) as error:
         raise DamagedVideoError(f"{path} can't be opened ({error}). Restore it.") from None
     if not container.streams.video:
@@ -292,11 +284,13 @@ class VideoRange:
     def __call__(self) -> Iterator[Image]:
         """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
         with open_video(self.path) as container:
-            for frame in _shown(self.path, container, self.start_s, self.frames, self.fps):
+            for frame in shown_frames(self.path, container, self.start_s, self.frames, self.fps):
                 yield frame.to_ndarray(format="rgb24")
 
 
-def _shown(path: Path, container: Any, start_s: float, frames: int, fps: float) -> Iterator[Any]:
+def shown_frames(
+    path: Path, container: Any, start_s: float, frames: int, fps: float
+) -> Iterator[Any]:
     """Yield at most `frames` decoded frames of an open video, from `start_s` [s] on."""
     stream, left = container.streams.video[0], frames
     with reading(path):
@@ -315,9 +309,7 @@ def count_frames(path: Path) -> int:
 
     The number in an mp4's header is not enough: it stands there though the file was cut.
     """
-    with open_video(path) as container, reading(path):
-        packets = container.demux(video=0)
-        return sum(1 for packet in packets if packet.size and not packet.is_corrupt)
+    return video_index(path).frames
 
 
 def encode_part(source: Path, start_s: float, frames: int, fps: float, target: Path) -> None:
@@ -334,25 +326,19 @@ def encode_part(source: Path, start_s: float, frames: int, fps: float, target: P
                 f"{source} can't be encoded again: its codec is {codec}, which must be one of "
                 f"{', '.join(ENCODERS)}. Convert it first."
             )
-        shown = _shown(source, container, start_s, frames, fps)
-        count = encode(shown, target, fps, codec, context.pix_fmt)
+        shown = shown_frames(source, container, start_s, frames, fps)
+        encoder, options, _ = ENCODERS[codec]
+        count = encode(shown, target, fps, (encoder, options, context.pix_fmt))
     if count != frames:
         raise UnusableInputError(
             f"{source} holds {count} pictures from {start_s:g} s on, not {frames}. Restore it."
         )
 
 
-def encode(
-    frames: Iterator[Any], target: Path, fps: float, codec: str = "h264", pixels: str = "yuv420p"
-) -> int:
-    """Write PyAV's frames to an mp4 of their own, at the exact times k / fps; return how many.
-
-    Args:
-        codec: one of `ENCODERS`.
-        pixels: FFmpeg's pixel format.
-    """
+def encode(frames: Iterator[Any], target: Path, fps: float, encoding: Encoding) -> int:
+    """Write PyAV's frames to an mp4 of their own, at the exact times k / fps; return how many."""
     rate = Fraction(fps).limit_denominator(1001)
-    encoder, options = ENCODERS[codec]
+    encoder, options, pixels = encoding
     count, out = 0, None
     with av.open(str(target), "w", format="mp4") as written:
         for frame in frames:
@@ -404,22 +390,19 @@ def video_index(path: Path, whole: bool = True) -> VideoIndex:
     Raises:
         UnusableInputError: it can't be opened or read.
     """
-    try:
-        with open_video(path) as container:
-            stream = container.streams.video[0]
-            size = (int(stream.width), int(stream.height))
-            rate = float(stream.average_rate or 0)
-            if whole or not stream.frames:
-                times = _times(container, stream)
-                return VideoIndex(times, len(times), size, rate)
-            frames = int(stream.frames)
-            last = (frames - 1) / rate if rate else 0.0
-            container.seek(round(last / stream.time_base), stream=stream)
-            if not len(_times(container, stream)):
-                raise UnusableInputError(f"{path}: its last pictures are missing.")
-            return VideoIndex(None, frames, size, rate)
-    except (av.FFmpegError, OSError, ValueError) as error:
-        raise UnusableInputError(f"{path} can't be read ({error}).") from None
+    with open_video(path) as container, reading(path):
+        stream = container.streams.video[0]
+        size = (int(stream.width), int(stream.height))
+        rate = float(stream.average_rate or 0)
+        if whole or not stream.frames:
+            times = _times(container, stream)
+            return VideoIndex(times, len(times), size, rate)
+        frames = int(stream.frames)
+        last = (frames - 1) / rate if rate else 0.0
+        container.seek(round(last / stream.time_base), stream=stream)
+        if not len(_times(container, stream)):
+            raise ValueError("its last pictures are missing")
+        return VideoIndex(None, frames, size, rate)
 
 
 def _times(container: Any, stream: Any) -> NDArray[np.float64]:

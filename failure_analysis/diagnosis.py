@@ -39,6 +39,8 @@ from gaploop.failure_analysis.attribution.station_labels import (
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
+from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
+from gaploop.failure_analysis.tiers import EvidenceBase, ReferenceKind, evidence_base
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 SCHEMA: Final = "gaploop.diagnosis.v1"
 NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
+NAMES_FROM_TRUST: Final = 0.7
+"""Evidence that was right less often names nothing of a station, however well its takes agree."""
+_NO_SHARES: Final = {d.value: 0.0 for d in GapDimension}
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -89,6 +94,17 @@ class TakeDiagnosis:
     def top(self) -> str:
         """The dimension with the largest share, or "" when abstaining."""
         return "" if self.abstained else max(self.dimensions, key=lambda d: self.dimensions[d])
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure was seen, or somebody said that it failed."""
+        return self.mode != NO_MODE or any(self.dimensions.values())
+
+    @property
+    def leaning(self) -> str:
+        """The likeliest dimension, named or not; "" where nothing speaks for any."""
+        likeliest = max(self.dimensions, key=lambda d: self.dimensions[d])
+        return likeliest if self.dimensions[likeliest] > 0 else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in `diagnosis.json`."""
@@ -154,6 +170,7 @@ class Diagnosis:
         summary: counts and mean shares; see `summarise`.
         cohort: what all takes say together, where `diagnose` was asked for it; its figures are
             `summary["across"]`.
+        base: what it rests on, where it was just made; `summary["evidence"]` has it in words.
     """
 
     id: str
@@ -161,6 +178,7 @@ class Diagnosis:
     takes: tuple[TakeDiagnosis, ...]
     summary: Mapping[str, Any] = field(default_factory=dict)
     cohort: CohortStatistics | None = None
+    base: EvidenceBase | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""
@@ -238,8 +256,12 @@ def diagnose(
             if on_take is not None:
                 on_take(take)
     judge, labels = _station_model(model or shipped_model(), failures, usual, causes or {})
-    found = tuple(_conclude(failure, usual, judge) for failure in failures)
+    base = evidence_base([f.take for f in failures], [f.measured.unseen for f in failures], usual)
+    found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
     summary = summarise(found, every, usual)
+    summary |= {"tier": base.tier.value, "evidence": base.to_json()}
+    summary["reference"]["kind"] = base.reference.value
+    summary["station"] = passive_verdict(found, base).to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))
     summary["labels_learned_from"] = labels
     if ask_policy is not None:
@@ -261,7 +283,7 @@ def diagnose(
         ]
         statistics = cohort_of_takes(every, unclear, usual.signals)
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
@@ -274,7 +296,28 @@ def diagnose_take(
     view: TakeView, reference: Reference, model: EvidenceModel | None = None
 ) -> TakeDiagnosis:
     """Diagnose one take; the model that ships weighs the evidence unless another is given."""
-    return _conclude(_MeasuredFailure.of(view, reference), reference, model or shipped_model())
+    failure = _MeasuredFailure.of(view, reference)
+    base = evidence_base([view.take], [failure.measured.unseen], reference)
+    return _conclude(failure, reference, model or shipped_model(), base)
+
+
+def passive_verdict(takes: Sequence[TakeDiagnosis], base: EvidenceBase) -> StationVerdict:
+    """Return what the failures among diagnosed takes say together of their station."""
+    failures = sum(t.failed for t in takes)
+    if not failures:
+        return verdict({}, 0)
+    shares, may_name = pooled_shares(takes), not base.misleads
+    if base.trust < NAMES_FROM_TRUST:  # takes that agree may still all err
+        even, may_name = (1.0 - base.trust) / len(shares), False
+        shares = {c: base.trust * p + even for c, p in shares.items()}
+    return verdict(shares, failures, may_name=may_name, hidden=bool(base.blind_to))
+
+
+def pooled_shares(takes: Sequence[TakeDiagnosis]) -> dict[str, float]:
+    """Return the pooled posterior over dimensions and "none" of the failures among takes."""
+    rows = [(t.dimensions, t.none) for t in takes if t.failed]
+    causes = (*(d.value for d in GapDimension), NONE)
+    return {c: float(p) for c, p in zip(causes, pooled(rows), strict=True)}
 
 
 def _station_model(
@@ -294,22 +337,27 @@ def _station_model(
 
 
 def _conclude(
-    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None
+    failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
     why = attribute(measured, reference, call.mode, model) if failure.failed else None
-    shares = why.dimensions if why else dict.fromkeys(GapDimension, 0.0)
+    shares = {d.value: s for d, s in why.dimensions.items()} if why else _NO_SHARES
+    none = why.none if why else 1.0
+    named = tuple(d.value for d in why.named) if why and not base.misleads else ()
+    if why and base.reference is ReferenceKind.STATION:
+        trust = base.trust if base.misleads else 1.0
+        shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
     return TakeDiagnosis(
         uid=take.info.uid,
         episode=take.episode,
         mode=call.mode.value if call.mode else NO_MODE,
         phase=call.phase.value if call.phase else "",
-        dimensions={d.value: share for d, share in shares.items()},
-        none=why.none if why else 1.0,
-        abstained=why.abstained if why else True,
+        dimensions=shares,
+        none=none,
+        abstained=not named,
         evidence=(*call.evidence, *(why.evidence if why else ())),
         unseen=tuple(sorted(measured.unseen.values())),
-        named=tuple(d.value for d in why.named) if why else (),
+        named=named,
         candidates=why.candidates if why else (),
         by=why.by if why else "",
     )
@@ -320,25 +368,31 @@ def summarise(
 ) -> dict[str, Any]:
     """Return counts by outcome, mode and phase, and the mean share of each dimension."""
     found, every = list(diagnosed), list(takes)
-    shares = {
-        d.value: sum(t.dimensions[d.value] for t in found) / max(len(found), 1)
-        for d in GapDimension
-    }
     domains = sorted({t.info.domain.value for t in every})
     return {
         "takes": len(every),
         "diagnosed": len(found),
-        "abstained": sum(t.abstained for t in found),
         "outcomes": dict(Counter(t.outcome.value for t in every)),
         "modes": dict(Counter(t.mode for t in found)),
         "phases": dict(Counter(t.phase for t in found if t.phase)),
-        "dimensions": shares,
-        "none": sum(t.none for t in found) / max(len(found), 1),
-        "top": dict(Counter(t.top for t in found if t.top)),
-        "attributed_by": dict(Counter(t.by for t in found if t.by)),
+        **summarise_causes(found),
         "reference": {"name": reference.name, "takes": reference.takes},
         "domains": domains,
         "sim_to_sim": Domain.SIM_TARGET.value in domains,
+    }
+
+
+def summarise_causes(found: Sequence[TakeDiagnosis]) -> dict[str, Any]:
+    """Return what a summary says of causes: mean shares, and counts of what was named."""
+    return {
+        "abstained": sum(t.abstained for t in found),
+        "dimensions": {
+            d.value: sum(t.dimensions[d.value] for t in found) / max(len(found), 1)
+            for d in GapDimension
+        },
+        "none": sum(t.none for t in found) / max(len(found), 1),
+        "top": dict(Counter(t.top for t in found if t.top)),
+        "attributed_by": dict(Counter(t.by for t in found if t.by)),
     }
 
 

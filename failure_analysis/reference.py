@@ -17,9 +17,10 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.modes.foreign import (
     LEAST_TAKES,
     CurrentSet,
@@ -39,6 +40,7 @@ SHIPPED: Final = "reference_so101_cell_{task}.json"
 Rebuilt by `python -m benchmarks reference`; for another station, `gaploop diagnose DIR
 --save_reference=FILE` on takes that went well.
 """
+OWN_TAKES: Final = "the data's own successful takes"
 SHIPPED_FOR: Final = "so101_sim"
 """`robot_type` of the embedded cell."""
 
@@ -50,6 +52,15 @@ class UsualValue:
     mean: float
     std: float
     n: int = 0
+
+
+@dataclass(frozen=True)
+class TakesOrigin:
+    """Where takes that say what is usual were recorded, and what for."""
+
+    domain: Domain
+    station: str
+    kind: TakeKind
 
 
 ABSOLUTE: Final[Mapping[str, UsualValue]] = {
@@ -85,6 +96,7 @@ class Reference:
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
         currents: what the set's motor currents say, for current logs.
+        origins: where its takes were recorded; empty where nobody noted it.
     """
 
     name: str
@@ -94,6 +106,7 @@ class Reference:
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
     currents: CurrentSet | None = None
+    origins: tuple[TakesOrigin, ...] = ()
 
     def z(self, name: str, value: float) -> float:
         """Return how many spreads `value` stands from usual; NaN where either is unknown."""
@@ -113,6 +126,7 @@ class Reference:
             },
             "background": self.background.to_json() if self.background else "",
             "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
+            "origins": [[o.domain.value, o.station, o.kind.value] for o in self.origins],
         }
 
 
@@ -132,7 +146,8 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     if len(starts) >= LEAST_TAKES and len({len(s) for s in starts}) == 1:
         start = np.median(np.stack(starts), axis=0)
     rows = [measure(TakeView(take, background, start_pose_rad=start)) for take in good]
-    return Reference(name, len(good), nominals(rows), background, start)
+    seen = dict.fromkeys(TakesOrigin(t.info.domain, t.info.station, t.info.kind) for t in good)
+    return Reference(name, len(good), nominals(rows), background, start, origins=tuple(seen))
 
 
 def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
@@ -177,6 +192,10 @@ def load_reference(path: Path) -> Reference:
             signals,
             Background.from_json(picture) if picture else None,
             np.asarray(start, dtype=np.float64) if start else None,
+            origins=tuple(
+                TakesOrigin(Domain(domain), str(station), TakeKind(kind))
+                for domain, station, kind in value.get("origins", ())
+            ),
         )
     except DAMAGE as error:
         raise UnusableInputError(f"{path} is damaged ({error}). Build it again.") from None
@@ -185,7 +204,8 @@ def load_reference(path: Path) -> Reference:
 def shipped_reference(task: str = "pick_place") -> Reference:
     """Return the embedded cell's reference for one of its tasks."""
     name = SHIPPED.format(task=task)
-    return load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
+    known = load_reference(Path(str(files("gaploop.failure_analysis").joinpath(name))))
+    return replace(known, origins=(TakesOrigin(Domain.SIM, SIM_STATION.name, TakeKind.ROLLOUT),))
 
 
 def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> Reference:
@@ -198,12 +218,14 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
     Whichever it is, force windows are set against their own set, which needs no labels.
     """
     chosen = given
-    if chosen is None and {take.info.robot_type for take in takes} == {SHIPPED_FOR}:
+    # The shipped ones are of control-rate records: frames alone come in other steps and lags.
+    ours = all(t.info.robot_type == SHIPPED_FOR and t.telemetry.arms() for t in takes)
+    if chosen is None and takes and ours:
         known = {words: task for task, words in INSTRUCTIONS.items()}
         tasks = {known.get(take.info.task, "pick_place") for take in takes}
         chosen = shipped_reference(tasks.pop()) if len(tasks) == 1 else None
     if chosen is None:
-        chosen = build_reference(takes, "the data's own successful takes")
+        chosen = build_reference(takes, OWN_TAKES)
     if chosen is None:
         chosen = Reference("absolute limits: no take that went well is at hand", 0, ABSOLUTE)
     return replace(chosen, force=force_set(takes), currents=current_set(takes))

@@ -1,14 +1,17 @@
-"""Scripted demonstrations of the nominal cell, straight into memory.
+"""Scripted demonstrations of the nominal, a randomised or a station's cell, straight into memory.
 
 A base needs hundreds of takes and only their joint and scene states. The same loop as
 `gaploop record` drives the same scripted person, but nothing is encoded or published; the takes
-are a pure function of (task, takes, seed), so that the command alone rebuilds the base.
+are a pure function of cell, takes and seed, so that the command alone rebuilds the base.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +21,13 @@ from gaploop.collect.rig import EmbeddedRig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower
+from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.types import FloatArray, Tick
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.finetune.batches import Signature, TrainingEpisode, TrainingSource
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.arms import SO101
+from gaploop.sim.gaps.mechanism import Values
 
 MAX_S: Final = 10.0
 """A demonstration's time limit [simulated s]."""
@@ -57,31 +62,29 @@ class _Memory:
 
 def scripted_source(
     takes: int,
+    cell: DemonstratedCell | None = None,
     *,
-    task: str = "pick_place",
     seed: int = 0,
     workers: int = 2,
     progress: Callable[[int], None] | None = None,
-    robot: str = SO101.name,
 ) -> TrainingSource:
-    """Record scripted demonstrations of the nominal cell; failed ones are left out.
+    """Record scripted demonstrations; failed ones are left out.
 
     Args:
         takes: attempts; scenes `seed` to `seed + takes - 1`.
-        task: the cell's task.
+        cell: what they show; the nominal cell if None.
         seed: first scene.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
-        robot: the cell's arm.
 
     Raises:
         UnusableInputError: no takes asked for, or none succeeded.
     """
     if takes < 1:
         raise UnusableInputError(f"--takes={takes} must be at least 1; the base was made of 400.")
+    cell = cell or DemonstratedCell()
     jobs = [
-        (task, robot, range(i, min(i + CHUNK, seed + takes)))
-        for i in range(seed, seed + takes, CHUNK)
+        (cell, range(i, min(i + CHUNK, seed + takes))) for i in range(seed, seed + takes, CHUNK)
     ]
     episodes: list[TrainingEpisode] = []
     for done, attempts in run_jobs(_record, jobs, workers):
@@ -89,23 +92,53 @@ def scripted_source(
         if progress:
             progress(attempts)
     if not episodes:
-        raise UnusableInputError(f"None of {takes} scripted takes of {task} succeeded.")
+        raise UnusableInputError(f"None of {takes} scripted takes of {cell.task} succeeded.")
     return TrainingSource(
-        _name(task, takes, seed, robot),
+        cell.name(takes, seed),
         Domain.SIM,
-        _signature(task, robot),
+        _signature(cell),
         tuple(sorted(episodes, key=lambda e: e.index)),
     )
 
 
-def _name(task: str, takes: int, seed: int, robot: str) -> str:
-    name = f"scripted:{task}?takes={takes}&seed={seed}"
-    return name if robot == SO101.name else f"{name}&robot={robot}"
+@dataclass(frozen=True)
+class DemonstratedCell:
+    """The cell that scripted demonstrations show; as of `embedded_rig`."""
+
+    task: str = "pick_place"
+    robot: str = SO101.name
+    parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
+
+    def rig(self) -> EmbeddedRig:
+        """Build it."""
+        return embedded_rig(
+            task=self.task,
+            robot=self.robot,
+            parameters=self.parameters,
+            randomise=self.randomise,
+        )
+
+    def name(self, takes: int, seed: int) -> str:
+        """Return what such demonstrations are called in lineage."""
+        name = f"scripted:{self.task}?takes={takes}&seed={seed}"
+        if self.robot != SO101.name:
+            name += f"&robot={self.robot}"
+        if self.parameters:
+            name += f"&cell={_digest(json.dumps(self.parameters, sort_keys=True))}"
+        if self.randomise is not None:
+            ranges = _digest(as_yaml(self.randomise))
+            name += f"&randomise={self.randomise.name}:{self.randomise.strength:g}:{ranges}"
+        return name
 
 
-def _record(job: tuple[str, str, range]) -> tuple[list[TrainingEpisode], int]:
-    task, robot, scenes = job
-    rig = embedded_rig(task=task, robot=robot)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _record(job: tuple[DemonstratedCell, range]) -> tuple[list[TrainingEpisode], int]:
+    cell, scenes = job
+    rig = cell.rig()
     try:
         taken = [_take(rig, scene) for scene in scenes]
     finally:
@@ -123,8 +156,8 @@ def _take(rig: EmbeddedRig, scene: int) -> TrainingEpisode | None:
     return memory.episode(f"scripted-{scene}", scene)
 
 
-def _signature(task: str, robot: str) -> Signature:
-    rig = embedded_rig(task=task, robot=robot)
+def _signature(cell: DemonstratedCell) -> Signature:
+    rig = cell.rig()
     try:
         joints = tuple(f"{name}.pos" for name in rig.follower.joint_names)
         names = rig.tracker.names if rig.tracker is not None else ()
@@ -150,13 +183,11 @@ def save_source(source: TrainingSource, path: Path) -> None:
     os.replace(part, path)
 
 
-def load_source(
-    path: Path, task: str, takes: int, seed: int, robot: str = SO101.name
-) -> TrainingSource | None:
+def load_source(path: Path, cell: DemonstratedCell, takes: int, seed: int) -> TrainingSource | None:
     """Return what `save_source` kept under `path`, or None where that is something else."""
     if not path.exists():
         return None
-    name = _name(task, takes, seed, robot)
+    name = cell.name(takes, seed)
     with np.load(path) as kept:
         if str(kept["name"]) != name:
             return None
@@ -166,4 +197,4 @@ def load_source(
             TrainingEpisode(f"scripted-{i}", int(i), s, e, a, np.ones(len(s), dtype=bool))
             for i, s, e, a in zip(kept["index"], *parts, strict=True)
         )
-    return TrainingSource(name, Domain.SIM, _signature(task, robot), episodes)
+    return TrainingSource(name, Domain.SIM, _signature(cell), episodes)

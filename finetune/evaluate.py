@@ -21,6 +21,7 @@ from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
@@ -101,8 +102,12 @@ class MemoryTake:
         return Take(info, outcome, frames, telemetry)
 
 
-def category(take: Take) -> tuple[str, str]:
+def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     """Return a failed take's failure mode and phase; "" for what can't be told.
+
+    Args:
+        take: what failed.
+        sees: an evidence tier, `lerobot`, `telemetry` or `scene`: what is above it isn't looked at.
 
     Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
     tracked scene; pictures, which only they can decode slowly, aren't looked at.
@@ -113,8 +118,10 @@ def category(take: Take) -> tuple[str, str]:
     from gaploop.failure_analysis.modes.rules import failure_mode
     from gaploop.failure_analysis.reference import choose_reference
     from gaploop.failure_analysis.signals.registry import measure
+    from gaploop.failure_analysis.tiers import seen_as
     from gaploop.failure_analysis.views.view import TakeView
 
+    take = seen_as(take, sees)
     view = TakeView(take, images=False)
     call = failure_mode(view, measure(view), choose_reference([take]))
     return (call.mode or "", call.phase or "")
@@ -134,6 +141,8 @@ class CellSpec:
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
         robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
+        sees: by which evidence failure modes are told; as of `category`.
     """
 
     task: str = "pick_place"
@@ -144,6 +153,8 @@ class CellSpec:
     speed_scale: float = 1.0
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
+    sees: str = "scene"
 
 
 def evaluate(
@@ -165,6 +176,9 @@ def evaluate(
     speed_scale: float = 1.0,
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
+    randomise: Randomisation | None = None,
+    where: str = "",
+    sees: str = "scene",
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -191,6 +205,9 @@ def evaluate(
             gets as much more time.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
+        randomise: what every rollout's cell is drawn from; as of `SimCell`.
+        where: what the cell is made like, in words; "" for nominal.
+        sees: by which evidence failure modes are told; as of `category`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -198,20 +215,22 @@ def evaluate(
     """
     if n < 1:
         raise UnusableInputError(f"--n={n} must be at least 1; 100 gives ±10 points or better.")
-    where = resolve(policy_path)
+    found = resolve(policy_path)
     # Does the cell stand for a real one?
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
-    spec = CellSpec(task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known)
+    spec = CellSpec(
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise, sees
+    )
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
     settings = {condition_name(c): c for c in list(conditions) or [{}]}
     # On other machines a policy that isn't a folder here is fetched or found by its name.
-    path = str(policy_path) if ray and not Path(policy_path).exists() else str(where)
-    identity, seeds = policy_id(where), range(seed, seed + n)
+    path = str(policy_path) if ray and not Path(policy_path).exists() else str(found)
+    identity, seeds = policy_id(found), range(seed, seed + n)
     log = RolloutLog(folder, {"policy": identity, **_plain(spec)}) if folder else None
     held = log.held if log else {}
     rollouts = [held[name, s] for name in settings for s in seeds if (name, s) in held]
@@ -243,6 +262,7 @@ def evaluate(
         gaps=spec.gaps,
         gap_seed=gap_seed,
         base=condition_name(base or {}),
+        where=where,
     )
 
 
@@ -254,6 +274,11 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         del value["robot"]
     if not spec.parameters:
         del value["parameters"]
+    del value["randomise"]
+    if spec.randomise is not None:
+        value["randomise"] = as_yaml(spec.randomise)
+    if spec.sees == "scene":
+        del value["sees"]
     return value
 
 
@@ -264,6 +289,7 @@ def roll_out(
     condition: str,
     max_s: float,
     speed_scale: float = 1.0,
+    sees: str = "scene",
 ) -> list[Rollout]:
     """Try a policy on a few scenes of one rig, without recording."""
     leader = PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
@@ -275,7 +301,7 @@ def roll_out(
         longest_s = max_s / speed_scale
         take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
-        mode, phase = ("", "") if won else category(memory.take(take.outcome))
+        mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
         results.append(
             Rollout(
                 seed,
@@ -331,7 +357,7 @@ class _Station:
             spec = job.spec
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                robot=spec.robot, parameters=spec.parameters,
+                robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
             )  # fmt: skip
             if spec.domain is not None:
                 cell = self.rig.cell
@@ -354,4 +380,4 @@ _station = _Station()
 def _run(job: _Job) -> list[Rollout]:
     rig, policy = _station.rig_for(job), _station.policy_for(job)
     name, spec = condition_name(job.condition), job.spec
-    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale)
+    return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from gaploop.core import statistics
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import append_lines, read_json, write_json
+from gaploop.core.files import append_lines, read_json, read_text, write_json
 from gaploop.core.statistics import Estimate, TrialCounts, holm, mcnemar_p, weighted_sum
 from gaploop.core.vocabulary import Domain
 
@@ -297,8 +297,14 @@ def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
 def _read_csv(path: Path) -> Iterable[Rollout]:
     if not path.exists():
         return
-    whole = path.read_text().rpartition("\n")[0]  # a kill may have torn the last line
-    for number, row in enumerate(csv.DictReader(whole.splitlines()), 2):
+    whole = read_text(path).rpartition("\n")[0]  # a kill may have torn the last line
+    try:
+        rows = list(csv.DictReader(whole.splitlines()))
+    except csv.Error as error:
+        raise UnusableInputError(
+            f"{path} isn't a CSV file ({error}). Name another --output_dir."
+        ) from None
+    for number, row in enumerate(rows, 2):
         try:
             yield _from_csv(row)
         except (KeyError, ValueError, TypeError, AttributeError):

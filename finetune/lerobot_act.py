@@ -27,14 +27,13 @@ from safetensors import SafetensorError
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
+from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
 ACTION: Final = "action"
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
-SIDECAR: Final = "gaploop.json"
-"""Beside a saved policy: rate, names and units, which LeRobot's config has no place for."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,10 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
+        signature = _signature(folder, config)
     except (
-        OSError, ValueError, KeyError, RuntimeError, SafetensorError, DraccusException,
+        OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError,
+        DraccusException,
     ) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(
@@ -194,7 +195,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             "lerobot-train saved, or 'base'."
         ) from None
     policy.eval()
-    return ActBundle(policy, before, after, _signature(folder, config))
+    return ActBundle(policy, before, after, signature)
 
 
 def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:

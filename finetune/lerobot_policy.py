@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from draccus.utils import DraccusException
 from lerobot.configs import FeatureType
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
@@ -30,12 +31,13 @@ from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
+from gaploop.core.schema import number
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.batches import Batch, Signature
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
-from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
 from gaploop.sim.arms import SO101
 from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
@@ -49,11 +51,14 @@ WEIGHTS: Final = "model.safetensors"
 PREPROCESSOR: Final = "policy_preprocessor.json"
 TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
+DELAY_S: Final = "delay_s"
+"""In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 FPS: Final = 30.0
 """What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
 FAULTS: Final = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, ImportError, SafetensorError,
+    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
+    SafetensorError, DraccusException,
 )  # fmt: skip
 """What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
@@ -66,6 +71,7 @@ class ActPolicy:
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
+        delay_s: the arm's known delay [s], which whoever drives with the policy allows for.
 
     Raises:
         UnusableInputError: both `execute` and a coefficient, or one that isn't finite.
@@ -76,10 +82,12 @@ class ActPolicy:
         bundle: act.ActBundle,
         execute: int | None = None,
         temporal_ensemble_coeff: float | None = None,
+        delay_s: float = 0.0,
     ) -> None:
         self.bundle = bundle
         self.fps = bundle.signature.fps
         self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
+        self.delay_s = delay_s
         self.chunk: FloatArray | None = None
         """What was planned last, shape (chunk, n_action), in LeRobot units; None before."""
         self._queue: deque[FloatArray] = deque()
@@ -177,7 +185,13 @@ def load_policy(
             )
         return load_driver(folder, execute=execute, device=device, task=task)
     load = adapter.load if adapter.is_adapter(folder) else act.load
-    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff)
+    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff, _delay_s(folder))
+
+
+def _delay_s(folder: Path) -> float:
+    file = folder / act.SIDECAR
+    said = read_json(file) if file.exists() else {}
+    return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
 
 
 def save(policy: ActPolicy, folder: Path) -> None:
@@ -201,6 +215,7 @@ def resolve(path: str | Path) -> Path:
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
+            refuse_odd_files(candidate)
             return candidate
     raise UnusableInputError(
         f"No policy in {folder}: neither model.safetensors nor adapter_config.json. Name the "
@@ -286,13 +301,20 @@ class LerobotDriver(ActPolicy):
         bundle: policy, processors, names.
         execute: actions executed before the next prediction; by default the policy's own.
         task: the instruction, for policies that read one.
+        delay_s: as of `ActPolicy`.
     """
 
-    def __init__(self, bundle: act.ActBundle, execute: int | None = None, task: str = "") -> None:
+    def __init__(
+        self,
+        bundle: act.ActBundle,
+        execute: int | None = None,
+        task: str = "",
+        delay_s: float = 0.0,
+    ) -> None:
         config: Any = bundle.policy.config
         self._looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self._looks_back else execute or own)
+        super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
 
@@ -385,7 +407,7 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, _signature_of(folder, config))
-    return LerobotDriver(bundle, execute, task)
+    return LerobotDriver(bundle, execute, task, _delay_s(folder))
 
 
 @contextlib.contextmanager

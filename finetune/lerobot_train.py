@@ -37,8 +37,8 @@ from lerobot.transforms import ImageTransforms
 from lerobot.utils.constants import ACTION, IMAGENET_STATS
 
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.core.files import read_json, write_json
-from gaploop.core.run_record import RUN, write_run
+from gaploop.core.files import write_json
+from gaploop.core.run_record import RUN, read_run, write_run
 from gaploop.datasets.cache.folder import CacheOptions, Progress
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
@@ -152,9 +152,9 @@ class _Training:
         config = self._config
         self._inputs = inputs
         if config.resume and (config.output_dir / RUN).exists():
-            before = read_json(config.output_dir / RUN)  # what it learned from stays learned
+            before = read_run(config.output_dir / RUN)  # what it learned from stays learned
             self._inputs += [entry for entry in before["inputs"] if entry not in inputs]
-            self._base = str(before["lineage"]["base"])
+            self._base = before["lineage"]["base"]
         elif base := config.trainable_config.pretrained_path:
             self._base_folder = fetch(str(base)) if is_hub_name(base) else Path(base)
             self._base = policy_id(self._base_folder)

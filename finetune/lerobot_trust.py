@@ -19,7 +19,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +29,14 @@ from gaploop.core.paths import plain_name
 
 CONFIG: Final = "config.json"
 ADAPTER_CONFIG: Final = "adapter_config.json"
+SIDECAR: Final = "gaploop.json"
+"""Beside a saved policy: rate, names and units, which LeRobot's config has no place for."""
 BASE: Final = "base"
 """Where gaploop's adapters keep their base."""
 OUR_STEPS: Final = (
     "gaploop.datasets.cache.lerobot_scale_step.ScaleStep",
+    "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep",
+    "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep",
     "gaploop.sim.lerobot_tracker_step.TrackerStep",
 )
 """Steps that gaploop saves by their class path; see `TrackerStep` for why it isn't registered."""
@@ -69,6 +73,45 @@ DISCOVERED: Final = "GAPLOOP_DISCOVERED_PACKAGES"
 DISCOVER: Final = "--policy.discover_packages_path=PACKAGE"
 
 
+def refuse_odd_files(folder: Path) -> None:
+    """Refuse a policy folder whose JSON isn't of the kind that everything which reads it expects.
+
+    Raises:
+        UnusableInputError: the file, and what is wrong in it.
+    """
+    for path in sorted(folder.glob("*.json")):
+        value = read_json(path)
+        if path.name in (CONFIG, ADAPTER_CONFIG, SIDECAR) and not isinstance(value, dict):
+            raise _odd(path, "it", "an object")
+        value = value if isinstance(value, dict) else {}
+        if path.name == CONFIG:
+            for key in ("input_features", "output_features"):
+                features = value.get(key) or {}
+                if not isinstance(features, dict) or not _are(features.values(), dict):
+                    raise _odd(path, key, "objects by name")
+        elif path.name == SIDECAR:
+            for key in ("state_names", "environment_names", "action_names"):
+                names = value.get(key) or []
+                if not isinstance(names, list) or not _are(names, str):
+                    raise _odd(path, key, "names")
+            fps = value.get("fps")
+            if fps is not None and not (isinstance(fps, int | float) and 0 < fps < 1e6):
+                raise _odd(path, "fps", "a rate in Hz")
+        elif isinstance(steps := value.get("steps"), list) or path.stem.endswith("processor"):
+            if not isinstance(steps, list) or not _are(steps, dict):
+                raise _odd(path, "steps", "a list of objects")
+            if not _are((step.get("config", {}) for step in steps), dict):
+                raise _odd(path, "a step's config", "an object")
+
+
+def _are(values: Iterable[object], kind: type) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _odd(path: Path, what: str, due: str) -> UnusableInputError:
+    return UnusableInputError(f"{path}: {what} must be {due}. Fetch or train the policy again.")
+
+
 def refuse_foreign_code(folder: Path) -> None:
     """Refuse a policy folder whose files would make LeRobot or PEFT run what isn't known.
 
@@ -88,12 +131,13 @@ def refuse_foreign_code(folder: Path) -> None:
                 "one: weights are read from .safetensors. Convert it where you trust it, or move "
                 "it out of the folder."
             )
+    refuse_odd_files(folder)
     kind = _check_config(folder / CONFIG)
     _check_adapter(folder / ADAPTER_CONFIG)
     for path in sorted(folder.glob("*.json")):
         steps = _mapping(path).get("steps")
         for number, step in enumerate(steps if isinstance(steps, list) else ()):
-            if isinstance(step, dict) and ("class" in step or "registry_name" in step):
+            if "class" in step or "registry_name" in step:
                 _check_step(step, f"{path}, step {number}", kind)
     if (folder / BASE).is_dir():
         refuse_foreign_code(folder / BASE)
@@ -144,8 +188,7 @@ def _check_step(step: Mapping[str, Any], where: str, kind: str) -> None:
             raise _unknown_step(where, name)
     elif path not in OUR_STEPS and not _with_plugins(lambda: _is_loaded_step(path, kind)):
         raise _unknown_step(where, path)
-    options = step.get("config")
-    options = options if isinstance(options, dict) else {}
+    options = step.get("config", {})
     if "state_file" in step:
         plain_name(step["state_file"], "state_file", where)
     if options.get("trust_remote_code") is not False:

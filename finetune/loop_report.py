@@ -278,7 +278,7 @@ def _limits(result: DemoResult) -> Section:
 def _advice(item: PlanItem) -> str:
     if item.takes:
         return f"collect {item.takes} takes"
-    if item.remedy == "demonstrate":
+    if item.remedy == "collect":
         return "roll out more first"
     return f"don't collect: {item.remedy}"
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
+from gaploop.core.randomisation import Randomisation
 from gaploop.core.run_record import write_run
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.datasets.mixing.spec import by_size
@@ -21,6 +22,7 @@ from gaploop.finetune.training import Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
 from gaploop.finetune.tuning.tracked import ActLearner, set_aside
 from gaploop.sim.arms import SO101, arm_named
+from gaploop.sim.gaps.mechanism import Values
 
 POLICY: Final = "policy"
 DEMONSTRATIONS: Final = "demonstrations.npz"
@@ -42,6 +44,8 @@ class PretrainOptions:
         held_out: episodes of each dataset to keep aside and measure the action error on.
         resume: go on from the checkpoint in `output_dir`.
         robot: the cell's arm that `takes` are recorded with.
+        parameters: what is known of the cell that `takes` show, as a twin's.
+        randomise: what each of `takes` is drawn from.
     """
 
     roots: tuple[Path, ...]
@@ -55,6 +59,8 @@ class PretrainOptions:
     held_out: tuple[int, ...] = ()
     resume: bool = False
     robot: str = SO101.name
+    parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
 
 
 @dataclass(frozen=True)
@@ -145,10 +151,11 @@ def _sources(
     arm_named(options.robot)
     folder, seed = writable_folder(options.output_dir), options.spec.seed
     path = folder / DEMONSTRATIONS
-    kept = demonstrations.load_source(path, options.task, options.takes, seed, options.robot)
+    cell = demonstrations.DemonstratedCell(
+        options.task, options.robot, options.parameters, options.randomise
+    )
+    kept = demonstrations.load_source(path, cell, options.takes, seed)
     if kept is None:
-        kept = demonstrations.scripted_source(
-            options.takes, task=options.task, seed=seed, progress=recorded, robot=options.robot
-        )
+        kept = demonstrations.scripted_source(options.takes, cell, seed=seed, progress=recorded)
         demonstrations.save_source(kept, path)
     return [kept]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
 from gaploop.finetune.evaluate import category, condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
@@ -97,7 +97,7 @@ def _rollout(number: int, take: Take) -> Rollout:
     mode, phase = category(take) if take.outcome is Outcome.FAILURE else ("", "")
     return Rollout(
         number,
-        condition_name(take.info.conditions),
+        condition_name(set_up(take.info.conditions)),
         won,
         take.duration_s,
         reason,

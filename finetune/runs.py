@@ -11,8 +11,7 @@ import numpy as np
 
 from gaploop.collect.withdrawal import noted_policies, noted_uids
 from gaploop.core.consent_store import default_register, load_register
-from gaploop.core.files import read_json
-from gaploop.core.run_record import RUN
+from gaploop.core.run_record import RUN, read_run
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lineage import dataset_hash
 from gaploop.finetune.batches import TrainingSource
@@ -36,11 +35,11 @@ def run_of(folder: Path, identity: str) -> dict[str, Any]:
     One of `gaploop train` is written before there are policies: all below its folder are its.
     """
     for path in run_files(folder):
-        value = read_json(path) if path.exists() else None
-        if not isinstance(value, dict):
+        if not path.exists():
             continue
-        result = value.get("result") or {}
-        named = {result.get("policy"), result.get("merged"), *result.get("policies", ())}
+        value = read_run(path)
+        result = value["result"]
+        named = {result.get("policy"), result.get("merged"), *result["policies"]}
         if identity in named or value.get("command") == "train":
             return value
     return {}
@@ -63,7 +62,7 @@ def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) ->
         return ""
     run = run_of(folder, identity)
     uids = {uid for e in run.get("inputs", ()) for uid in e.get("uids") or ()}
-    ids = {identity, str((run.get("lineage") or {}).get("base") or "")} - {""}
+    ids = {identity, run.get("lineage", {}).get("base", "")} - {""}
     for consent in withdrawn:
         if uids & noted_uids(register, consent.id) or ids & noted_policies(register, consent.id):
             return (

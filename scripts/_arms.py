@@ -14,7 +14,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import twin_parameters
+from gaploop.scripts.options import StationCell
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ def leader_of(
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            made = make.make_keyboard_leader if chosen == KEYBOARD else make.make_gamepad_leader
-            leader = made(follower, station, hands.cartesian)
+            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -236,7 +235,11 @@ def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell
+    from gaploop.sim.randomise import known_and_drawn
 
+    known, drawn = known_and_drawn(
+        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
+    )
     cell = SimCell(
         robot.task,
         gaps=robot.gaps,
@@ -244,10 +247,40 @@ def cell_of(robot: Any) -> SimCell:
         conditions=robot.conditions,
         image_size=robot.image_size,
         robot=robot.model,
-        parameters=twin_parameters(robot.twin, robot.model),
+        parameters=known,
+        randomise=drawn,
     )
     cell.reset(robot.seed)
     return cell
+
+
+def robot_of(config: Any) -> Any:
+    """Return `--robot.*` with what `--env.*` says of the embedded cell: both mean the same.
+
+    Raises:
+        UnusableInputError: the two say different things, or the robot isn't the embedded cell.
+    """
+    env, robot = config.env, config.robot
+    if robot.type != EMBEDDED:
+        if env != StationCell():
+            raise UnusableInputError(
+                f"--env.* describes the embedded cell, not {robot.type}. Leave it out, or say "
+                f"--robot.type={EMBEDDED}."
+            )
+        return robot
+    for name in ("twin", "randomise"):
+        ours, theirs = getattr(env, name), getattr(robot, name)
+        if ours and theirs and ours != theirs:
+            raise UnusableInputError(
+                f"--env.{name}={ours} and --robot.{name}={theirs} mean the same. Give one of them."
+            )
+    strength, usual = env.randomise_strength, StationCell.randomise_strength
+    return replace(
+        robot,
+        twin=env.twin or robot.twin,
+        randomise=env.randomise or robot.randomise,
+        randomise_strength=robot.randomise_strength if strength == usual else strength,
+    )
 
 
 def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:

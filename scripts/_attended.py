@@ -168,7 +168,7 @@ def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[Sessio
 
         is_led = job.leads not in ("", _arms.EXPERT)
         cell = CellDevices(
-            functools.partial(embedded, config.robot, config.dataset.fps),
+            functools.partial(embedded, _arms.robot_of(config), config.dataset.fps),
             shared=job.shared,
             leader_of=leader_of if is_led else None,
         )

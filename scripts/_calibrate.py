@@ -1,4 +1,4 @@
-"""What `gaploop calibrate` does: show, board, intrinsics, hand_eye, latency, drift."""
+"""What `gaploop calibrate` does: show, board, intrinsics, hand_eye, latency, drift, from_twin."""
 
 from __future__ import annotations
 
@@ -54,6 +54,28 @@ WORTH_EXPLAINING_MM: Final = 1.0
 """A hand-eye residual above this is looked into: a good print and a good arm are below it."""
 MOST_TAKES: Final = 20
 """More takes make the interval narrower than the arm's own spread."""
+
+
+def from_twin(config: CalibrateFields) -> int:
+    """Write a policy that allows for what a twin says of camera, table, joint zeros and delay."""
+    from gaploop.finetune.recalibration import recalibrate
+
+    if config.path is None or config.output_dir is None:
+        raise UnusableInputError(
+            "Which twin, and where to? gaploop calibrate from_twin station_twin.yaml "
+            "--policy.path=base --output_dir=recalibrated"
+        )
+    made = recalibrate(config.policy.required(), config.path, config.output_dir)
+    lines = [f"{made.folder} ({made.id}) allows for:"]
+    lines += [
+        f"  {mechanism}: " + ", ".join(f"{name} {value:+.4g}" for name, value in values.items())
+        for mechanism, values in made.taken_out.items()
+    ]
+    lines.append(
+        "It holds until something moves: gaploop calibrate drift --store keeps a reference."
+    )
+    options.emit(config.json, made, "\n".join(lines))
+    return 0
 
 
 def show(config: CalibrateFields) -> int:
@@ -237,10 +259,10 @@ def latency(config: CalibrateFields) -> int:
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:
         lag = _picture_lag(config.camera_name, takes, motions)
-        answer["camera"] = lag.to_json()
+        answer["camera"] = asdict(lag)
         late = _milliseconds(lag.latency_s, lag.interval_s)
         lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
-        saved = _save(config, ("cameras", config.camera_name, "latency"), lag.to_json(), lines)
+        saved = _save(config, ("cameras", config.camera_name, "latency"), asdict(lag), lines)
     if config.output_dir is not None:
         folder = writable_folder(config.output_dir)
         write_json(folder / "latency.json", options.jsonable(answer))

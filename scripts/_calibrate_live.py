@@ -305,8 +305,6 @@ def chirp_motion(config: CalibrateFields) -> JointMotion:
         rates = Rates(CONTROL_HZ, CONTROL_HZ)
         leader = make_motion_leader(follower, station, script)
         leader.reset()
-        for note in leader.notes:
-            log.info("%s", note)
         log.info(
             "Each joint moves to and fro, %.0f s in all. Keep clear of the arm.", leader.duration_s
         )

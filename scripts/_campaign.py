@@ -17,6 +17,7 @@ from gaploop.core.plan import Plan
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain
+from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.collect.campaign import CampaignProgress, Quota
@@ -75,11 +76,10 @@ class Campaign:
 
     def as_text(self) -> str:
         """Return a table with a bar for every set-up, what comes next, and the time left."""
-        from rich.console import Console
 
         now = self.progress()
         buffer = io.StringIO()
-        console = Console(file=buffer, width=_WIDTH, color_system=None)
+        console = options.console(file=buffer, width=_WIDTH, color_system=None)
         console.print(_table(now, self.station.grid))
         lines = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
         return "\n".join([*lines, _summary(now, self.station.grid)])

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from gaploop.datasets.labels.label_csv import value_of
 from gaploop.datasets.labels.query import fields_asked
 from gaploop.datasets.labels.store import LabelStore, history
 from gaploop.datasets.layout import EpisodeRow
+from gaploop.scripts import options
 
 NOT_SHOWN: Final = (
     "Another process is changing the dataset: the labels are written down, and its columns show "
@@ -173,7 +173,7 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
         values = (take.outcome.value, take.failure_mode, take.phase, _shown(take.info.dimensions))
         cells = [str(take.index), *(v if v != "none" else "" for v in values), ", ".join(people)]
         table.add_row(*map(escape, cells))
-    console = Console()
+    console = options.console()
     if takes:
         console.print(table)
     if len(takes) > MOST_ROWS:
@@ -210,7 +210,7 @@ def histories(store: LabelStore, takes: Sequence[EpisodeRow]) -> list[dict[str, 
 
 def print_histories(store: LabelStore, found: Sequence[Mapping[str, Any]]) -> None:
     """Print for each take who said what when (UTC), which counts and why."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = options.console(highlight=False, soft_wrap=True)
     if not found:
         console.print("Nobody has said anything about these.")
     for take in found:
@@ -233,7 +233,7 @@ def _who(event: Mapping[str, Any]) -> str:
 
 def print_agreement(store: LabelStore, found: Sequence[Agreement]) -> None:
     """Print how far labellers agree, field by field."""
-    console = Console(highlight=False)
+    console = options.console(highlight=False)
     if not found:
         console.print(
             f"{store.root}: nobody to compare. Agreement needs two people's labels "

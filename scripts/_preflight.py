@@ -195,10 +195,9 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
 
 def _show(result: CheckResult) -> None:
     """Print what was found, and its fix whole, to be copied."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = options.console(highlight=False)
     line = Text(f"  {result.level.value:<10}", style=_COLOURS[result.level])
     line.append(f"{result.check:<11}  ", style="bold")
     asked = " (asked)" if result.by is By.PERSON else ""

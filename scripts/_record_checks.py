@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
-from gaploop.scripts._arms import EMBEDDED, EXPERT
+from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of
 from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def check_options(config: Any) -> None:
     """Refuse options that don't fit each other, or values out of range."""
     check_display(config.display)
     check_wanted_sensors(config)
+    robot_of(config)
     if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
         raise UnusableInputError(
             f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
@@ -74,7 +75,7 @@ def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journa
     """Refuse what could not be published before anything is recorded or made."""
     from gaploop.core import journal_format
     from gaploop.datasets import layout
-    from gaploop.datasets.compatible import Shape, require_same
+    from gaploop.datasets.differences import Profile, require_same
 
     if journal.is_relative_to(root) or root.is_relative_to(journal):
         raise UnusableInputError(
@@ -86,12 +87,12 @@ def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journa
         )
     for quota in {quota.key: quota for quota in quotas}.values():
         with contextlib.closing(make_rig(quota.conditions)) as rig:
-            new = replace(Shape.of_take(rig.header("")), where="the robot as set up here")
+            new = replace(Profile.of_take(rig.header("")), where="the robot as set up here")
         if layout.is_dataset(root):
-            have = Shape.of_dataset(layout.read_info(root))
+            have = Profile.of_dataset(layout.read_info(root))
             require_same(have, new, "Record to another folder with --dataset.root.")
         for folder in journal_format.take_folders(journal)[:1]:
-            have = Shape.of_take(journal_format.read_header(folder))
+            have = Profile.of_take(journal_format.read_header(folder))
             require_same(have, new, "Record to another folder with --journal.")
     writable_folder(root.parent, "Folder", "--dataset.root")
     writable_folder(journal.parent, "Folder", "--journal")

@@ -127,6 +127,7 @@ def _remind(job: SessionJob, policy_id: str) -> None:
 def _check(config: Any) -> None:
     config.policy.required()
     check_display(config.display)
+    _arms.robot_of(config)
     check_wanted_sensors(config)
     lag_share(config.smoothing.exponential_s, 1.0)
     positive = [

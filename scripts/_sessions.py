@@ -19,6 +19,7 @@ from gaploop.scripts._campaign import Campaign, telling_set_ups
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
+from gaploop.sim.randomise import known_and_drawn
 from gaploop.teleop.leaders.options import ForceOptions
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
         attendant: looks after the session.
         what: is being done, for the progress bar.
     """
-    make_rig = functools.partial(embedded, job.config.robot, job.config.dataset.fps)
+    make_rig = functools.partial(embedded, _arms.robot_of(job.config), job.config.dataset.fps)
     check_targets(make_rig, job.quotas, job.root, job.journal)
     publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
     wanted, set_up = job.config.dataset.num_episodes, None
@@ -122,6 +123,9 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 
 def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up."""
+    known, drawn = known_and_drawn(
+        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
+    )
     return embedded_rig(
         task=robot.task,
         gaps=robot.gaps,
@@ -129,7 +133,8 @@ def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) ->
         conditions={**robot.conditions, **conditions},
         fps=fps,
         robot=robot.model,
-        parameters=options.twin_parameters(robot.twin, robot.model),
+        parameters=known,
+        randomise=drawn,
     )
 
 

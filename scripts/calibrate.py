@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from gaploop.scripts import options
+
 RARE = (
     "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
     "drop_outliers", "images", "seconds", "reference", "store", "calibration",
@@ -14,6 +16,7 @@ gaploop calibrate intrinsics wrist_board --camera_name=wrist --camera.type=openc
     --camera.index_or_path=0
 gaploop calibrate hand_eye wrist_poses --camera_name=wrist --setup=eye_in_hand --arm_model=so101
 gaploop calibrate latency recordings_journal
+gaploop calibrate from_twin station_twin.yaml --policy.path=base --output_dir=recalibrated
 gaploop calibrate show
 """
 
@@ -44,11 +47,16 @@ class BoardOptions:
 class CalibrateFields:
     """What every part of the command shares; the device options are added when it runs."""
 
-    what: Literal["show", "board", "intrinsics", "hand_eye", "latency", "drift"] = "show"
+    what: Literal["show", "board", "intrinsics", "hand_eye", "latency", "drift", "from_twin"] = (
+        "show"
+    )
     """board: print one; intrinsics: the lens; hand_eye: where the camera is; latency: from
-    command to motion; drift: has anything moved since; show: what is calibrated, how long ago."""
+    command to motion; drift: has anything moved since; from_twin: a policy that allows for what a
+    station_twin.yaml says of camera, table, zeros and delay; show: what is calibrated, how long
+    ago."""
     path: Path | None = None
-    """Folder of pictures (taken into it if a camera is given), take or journal, or sheet."""
+    """Folder of pictures (taken into it if a camera is given), take or journal, sheet or twin."""
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     camera_name: str = ""
     """The camera's name in the calibration file, such as wrist."""
     arm_name: str = ""
@@ -96,8 +104,8 @@ def config_class(names_only: bool = False) -> type:
 
         Results go into one versioned file beside the station file; its id is part of every
         take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
-        hand-eye. Arms themselves are calibrated by lerobot-calibrate. Exit code 0 done, 1 drift
-        found, 2 refused.
+        hand-eye. Arms themselves are calibrated by lerobot-calibrate. from_twin trains nothing and
+        touches no arm. Exit code 0 done, 1 drift found, 2 refused.
         """
 
         camera: CameraConfig | None = None  # type: ignore[valid-type]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
@@ -97,7 +98,6 @@ def check(config: CheckConfig) -> list[Finding]:
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -111,7 +111,7 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         colour = {"error": "red", "warning": "yellow"}.get(severity, "dim")
         where, message = _row(same)
         table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
-    console = Console()
+    console = options.console()
     console.print(table)
     for mend in dict.fromkeys(finding.mend for finding in findings):
         console.print(f"→ {escape(mend)}", soft_wrap=True, highlight=False)

@@ -57,7 +57,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
         *("import", "export", "survey", "consent"),
     ),
-    "find out why": ("probe", "factors"),
+    "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }

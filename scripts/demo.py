@@ -107,7 +107,6 @@ def _timed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _stages() -> Iterator[Say]:
     """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -117,7 +116,7 @@ def _stages() -> Iterator[Say]:
         TimeElapsedColumn,
     )
 
-    console = Console(stderr=True)
+    console = options.console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -140,7 +139,6 @@ def _stages() -> Iterator[Say]:
 
 
 def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)
@@ -150,7 +148,7 @@ def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
     rows = ("injected", "diagnosed", "plan", "before", "after", "nominal sim after", "verdict")
     for head, *cells in zip(rows, *(_column(loop) for loop in result.loops), strict=True):
         table.add_row(head, *cells)
-    console = Console()
+    console = options.console()
     console.print(table)
     answer = "The adapted policy is better." if result.better else "Not shown to be better."
     console.print(f"{answer} Report: {report}", soft_wrap=True, highlight=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gaploop.core.take import Take
+    from gaploop.core.twin import Twin
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
+gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 """
 
 
@@ -30,9 +32,10 @@ class DiagnoseConfig:
     """Say what went wrong in each failed take, when, and why: mode, phase, gap dimensions.
 
     And what the takes say together: what each condition costs, changes over time, groups among the
-    failures that nothing explains. Reads images, telemetry and outcomes of a journal or dataset.
-    Successful takes in it, or those of --reference, say what is usual. Writes diagnosis.json,
-    report.html, its figures as PNG, and run.json.
+    failures that nothing explains. With --twin the failures are reproduced in simulation, and the
+    policy itself is a cause of its own. Reads images, telemetry and outcomes of a journal or
+    dataset. Successful takes in it, or those of --reference, say what is usual. Writes
+    diagnosis.json, report.html, its figures as PNG, and run.json.
     """
 
     dataset: options.DatasetEpisodes = field(default_factory=options.DatasetEpisodes)
@@ -40,6 +43,9 @@ class DiagnoseConfig:
     """What is usual: a reference file, or a folder of takes that went well."""
     save_reference: Path | None = None
     """Write what is usual in these takes to this file, and diagnose nothing."""
+    units: str = ""
+    """Joints of takes that don't say their units: degrees, radians, normalized (LeRobot's -100 to
+    100), or unknown to go on without them. Told from robot and values where they leave no doubt."""
     images: bool = True
     """Look at pictures; without, only telemetry and the tracked scene."""
     labels: Path | None = None
@@ -49,6 +55,14 @@ class DiagnoseConfig:
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, to say how far from them the failed
     takes are, in its own encoder."""
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
+    simulation and in the twin, mechanism by mechanism, and say what each costs. Goes on where it
+    was stopped."""
+    n: int = 40
+    """With --twin: scenes, the same in every cell."""
+    workers: int = 2
+    """With --twin: processes."""
     budget: int = 50
     """Takes that the report's plan may ask for; `gaploop plan` knows more ways to say it."""
     json: bool = False
@@ -81,22 +95,23 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.lineage import takes_input
+    from gaploop.failure_analysis.lineage import file_input, takes_input
 
     if config.save_reference is not None:
         raise UnusableInputError(
             "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
         )
     source, takes = config.dataset.folder(), _takes(config)
-    reference = _reference(config.reference)
-    folder = writable_folder(_folder(config))
+    reference = _reference(config.reference, config.units, takes)
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
             f"labels of {source} itself are read anyway."
         )
+    twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy = _ask_policy(config)
+    folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
         found = diagnosis.diagnose(
@@ -109,10 +124,12 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             causes=causes,
             cohort=True,
         )
+    if twin is not None:
+        found = _reproduced(found, takes, twin, folder, config)
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
     _write_report(found, takes, folder, config)
     result = {"id": found.id, "diagnosed": len(found.takes)}
-    inputs = [takes_input(source, takes)]
+    inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
     return found
 
@@ -124,16 +141,38 @@ def _folder(config: DiagnoseConfig) -> Path:
 
 def _takes(config: DiagnoseConfig) -> list[Take]:
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.views.joints import with_units
 
-    takes, episodes = list(load_takes(config.dataset.folder())), config.dataset.episodes
-    if episodes is None:
-        return takes
-    missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
-    if missing:
+    source, episodes = config.dataset.folder(), config.dataset.episodes
+    takes = list(load_takes(source))
+    if episodes is not None:
+        missing = sorted(set(episodes) - {t.episode for t in takes if t.episode is not None})
+        if missing:
+            raise UnusableInputError(
+                f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+            )
+        takes = [t for t in takes if t.episode in episodes]
+    _require_outcomes(takes, source)
+    return with_units(takes, config.units)
+
+
+def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
+    """Ask for outcomes where nobody has said any: without, nothing failed and all may have.
+
+    Logs without frames are left alone: a force window is judged by itself.
+
+    Raises:
+        UnusableInputError: no take that a robot drove has an outcome.
+    """
+    from gaploop.core.vocabulary import Outcome
+
+    driven = [t for t in takes if len(t.frames)]
+    if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
-            f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
+            f"None of the {len(driven)} takes in {source} has an outcome. Label them first: "
+            f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
+            "--outcome=failure (and the others --outcome=success)."
         )
-    return [t for t in takes if t.episode in episodes]
 
 
 def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
@@ -153,6 +192,57 @@ def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] 
         with options.progress("Asking the policy about its training"):
             space = FeatureSpace.fit(features_of(load_takes(config.trained_on), asked))
     return lambda take: ask(take, asked, space)
+
+
+def _twin(config: DiagnoseConfig) -> Twin | None:
+    from gaploop.core.twin import load_twin
+
+    if config.twin is None:
+        return None
+    if not config.policy.path:
+        raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
+    return load_twin(config.twin)
+
+
+def _reproduced(
+    found: Diagnosis, takes: Sequence[Take], twin: Twin, folder: Path, config: DiagnoseConfig
+) -> Diagnosis:
+    """Return the diagnosis with what came of reproducing the failures, if there are any."""
+    from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
+    from gaploop.finetune.reproduction import (
+        StationFailures,
+        combined,
+        in_the_cell,
+        reproduce,
+        reweighed,
+        subsets,
+    )
+
+    base = found.base
+    if base is None:
+        return found
+    station = StationFailures.of(takes, twin.arm, base.tier.value)
+    if not station.failed:
+        return found
+    total = config.n * len(subsets(twin.mechanisms))
+    with options.progress("Reproducing in simulation", total=total) as advance:
+        roll_out = in_the_cell(
+            config.policy.required(), twin, takes[0].info.task, n=config.n, workers=config.workers,
+            folder=folder / "reproduction", sees=base.tier.value, progress=advance,
+        )  # fmt: skip
+        reproduction = reproduce(station, twin, roll_out)
+    verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
+    evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
+    told = reweighed(found.takes, reproduction, verdict)
+    summary = {
+        **found.summary,
+        **summarise_causes(told),
+        "tier": evidence.tier.value,
+        "evidence": evidence.to_json(),
+        "station": verdict.to_json(),
+        "reproduction": reproduction.to_json(),
+    }
+    return replace(found, takes=told, summary=summary, base=evidence)
 
 
 def _write_report(
@@ -176,16 +266,21 @@ def _write_report(
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
 
 
-def _reference(path: Path | None) -> Reference | None:
+def _reference(path: Path | None, units: str, takes: Sequence[Take]) -> Reference | None:
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
+    from gaploop.failure_analysis.tiers import without_telemetry
+    from gaploop.failure_analysis.views.joints import with_units
 
     if path is None:
         return None
     if not path.is_dir():
         return load_reference(path)
-    built = build_reference(load_takes(path), f"successful takes of {path.resolve().name}")
+    usual = with_units(list(load_takes(path)), units)
+    if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
+        usual = [without_telemetry(t) for t in usual]
+    built = build_reference(usual, f"successful takes of {path.resolve().name}")
     if built is None:
         raise UnusableInputError(
             f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
@@ -217,18 +312,26 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
+    if silent := summary["outcomes"].get("unlabelled", 0):
+        lines.append(
+            f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
+        )
+    lines.append(summary["station"]["says"])
+    lines += summary.get("reproduction", {}).get("says", ())
+    lines += summary["evidence"]["says"] if found.takes else []
     if summary["sim_to_sim"]:
         lines.append("sim-to-sim: the embedded cell stands for the real one")
     if summary["labels_learned_from"]:
         lines.append(f"learned from {summary['labels_learned_from']} labels of engineers")
     for by, count in summary["attributed_by"].items():
-        if by != "model":
+        if by not in ("model", "reproduction"):
             lines.append(f"{count} judged by the {by}")
     lines += _policy_lines(summary.get("policy", {}))
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
-        why = " and ".join(take.named) or take.top or "no clear cause"
-        share = f" {take.dimensions[take.top]:.0%}" if take.top and len(take.named) < 2 else ""
+        why, cause = " and ".join(take.named), take.top or take.leaning
+        why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
+        share = f" {take.dimensions[cause]:.0%}" if cause and len(take.named) < 2 else ""
         when = f" in {take.phase}" if take.phase else ""
         first = f": {take.evidence[0].message}" if take.evidence else ""
         lines.append(f"  {name}  {take.mode}{when}, {why}{share}{first}")

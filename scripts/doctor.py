@@ -111,10 +111,9 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
 
 def _show(results: list[CheckResult]) -> None:
     """Print a line for each result, grouped by area, and its fix whole, to be copied."""
-    from rich.console import Console
     from rich.text import Text
 
-    console, area = Console(highlight=False), ""
+    console, area = options.console(highlight=False), ""
     width = max(len(result.subject) for result in results)
     for result in results:
         if result.check != area:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.paths import plain_name
+from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
@@ -276,7 +277,6 @@ def _counts(episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
 
 def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
     """Print a table of what goes where, and one line that says whether it was done."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -306,7 +306,7 @@ def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
             str(len(counts["sessions"]) or "-"),
             ", ".join(f"{n} {word}" for word, n in counts["outcomes"].items()),
         )
-    console = Console()
+    console = options.console()
     console.print(table)
     for note in plan.notes:
         console.print(f"Note: {escape(note)}", soft_wrap=True, highlight=False)
@@ -382,14 +382,13 @@ def _tag_changes(
 
 
 def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from gaploop.datasets.lineage import spans
     from gaploop.scripts._label_report import NOT_SHOWN
 
-    console = Console()
+    console = options.console()
     if not rows:
         console.print(f"The {takes} takes have these tags already.")
         return

@@ -98,7 +98,7 @@ def run(config: EmulateConfig) -> int:
         plant = stack.enter_context(_plant(config))
         raise_priority()  # it shares the interpreter with the thread that serves the bus
         bus = stack.enter_context(
-            EmulatedBus.start(
+            EmulatedBus(
                 plan=plan,
                 link=config.link,
                 hand="still" if trace else hand,

@@ -114,6 +114,8 @@ def run(config: Any) -> int:
     """Evaluate and print."""
     from gaploop.finetune.evaluation import drops
 
+    if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
+        return 0
     result, notes = _evaluated(config)
     lines = [*_lines(result, drops(result)), *([notes] if notes else [])]
     if config.output_dir is not None:
@@ -165,6 +167,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
+    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
     with _running(config.n * count, folder) as seen:
@@ -183,8 +186,17 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             on_rollouts=seen,
             ray=config.ray.address,
             robot=config.env.robot,
-            parameters=config.env.parameters(),
+            parameters=known,
+            randomise=drawn,
+            where=_like(config.env),
         )
+
+
+def _like(env: options.EnvOptions) -> str:
+    """Return what the embedded cell is made like, in words; "" for nominal."""
+    twin = f"twin {env.twin}" if env.twin else ""
+    drawn = f"drawn anew each time ({env.randomise}, strength {env.randomise_strength:g})"
+    return ", ".join(filter(None, (twin, drawn if env.randomise else "")))
 
 
 def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
@@ -281,7 +293,7 @@ def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
 
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
     cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
-    place = result.where or cell
+    place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
     lines = [place if result.base == NOMINAL else f"{place}, {result.base}"]
     drop = {d.condition: d for d in against}
     names = sorted(result.by_condition, key=lambda n: order(n, result.base))

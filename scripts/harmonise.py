@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
@@ -138,13 +139,12 @@ def _show_draft(piece: DatasetPiece, reference: DatasetPiece, as_json: bool) -> 
 
 
 def _show_differences(draft: SpecDraft, ours: str, theirs: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from gaploop.datasets.harmonise.differences import shown
+    from gaploop.datasets.differences import shown
 
-    console = Console(stderr=True)
+    console = options.console(stderr=True)
     table = Table("what", ours, theirs, title="What differs", title_justify="left")
     for d in draft.differences:
         name = d.what if d.aspect in (d.what, "presence") else f"{d.what}, {d.aspect}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
 from gaploop.scripts.options import emit
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, A
 
 
 def _show(answer: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     sources: Sequence[Mapping[str, Any]] = answer["sources"]
@@ -101,7 +101,7 @@ def _show(answer: Mapping[str, Any]) -> None:
             f"{s['share']:.1%}",
             f"{s['epochs']:.1f}",
         )
-    console = Console()
+    console = options.console()
     console.print(table)
     if any("sim_target" in s["domains"] for s in sources):
         console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")

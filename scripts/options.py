@@ -22,10 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import printable
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
 
@@ -165,7 +168,36 @@ class RayOptions:
 
 
 @dataclass
-class EnvOptions:
+class StationCell:
+    """What the embedded cell is made like, instead of nominal."""
+
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
+    randomise: str = ""
+    """Draw every take's cell anew: BG (background), LT (light), TD (texture, distractors), CP
+    (camera pose), TH (table height), several as BG+LT, visual, dynamics, all; a file of ranges;
+    twin: what the twin leaves open. help prints a file to edit."""
+    randomise_strength: float = 1.0
+    """1 draws from the ranges as they are, 0.5 from half of them."""
+
+    def drawn(self, arm: str, option: str) -> tuple[dict[str, dict[str, float]], Any]:
+        """Return `parameters` and `randomise` of `SimCell`, for an arm that `option` names."""
+        from gaploop.sim.randomise import known_and_drawn
+
+        return known_and_drawn(self.twin, self.randomise, self.randomise_strength, arm, option)
+
+    def show_ranges(self) -> bool:
+        """Print a file of ranges where that is asked for; say whether it is."""
+        if self.randomise == "help":
+            from gaploop.core.randomisation import as_yaml
+            from gaploop.sim.randomise import preset
+
+            print(as_yaml(preset("all", self.randomise_strength)), end="")
+        return self.randomise == "help"
+
+
+@dataclass
+class EnvOptions(StationCell):
     """The embedded cell: its task, what is injected into it, what is set up in it."""
 
     task: str = "pick_place"
@@ -178,37 +210,11 @@ class EnvOptions:
     """What is set up, such as '{"distractors": 4}'."""
     robot: str = "so101"
     """The cell's arm: so101, or vx300s (a ViperX 300 S; its meshes are gym-aloha's)."""
-    twin: Path | None = None
-    """station_twin.yaml of gaploop identify: the cell is as that station was measured."""
-
-    def parameters(self) -> dict[str, dict[str, float]]:
-        """Return what the twin says, as `SimCell(parameters=…)` takes it; nothing without one."""
-        return twin_parameters(self.twin, self.robot, "--env.robot")
 
     def __post_init__(self) -> None:
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
-
-
-def twin_parameters(
-    twin: Path | None, arm: str, option: str = "--robot.model"
-) -> dict[str, dict[str, float]]:
-    """Return what a twin says of its station's cell; nothing without one.
-
-    Raises:
-        UnusableInputError: it can't be read, or is of another arm than `option` says.
-    """
-    from gaploop.core.twin import load_twin
-
-    if twin is None:
-        return {}
-    found = load_twin(twin)
-    if found.arm != arm:
-        raise UnusableInputError(
-            f"{twin} is of a station with {found.arm}: say {option}={found.arm}."
-        )
-    return found.values()
 
 
 _real_stdout: list[TextIO] = []
@@ -237,7 +243,19 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
     if as_json:
         print(json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream)
     elif text:
-        print(text, file=stream)
+        print(printable(text), file=stream)
+
+
+def console(**how: Any) -> Console:
+    """Return a Rich console whose texts can't steer the terminal, whoever wrote them."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainTextConsole(Console):
+        def render_str(self, text: str, **style: Any) -> Text:
+            return super().render_str(printable(text), **style)
+
+    return PlainTextConsole(**how)
 
 
 def machine() -> dict[str, Any]:
@@ -284,14 +302,13 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         a function to call after each step: `advance()`, `advance(3)` after three, or
         `advance(3, "Recording, 2 failed")` to say something new.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    console = Console(stderr=True)
+    shown = console(stderr=True)
     text = TextColumn("{task.description}")
     columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Remaining())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
     task = bar.add_task(description, total=total)
 
     def advance(steps: int = 1, says: str = "") -> None:
@@ -303,7 +320,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         count = f": {now.completed:.0f}{of}" if of or now.completed else ""
         return f"{now.description}{count} …"
 
-    with bar if console.is_terminal else lines_while(line):
+    with bar if shown.is_terminal else lines_while(line):
         yield advance
 
 

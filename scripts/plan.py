@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 gaploop plan --diagnosis=./diagnosis/diagnosis.json --budget.takes=50 --output_dir=./plan
 gaploop plan ./diagnosis --budget.hours=4 --takes='[./rollouts]' --cost.rate_per_hour=40
+gaploop plan ./diagnosis --policy.path=base --twin=station_twin.yaml --output_dir=./plan
 gaploop plan ./diagnosis2 --results='[./campaign1]' --curves=./plan/curves.json --output_dir=./plan2
 """
 POSITIONAL = "diagnosis"
@@ -62,10 +63,12 @@ class CostOptions:
 class PlanConfig:
     """Turn a diagnosis into plan.yaml: how many takes of what, or what to do instead of collecting.
 
-    Takes go where the next one is expected to bring most success for its price, and stop where
-    more aren't worth it. For what demonstrations don't fix the plan says what to recalibrate,
-    identify, see to or restate, with a cheap test, and asks for no takes. Where it is open whether
-    they help, a few come first. What campaigns brought (--results) changes what is expected.
+    With the station's twin each remedy that a command carries out is priced beside collecting, and
+    what brings most success for an operator's hour is chosen; its commands are in the plan and run
+    as printed. Takes go where the next one is expected to bring most success for its price, and
+    stop where more aren't worth it. For what nothing of this fixes the plan says what to change,
+    with a cheap test. Where it is open whether takes help, a few come first. What campaigns
+    brought (--results) changes what is expected.
     """
 
     diagnosis: Path | None = None
@@ -82,6 +85,14 @@ class PlanConfig:
     """curves.json of an earlier plan: the campaigns it knows count again."""
     station: Path | None = None
     """station.yaml with costs, grid and what can be set up."""
+    policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
+    twin: Path | None = None
+    """station_twin.yaml of gaploop identify: what differs there can be mended in its simulation."""
+    task: str = "pick_place"
+    """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
+    record_with: str = ""
+    """How takes are recorded at the station, such as '--robot.type=so101_follower
+    --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
     policy_sees: Literal["poses", "images"] = "poses"
     """Whether the policy gets tracked poses or pictures: pictures it can learn to see through."""
     least_gain: float = 0.1
@@ -127,6 +138,8 @@ def plan(config: PlanConfig) -> Plan:
     planned = plan_for(diagnosis, ask)
     made, folder = planned.plan, writable_folder(_folder(config))
     save_plan(made, folder / "plan.yaml")
+    if config.twin is not None:
+        sources.append(config.twin)
     inputs = [file_input(path, diagnosis.id), *(file_input(p) for p in sources)]
     curves_id = uuid7()
     save_curves(folder / "curves.json", curves_id, ask.curves, trials, inputs[1:])
@@ -149,9 +162,11 @@ def _folder(config: PlanConfig) -> Path:
 
 def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     from gaploop.core.station import Costs, parse_costs
+    from gaploop.core.twin import load_twin
     from gaploop.failure_analysis.planning.allocation import Budget
     from gaploop.failure_analysis.planning.curves import learn
     from gaploop.failure_analysis.planning.effort import effort_from
+    from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask
 
     limits = asdict(config.budget)
@@ -168,6 +183,14 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
             takes.append(take)
             advance()
     images = config.policy_sees == "images"
+    about = PlanContext(
+        _folder(config),
+        config.policy.required(),
+        load_twin(config.twin) if config.twin else None,
+        config.twin,
+        config.task,
+        config.record_with,
+    )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
         budget,
@@ -176,6 +199,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         conditions={t.info.uid: t.info.conditions for t in takes},
         image_policy=images,
         least_gain=config.least_gain,
+        about=about,
         **known,
     )
 
@@ -213,7 +237,6 @@ def _text(plan: Plan, folder: Path) -> str:
     import textwrap
 
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -226,7 +249,7 @@ def _text(plan: Plan, folder: Path) -> str:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))
     buffer = io.StringIO()
     if plan.items:
-        Console(file=buffer, width=100, color_system=None).print(table)
+        options.console(file=buffer, width=100, color_system=None).print(table)
     shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
     first = {item.dimension: item for item in reversed(plan.items)}  # items may share a dimension
     words = [
@@ -236,7 +259,8 @@ def _text(plan: Plan, folder: Path) -> str:
     ]
     words += [plan.stop, *plan.notes]
     wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
-    return "\n".join([headline(plan), *shown, *wrapped, str(folder / "plan.yaml")])
+    typed = [line for item in plan.items for line in item.commands]
+    return "\n".join([headline(plan), *shown, *wrapped, *typed, str(folder / "plan.yaml")])
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:

@@ -55,11 +55,21 @@ def run(config: PretrainConfig) -> int:
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
     from gaploop.finetune.tuning.presets import TRACKED_SPECS
 
+    if config.env.show_ranges():
+        return 0
     if config.output_dir is None:
         raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
     if config.env.gaps or config.env.conditions:
         raise UnusableInputError(
-            "A base is trained on the nominal cell: leave --env.gaps and --env.conditions away."
+            "A base is trained on the nominal, a randomised or a twin's cell: leave --env.gaps and "
+            "--env.conditions away."
+        )
+    roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
+    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
+    if roots and (known or drawn):
+        raise UnusableInputError(
+            "--env.twin and --env.randomise make the cell that --takes are recorded in; recorded "
+            "datasets are as they are. Leave them out, or --sim."
         )
     preset = TRACKED_SPECS["pretrain"]
     spec = dataclasses.replace(
@@ -69,7 +79,6 @@ def run(config: PretrainConfig) -> int:
         batch_size=config.batch_size,
         seed=config.seed,
     )
-    roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
     what = PretrainOptions(
         roots=tuple(roots),
         output_dir=config.output_dir,
@@ -81,6 +90,8 @@ def run(config: PretrainConfig) -> int:
         held_out=tuple(config.held_out),
         resume=config.resume,
         robot=config.env.robot,
+        parameters=known,
+        randomise=drawn,
     )
     record = not roots and config.takes
     with (

@@ -15,7 +15,7 @@ from gaploop.core.plan import Plan, load_plan
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arms import EMBEDDED, EXPERT, session_station
+from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
@@ -47,8 +47,8 @@ gaploop record --robot.type=so101_sim --teleop.type=scripted --dataset.repo_id=m
 
 
 @dataclass
-class RobotOptions:
-    """The arm and its cell."""
+class RobotOptions(options.StationCell):
+    """The arm and its cell; twin and randomise mean the same as in --env."""
 
     type: str = "so101_sim"
     """so101_sim, the embedded cell; or an arm that LeRobot knows, such as so101_follower."""
@@ -62,8 +62,6 @@ class RobotOptions:
     """What is set up, such as '{"distractors": 4}'."""
     model: str = "so101"
     """so101_sim: the cell's arm, so101 or vx300s (a ViperX 300 S)."""
-    twin: Path | None = None
-    """so101_sim: station_twin.yaml of gaploop identify: the cell as that station is."""
 
 
 @dataclass
@@ -103,6 +101,7 @@ class RecordConfig:
     """
 
     robot: RobotOptions = field(default_factory=RobotOptions)
+    env: options.StationCell = field(default_factory=options.StationCell)
     teleop: TeleopOptions = field(default_factory=TeleopOptions)
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     dataset: RecordDataset = field(default_factory=RecordDataset)
@@ -202,6 +201,8 @@ class RecordResult:
 
 def run(config: Any) -> int:
     """Record and publish; 1 where a quota was given up or a trip ended it, 128 + the signal."""
+    if config.env.show_ranges():
+        return 0
     if config.status:
         campaign = _asked(config)[1]
         if campaign is None:
@@ -285,7 +286,10 @@ def is_attended(config: Any) -> bool:
 def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
     if config.robot.type != EMBEDDED:
         return "real" if station.domain is Domain.REAL else "emulated"
-    target = bool(config.robot.gaps or config.robot.conditions or (plan and plan.takes))
+    target = bool(
+        config.robot.gaps or config.robot.conditions or robot_of(config).twin
+        or (plan and plan.takes)
+    )  # fmt: skip
     return "sim-to-sim" if target else "sim"
 
 

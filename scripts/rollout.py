@@ -76,6 +76,7 @@ def config_class(names_only: bool = False) -> type:
 
         robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
         """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
+        env: options.StationCell = field(default_factory=options.StationCell)
         teleop: TeleoperatorConfig = field(default_factory=scripted)  # type: ignore[valid-type]
         """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
         policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
@@ -147,6 +148,8 @@ def config_class(names_only: bool = False) -> type:
 
 def run(config: Any) -> int:
     """Roll out and publish; 128 + the signal where one came."""
+    if config.env.show_ranges():
+        return 0
     from gaploop.scripts._rollout_session import roll_out
 
     return roll_out(config)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import unknown_choice
+from gaploop.core.randomisation import Randomisation
 from gaploop.core.types import CameraFrame, FollowerState
 from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, arm_named
@@ -34,6 +35,7 @@ from gaploop.sim.gaps.mechanism import (
 )
 from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.placement import distractor_poses, place_task
+from gaploop.sim.randomise import draw, over
 from gaploop.sim.tasks import TASKS, TaskState, is_success
 
 # What bus servos would report.
@@ -119,6 +121,7 @@ class SimCell:
         control_hz: rate at which telemetry is worth reading [Hz].
         fps: policy rate [Hz].
         injected: the gaps as drawn; privileged.
+        drawn: what this take was randomised to, as `parameters`.
     """
 
     control_hz = 100.0
@@ -136,6 +139,7 @@ class SimCell:
         camera_latency_s: float = 0.0,
         robot: str = SO101.name,
         parameters: Mapping[str, Values] | None = None,
+        randomise: Randomisation | None = None,
     ) -> None:
         """Build the cell and reset it to seed 0.
 
@@ -150,6 +154,7 @@ class SimCell:
             robot: one of core.arms.CELL_ARMS.
             parameters: "dimension.mechanism" to values of its parameters, where they are known, as
                 a twin's are, instead of drawn by a severity.
+            randomise: ranges that the cell is drawn from anew at every reset, over `parameters`.
 
         Raises:
             UnusableInputError: for an unknown task, dimension, mechanism, parameter, condition or
@@ -165,9 +170,17 @@ class SimCell:
         self._gap_seed = gap_seed
         self.conditions = parse_conditions(conditions or {})
         self.injected = draw_gaps(gaps or {}, gap_seed)
+        self._known = dict(parameters or {})
+        self._randomise, self.drawn = randomise, dict[str, dict[str, float]]()
+        self._camera_latency_s = camera_latency_s
+        self._build()
+        self.reset(0)
+
+    def _build(self) -> None:
+        """Compile the cell as it is now known to be."""
         kind = OBJECTS[self.conditions.object]
         options = scene.SceneOptions(
-            task,
+            self.task,
             self.arm,
             self.conditions.background,
             kind.half_size_m,
@@ -176,15 +189,15 @@ class SimCell:
             object_rgba=kind.rgba or look.OBJECT_RGBA,
         )
         on = Appliers(
-            ModelApplier(options, gap_seed),
-            ImagePath(image_size),
+            ModelApplier(options, self._gap_seed),
+            ImagePath(self.image_size),
             CommandPath(),
             SensorPath(self.arm),
         )
         self._set_up(on.model)
         human = self.conditions.human
         put_into(on, (), {f"human_behavior.{human}": HUMANS[human]} if HUMANS[human] else {})
-        put_into(on, self.injected, parameters)
+        put_into(on, self.injected, over(self._known, self.drawn))
         self._commands, self._sensors = on.commands, on.sensors
         self._criterion = on.model.criterion
         self._model = on.model.compile()
@@ -194,9 +207,9 @@ class SimCell:
         self._camera = OverheadCamera(
             self._model,
             on.images,
-            size_px=image_size,
-            rate_hz=camera_hz,
-            latency_s=camera_latency_s,
+            size_px=self.image_size,
+            rate_hz=self.camera_hz,
+            latency_s=self._camera_latency_s,
         )
         model = self._model
         joints = [model.joint(name) for name in self.joint_names]
@@ -207,7 +220,6 @@ class SimCell:
         self._watch = Watch(
             model, self._data, self._options.object_half_size_m[2], self.arm.finger_bodies
         )
-        self.reset(0)
 
     def _set_up(self, on: ModelApplier) -> None:
         """Put conditions into the model: what an experimenter changes on purpose."""
@@ -233,8 +245,16 @@ class SimCell:
         """Simulated time since reset [s]."""
         return self._steps * scene.TIMESTEP_S
 
+    def draw(self, seed: int) -> dict[str, dict[str, float]]:
+        """Return what a take is randomised to, as `parameters`; nothing where nothing is."""
+        return draw(self._randomise, [self._gap_seed, seed]) if self._randomise else {}
+
     def reset(self, seed: int) -> None:
         """Start a take; equal seeds give equal scenes, whatever gaps are injected."""
+        if self._randomise is not None:
+            self.drawn = self.draw(seed)
+            self._camera.close()
+            self._build()
         rng = np.random.default_rng([seed, 11])
         mujoco.mj_resetData(self._model, self._data)
         self._table_z = float(self._model.body("table").pos[2])

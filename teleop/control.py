@@ -36,7 +36,7 @@ from gaploop.teleop.loop import (
 )
 from gaploop.teleop.realtime import PacedClock, Realtime, quiet_interpreter, raise_priority
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps
+from gaploop.teleop.stopping import CleanupStep, Step, on_signals, one_line, run_steps, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,8 @@ class ControlThread:
         self._stop_faults: tuple[str, ...] = ()
         # What stops the loop from outside are plain flags: an Event's lock may be held by the very
         # code that a signal interrupts.
-        self._stopping = self._clearing = self._is_limp = self._is_closed = False
+        self._stopping = self._is_limp = self._is_closed = False
+        self._clearing = SafetyReason.NONE
         self._estops = 0
         # A daemon, so that a device that never returns can't keep the program alive; the
         # watchdog sees to it that the program doesn't end before torque is off.
@@ -168,6 +169,7 @@ class ControlThread:
         for sink in sinks:
             self.attach(sink)
 
+    @undisturbed()
     def start(self) -> None:
         """Get the leader ready, put torque on where the arm stands, and start the loop.
 
@@ -182,6 +184,7 @@ class ControlThread:
         # Both before the thread runs: a span may begin at once, and is timed from the origin.
         self._origin_s = self.clock.now_s()
         self._mode = LoopMode.RUNNING
+        self._watchdog.wake()
         self._thread.start()
         self._watchdog.start()
 
@@ -257,7 +260,8 @@ class ControlThread:
         self._mode = LoopMode.TRIPPED
         limp_by_s = 0.0
         while not self._must_stop():
-            if self._clearing and self._engage():
+            # A cause that came after the operator's word isn't cleared by it.
+            if self._clearing and self._clearing == self._safety.tripped and self._engage():
                 return True
             with CleanupStep():  # an arm that doesn't answer stays as it was last seen
                 self._state = self._follower.read()
@@ -272,7 +276,7 @@ class ControlThread:
 
     def _engage(self) -> bool:
         """Put torque on where the arm stands; where that fails, it stays tripped and limp."""
-        self._clearing = False
+        self._clearing = SafetyReason.NONE
         self._watchdog.rest()
         estops = self._estops
         faults = run_steps([("clear", self._leader.reset)])
@@ -282,6 +286,7 @@ class ControlThread:
             self._faults += faults + take_torque_off(self._follower)
             return False
         self._unconfirmed = ""
+        self._watchdog.wake()
         self._safety.clear()
         if self._estops != estops:  # pressed meanwhile: it counts
             self._safety.estop()
@@ -320,15 +325,14 @@ class ControlThread:
 
     def estop(self) -> None:
         """Trip the safety filter at the next turn; if the loop hangs, torque goes off anyway."""
-        self._clearing = False
+        self._clearing = SafetyReason.NONE
         self._estops += 1
         self._safety.estop()
         self._watchdog.estopped(True)
 
     def clear(self) -> None:
         """End a trip, which is the operator's word: torque comes on where the arm then stands."""
-        if self._safety.tripped:
-            self._clearing = True
+        self._clearing = self._safety.tripped
 
     def stop(self) -> None:
         """End the loop after its turn; then torque goes off."""
@@ -427,6 +431,7 @@ class ControlThread:
         faults = (*end.faults, *_faults(self._boxes))
         return replace(end, faults=faults, lost=_lost(self._boxes))
 
+    @undisturbed()
     def close(self) -> tuple[str, ...]:
         """Stop, take torque off, disconnect everything; return a line for every failed step.
 
@@ -687,17 +692,24 @@ class Watchdog:
         self._stuck_looks = max(STUCK_S, slowest_s) / _LOOK_EVERY_S
         self._estop_looks = max(ESTOP_S, slowest_s) / _LOOK_EVERY_S
         self._beats = 0
-        self._runs = self._estopped = self._stopped = self._over = False
+        self._watches = self._turns = self._estopped = self._stopped = self._over = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=False)
 
     def start(self) -> None:
-        """Start watching, from the first beat on."""
+        """Start watching, as soon as there is something to watch."""
         self._thread.start()
+
+    def wake(self) -> None:
+        """Torque is on, and the loop begins: it must heed an e-stop and a stop from now on.
+
+        How long it takes to its first turn, in which devices get going, isn't watched.
+        """
+        self._watches = True
 
     def beat(self) -> None:
         """The loop made a turn."""
         self._beats += 1
-        self._runs = True
+        self._turns = True
 
     def estopped(self, is_so: bool) -> None:
         """The loop was told to trip and hasn't yet, or has."""
@@ -708,8 +720,8 @@ class Watchdog:
         self._stopped = True
 
     def rest(self) -> None:
-        """The loop doesn't run; nothing is watched until the next beat."""
-        self._runs = self._estopped = False
+        """The loop doesn't run; nothing is watched until it is woken."""
+        self._watches = self._turns = self._estopped = False
 
     def stop(self) -> None:
         """Stop watching for good."""
@@ -722,10 +734,11 @@ class Watchdog:
             if not threading.main_thread().is_alive():
                 orphaned += 1
                 self._stopped = True
-            silent = 0 if beats != self._beats or not self._runs else silent + 1
-            unheeded = unheeded + 1 if self._runs and self._estopped else 0
-            unstopped = unstopped + 1 if self._runs and self._stopped else 0
+            silent = 0 if beats != self._beats or not self._turns else silent + 1
+            unheeded = unheeded + 1 if self._watches and self._estopped else 0
+            unstopped = unstopped + 1 if self._watches and self._stopped else 0
             beats = self._beats
-            if max(silent, unstopped) > self._stuck_looks or unheeded > self._estop_looks:
+            estop_looks = self._estop_looks if self._turns else self._stuck_looks
+            if max(silent, unstopped) > self._stuck_looks or unheeded > estop_looks:
                 self._on_hang()
                 return

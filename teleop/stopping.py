@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Final, Self
@@ -15,6 +16,9 @@ from gaploop.core.errors import DeviceError
 STOP_SIGNALS: Final = platform_calls.signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP")
 """Ctrl-C, a polite kill, a terminal that was closed, Ctrl-\\, and Ctrl-Z: a program that is stopped
 leaves the arm under torque with nobody who watches it."""
+
+LONG_S: Final = 2.0
+"""What takes longer than this may be interrupted again, whatever it does [s]: it hangs."""
 
 type Step = tuple[str, Callable[[], object]]
 """What a step is called in messages, and the step."""
@@ -123,3 +127,30 @@ def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iter
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let no signal interrupt the block, such as torque going off, unless it hangs.
+
+    Those that came meanwhile are heeded after it. In other threads than the main one none
+    interrupts anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came, began_s = list[int](), time.monotonic()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if time.monotonic() - began_s > LONG_S:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for heard in dict.fromkeys(came):
+            signal.raise_signal(heard)

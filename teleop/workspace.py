@@ -81,7 +81,7 @@ class WorkspaceGuard:
             if not self._is_outside:
                 self._clear_m = float(min((points - self._low).min(), (self._high - points).min()))
         else:
-            reached, points = self._slide(self._shorten(start_rad, wanted_rad), wanted_rad)
+            reached, points = self._approach(start_rad, wanted_rad)
         if self._is_outside:
             self._reach_out(points)
         return reached
@@ -99,8 +99,11 @@ class WorkspaceGuard:
             (self._high > self._box_high).any()
         )
 
-    def _shorten(self, start_rad: Sequence[float], wanted_rad: Sequence[float]) -> Sequence[float]:
-        part, size, reached = 0.0, 0.5, start_rad
+    def _approach(
+        self, start_rad: Sequence[float], wanted_rad: Sequence[float]
+    ) -> tuple[Sequence[float], FloatArray]:
+        """Return how far the arm gets towards a pose outside the box, and where the points are."""
+        part, size, reached = 0.0, 0.5, list(start_rad)
         for _ in range(HALVINGS):
             tried = [
                 min(
@@ -112,21 +115,15 @@ class WorkspaceGuard:
             if self._holds(self._points_m(tried)):
                 part, reached = part + size, tried
             size /= 2.0
-        return reached
-
-    def _slide(
-        self, reached_rad: Sequence[float], wanted_rad: Sequence[float]
-    ) -> tuple[Sequence[float], FloatArray]:
-        """Return how far single joints can still go, and where the points then are."""
-        reached, points = list(reached_rad), self._points_m(reached_rad)
+        points = self._points_m(reached)
         for joint, wanted in enumerate(wanted_rad):
             before = reached[joint]
             if before == wanted:
                 continue
             reached[joint] = wanted
-            tried = self._points_m(reached)
-            if self._holds(tried):
-                points = tried
+            turned = self._points_m(reached)
+            if self._holds(turned):
+                points = turned
             else:
                 reached[joint] = before
         return reached, points
@@ -159,21 +156,14 @@ def guards_for(station: Station, follower: Follower) -> tuple[WorkspaceGuard, ..
                 "workspace: {x: [lower, upper], y: [lower, upper], z: [lower, upper]}."
             )
         box = Workspace(*ARM_MODELS[name].workspace_m)
-    return tuple(
-        WorkspaceGuard(box, model.points_m, joints, model.reach_m)
-        for joints in _arms(model, follower, station)
-    )
-
-
-def _arms(model: ArmModel, follower: Follower, station: Station) -> list[list[int]]:
-    """Return, arm by arm, where the model's joints are among the follower's."""
     own = list(follower.joint_names)
     for prefixes in ARM_PREFIXES:
-        if all(f"{prefix}{joint}" in own for prefix in prefixes for joint in model.joint_names):
-            return [
-                [own.index(f"{prefix}{joint}") for joint in model.joint_names]
-                for prefix in prefixes
-            ]
+        arms = [[prefix + joint for joint in model.joint_names] for prefix in prefixes]
+        if all(joint in own for joints in arms for joint in joints):
+            return tuple(
+                WorkspaceGuard(box, model.points_m, [own.index(j) for j in joints], model.reach_m)
+                for joints in arms
+            )
     raise UnusableInputError(
         f"{station.where}: robot_model {model.name} has the joints "
         f"{', '.join(model.joint_names)}, but the {follower.robot_type} has {', '.join(own)}. "

@@ -84,8 +84,8 @@ core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
-datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
+datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -107,28 +107,20 @@ datasets/edit/actions.py:carry_out | stage / name | user
 datasets/edit/actions.py:carry_out | target / name | user
 datasets/edit/actions.py:delete_takes | os.rename(root, stage) | ours
 datasets/edit/actions.py:delete_takes | shutil.rmtree(stage) | ours
-datasets/edit/compose.py:_DataShelf.write | self._stage / name | dataset
-datasets/edit/compose.py:_RowReader.rows_of | info.root / info.data_name(chunk, file) | dataset
-datasets/edit/compose.py:_VideoShelf._next | self._stage / name | dataset
-datasets/edit/compose.py:_VideoShelf.take | shutil.copy2(path, target) | dataset
-datasets/edit/compose.py:_VideoShelf.take | staging.link(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | shutil.copy2(path, target) | dataset
 datasets/edit/compose.py:_copy_rest | stage / name | dataset
 datasets/edit/compose.py:_copy_rest | target.with_name(f'{target.stem}.{number}{target.suffix}') | dataset
 datasets/episodes_table.py:materialise | part.replace(path) | dataset
 datasets/formats/aloha.py:write_aloha | path / f'episode_{index}.hdf5' | ours
-datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mkv' | ours
+datasets/formats/dataset.py:_encode | path.unlink(missing_ok=True) | ours
+datasets/formats/dataset.py:write_dataset | pictures / f'{len(videos)}.mp4' | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(leftover, ignore_errors=True) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures) | ours
 datasets/formats/dataset.py:write_dataset | shutil.rmtree(pictures, ignore_errors=True) | ours
 datasets/formats/lerobot_v2.py:OldDataset.data | self.info.root / name | ours
 datasets/formats/lerobot_v2.py:OldDataset.video | self.info.root / name | paths
-datasets/formats/lerobot_v2.py:_V3Files._add_video | self._root / name | paths
-datasets/formats/lerobot_v2.py:_V3Files.add | self._root / name | ours
-datasets/formats/lerobot_v2.py:_carry_over | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
-datasets/formats/lerobot_v2.py:_carry_over | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
-datasets/formats/lerobot_v2.py:_verify_v3 | target / info.video_name(key, *place) | dataset
-datasets/formats/lerobot_v2.py:_verify_v3 | target / name | dataset
+datasets/formats/lerobot_v2.py:upgrade | shutil.copy2(root / layout.LABELS, target / layout.LABELS) | paths
+datasets/formats/lerobot_v2.py:upgrade | shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY) | paths
 datasets/formats/lerobot_v2.py:write_v21 | path / name | ours
 datasets/formats/registry.py:_remove | path.unlink(missing_ok=True) | ours
 datasets/formats/registry.py:_remove | shutil.rmtree(path) | ours
@@ -136,13 +128,8 @@ datasets/formats/registry.py:export_dataset | os.replace(part, output) | ours
 datasets/formats/registry.py:export_dataset | output.parent / f'.{output.name}.part' | ours
 datasets/formats/registry.py:export_dataset | staging.beside(output.absolute(), 'lock').unlink(missing_ok=True) | ours
 datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
-datasets/harmonise/lerobot_harmonise.py:_videos | folder / f'{camera}.mp4' | dataset
-datasets/harmonise/lerobot_harmonise.py:convert_video | target.unlink(missing_ok=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | path.unlink() | dataset
-datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.copy2(path, stage / own) | dataset
-datasets/harmonise/lerobot_harmonise.py:harmonise | shutil.rmtree(pictures, ignore_errors=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | stack.callback(shutil.rmtree, folder, ignore_errors=True) | ours
-datasets/harmonise/lerobot_harmonise.py:harmonise | stage / own | dataset
+datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
+datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_ranges | folder / value | user
 datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
 datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
@@ -150,13 +137,12 @@ datasets/hub/queue.py:put | folder / _name(push) | paths
 datasets/hub/queue.py:sending | folder / _name(push) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
-datasets/lerobot_import.py:_copy | shutil.copytree(info.root, stage) | dataset
+datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset
 datasets/lerobot_import.py:import_dataset | shutil.rmtree(layout_v3, ignore_errors=True) | ours
 datasets/lerobot_read.py:video_of | info.root / name | dataset
-datasets/lerobot_writer.py:EncodedTakeWriter._save_episode_data | self._root / name | dataset
-datasets/lerobot_writer.py:EncodedTakeWriter._writer | self._root / name | dataset
 datasets/lineage.py:dataset_hash | root / folder | ours
 datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
+datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
 datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
@@ -172,33 +158,32 @@ datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept)
 datasets/repair/description.py:mend_keys | folder / kept | listed
 datasets/repair/description.py:mend_keys | folder / name | listed
 datasets/repair/description.py:rename_features | os.replace(part, path) | listed
-datasets/repair/folder.py:clone | Path(folder, name) | listed
-datasets/repair/folder.py:clone | here / name | listed
-datasets/repair/folder.py:clone | shutil.copy2(source, here / name) | listed
-datasets/repair/folder.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
-datasets/repair/folder.py:clone | stage / Path(folder).relative_to(root) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/labels.py:_bring | staging.link(record, target) | dataset
 datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
 datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
-datasets/repair/tables.py:mend_tasks | part.replace(path) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
-datasets/staging.py:clone | shutil.copy2(path, target) | dataset
-datasets/staging.py:clone | staging / path.relative_to(root) | dataset
-datasets/staging.py:clone | target.symlink_to(path.readlink()) | dataset
+datasets/staging.py:clone | (here / path.name).symlink_to(path.readlink()) | dataset
+datasets/staging.py:clone | Path(folder, n) | dataset
+datasets/staging.py:clone | Path(folder, name) | listed
+datasets/staging.py:clone | here / name | listed
+datasets/staging.py:clone | here / path.name | dataset
+datasets/staging.py:clone | names.remove(path.name) | dataset
+datasets/staging.py:clone | shutil.copy2(source, here / name) | listed
+datasets/staging.py:clone | shutil.rmtree(stage, ignore_errors=True) | listed
+datasets/staging.py:clone | stage / own | dataset
 datasets/staging.py:commit | os.rename(root, beside(root, 'old')) | ours
 datasets/staging.py:commit | os.rename(staging, root) | ours
 datasets/staging.py:commit | os.replace(staging, root) | ours
 datasets/staging.py:commit | shutil.rmtree(leftover, ignore_errors=True) | ours
-datasets/staging.py:link | os.link(path, target) | dataset
-datasets/staging.py:link | shutil.copy2(path, target) | dataset
+datasets/staging.py:link_or_copy | os.link(path, target) | dataset
+datasets/staging.py:link_or_copy | shutil.copy2(path, target) | dataset
 datasets/staging.py:recover | os.rename(old, root) | ours
 datasets/staging.py:recover | root.rmdir() | ours
 datasets/staging.py:recover | shutil.rmtree(leftover) | ours
@@ -207,6 +192,12 @@ datasets/survey/sources.py:LocalMetadata.files | self.root / folder | listed
 datasets/survey/sources.py:LocalMetadata.open | self.root / path | dataset
 datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(uid, 'gap_uid', root)}.zarr.zip' | paths
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
+datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
+datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
+datasets/v3_files.py:write_tasks | part.replace(path) | dataset
+failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / name | ours
+failure_analysis/planning/offers.py:commands.train | about.folder / out | ours
 failure_analysis/review/takes.py:Media.video | oldest.unlink(missing_ok=True) | ours
 failure_analysis/review/takes.py:Media.video | part.replace(path) | take
 failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ours
@@ -231,6 +222,8 @@ finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_policy.py:resolve | folder / name | ours
+finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
+finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
 finetune/training.py:read_checkpoint | os.replace(path, path.with_name(f'{name}.damaged')) | ours
 finetune/training.py:read_checkpoint | path.with_name(f'{name}.damaged') | ours
@@ -263,6 +256,7 @@ scripts/factors.py:run | folder / name | ours
 scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ours
 scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
+scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
@@ -275,7 +269,7 @@ teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIB
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
 teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
-teleop/emulator/console.py:EmulatorConsole._hand | Path(words[1]) | user
+teleop/emulator/console.py:EmulatorConsole.carry_out | Path(how[1]) | user
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -286,8 +285,11 @@ def decoded(clips: Sequence[Clip], decoding: Decoding) -> Iterator[tuple[Clip, I
     path = decoding.root / clips[0].video
     if decoding.backend == "torchcodec":
         # Not in LeRobot's common cache of decoders: worker processes would share its file handles.
-        with contextlib.closing(_Decoders()) as decoders:
+        decoders = VideoDecoderCache()
+        try:
             yield from ((c, _by_torchcodec(path, c, decoding, decoders)) for c in clips)
+        finally:
+            decoders.clear()
         return
     with open_video(path) as container:
         stream = _Frames(container)
@@ -352,11 +354,6 @@ def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> It
         raise UnusableInputError(
             f"{path} can't be decoded ({error}). Restore it, or leave episode {clip.episode} out."
         ) from None
-
-
-class _Decoders(VideoDecoderCache):  # type: ignore[misc]
-    def close(self) -> None:
-        self.clear()
 
 
 def _by_torchcodec(

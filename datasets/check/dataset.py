@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +30,8 @@ from gaploop.datasets.check.episodes import (
     feature_fault,
     task_names,
 )
-from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.findings import Finding as Finding
+from gaploop.datasets.check.findings import Findings
 from gaploop.datasets.check.frames import (
     Scan,
     check_copies,
@@ -47,7 +46,6 @@ from gaploop.datasets.check.videos import DEEP as DEEP
 from gaploop.datasets.check.videos import QUICK as QUICK
 from gaploop.datasets.check.videos import ReadEffort, check_stored, check_videos
 from gaploop.datasets.formats.lerobot_v2 import is_v2
-from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.video import count_frames
 
 
@@ -100,9 +98,18 @@ def check_dataset(
     advance: Callable[[], None] = lambda: None,
 ) -> None:
     """Check everything about the dataset at `root`, going on as far as each fault allows."""
-    info = _read_info(root, findings)
-    if info is None:
+    try:
+        info = layout.parse_info(root)
+    except (UnusableInputError, OSError) as error:
+        mend = layout.convert(root) if is_v2(root) else ""
+        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
         return
+    raw = read_json(root / layout.INFO)
+    for name in ("data_path", "video_path"):
+        value = raw.get(name)
+        if value is not None and not layout.is_template(value):
+            text = f"{name} is {value!r}: no place for chunk and file number."
+            findings.error("bad_info", layout.INFO, text)
     check_folders(info, findings)
     check_features(info, findings)
     if any(feature_fault(spec) for spec in info.features.values()):
@@ -136,25 +143,6 @@ def check_dataset(
             check_gaps(info, episodes, scan, consents, findings)
     with findings.guard(layout.STATS):
         check_stats(info, scan, findings)
-
-
-def _read_info(root: Path, findings: Findings) -> DatasetInfo | None:
-    try:
-        info = layout.parse_info(root)
-    except (UnusableInputError, OSError) as error:
-        mend = ""
-        with contextlib.suppress(*DAMAGE):
-            if is_v2(root):
-                mend = layout.convert(root)
-        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
-        return None
-    raw = read_json(root / layout.INFO)
-    for name in ("data_path", "video_path"):
-        value = raw.get(name)
-        if value is not None and not layout.is_template(value):
-            text = f"{name} is {value!r}: no place for chunk and file number."
-            findings.error("bad_info", layout.INFO, text)
-    return info
 
 
 def older_version(version: str) -> bool:

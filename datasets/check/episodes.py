@@ -174,10 +174,8 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
             layout.EPISODES,
             f"Episodes are not numbered 0, 1, 2 … in the order of the table.{more}",
         )
-    bad = episodes.index[episodes.length < 1]
-    if len(bad):
-        text = f"Episodes {numbers(bad.tolist())} have no frames."
-        findings.error("bad_rows", layout.EPISODES, text)
+    bad = episodes.index[episodes.length < 1].tolist()
+    findings.about(bad, "bad_rows", layout.EPISODES, "no frames.")
     if not len(episodes):
         findings.error(*empty, "Record some: gaploop record --help")
     return episodes
@@ -236,7 +234,6 @@ def check_episode_tasks(
         named[index] = said
         if not said <= known:
             bad.append(index)
-    if bad:
-        text = f"Episodes {numbers(bad)} name tasks that {layout.TASKS} doesn't hold."
-        findings.error("bad_tasks", layout.EPISODES, text)
+    text = f"they name tasks that {layout.TASKS} doesn't hold."
+    findings.about(bad, "bad_tasks", layout.EPISODES, text)
     return named

@@ -72,6 +72,20 @@ class Findings:
         """Add a warning; `gaploop repair` fixes it unless `mend` says otherwise."""
         self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
 
+    def about(
+        self,
+        episodes: Sequence[int],
+        code: str,
+        where: object,
+        message: str,
+        mend: str = "",
+        severity: str = ERROR,
+    ) -> None:
+        """Add what is wrong with some episodes, if there are any."""
+        if episodes:
+            text = f"Episodes {numbers(episodes)}: {message}"
+            self.items.append(Finding(code, severity, str(where), text, mend or self.repair()))
+
     def note(self, code: str, where: object, message: str, mend: str) -> None:
         """Add what is no fault."""
         self.items.append(Finding(code, NOTE, str(where), message, mend))

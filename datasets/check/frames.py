@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,7 @@ INDICES: Final = ("episode_index", "frame_index", "timestamp", "index", "task_in
 _FLOAT32_STEP: Final = float(np.finfo(np.float32).eps)
 
 
-@dataclass(frozen=True)
-class RunMoments:
+class RunMoments(NamedTuple):
     """Statistics of one feature, run by run; arrays of shape (runs, width)."""
 
     low: NDArray[np.float64]
@@ -45,31 +44,25 @@ class RunMoments:
 
     def merged_with(self, later: RunMoments) -> RunMoments:
         """Return these runs and `later`, whose first run goes on with the last of these."""
-        low = np.minimum(self.low[-1:], later.low[:1])
-        high = np.maximum(self.high[-1:], later.high[:1])
-        total = self.total[-1:] + later.total[:1]
-        squares = self.squares[-1:] + later.squares[:1]
         return RunMoments(
-            np.concatenate([self.low[:-1], low, later.low[1:]]),
-            np.concatenate([self.high[:-1], high, later.high[1:]]),
-            np.concatenate([self.total[:-1], total, later.total[1:]]),
-            np.concatenate([self.squares[:-1], squares, later.squares[1:]]),
+            *(
+                np.concatenate([a[:-1], join(a[-1:], b[:1]), b[1:]])
+                for join, a, b in zip(_JOINS, self, later, strict=True)
+            )
         )
 
     def only(self, run: int) -> RunMoments:
         """Return those of one run."""
-        at = slice(run, run + 1)
-        return RunMoments(self.low[at], self.high[at], self.total[at], self.squares[at])
+        return RunMoments(*(values[run : run + 1] for values in self))
 
     @classmethod
     def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> RunMoments:
         """Compute them of `values`, shape (n, width), for runs that begin at `starts`."""
-        return cls(
-            np.minimum.reduceat(values, starts),
-            np.maximum.reduceat(values, starts),
-            np.add.reduceat(values, starts),
-            np.add.reduceat(values * values, starts),
-        )
+        of_each = (values, values, values, values * values)
+        return cls(*(join.reduceat(x, starts) for join, x in zip(_JOINS, of_each, strict=True)))
+
+
+_JOINS: Final = (np.minimum, np.maximum, np.add, np.add)
 
 
 @dataclass
@@ -246,9 +239,8 @@ class Scanner:
 
     def result(self) -> Scan:
         """Return what was found."""
-        names = ("low", "high", "total", "squares")
         moments = {
-            key: RunMoments(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+            key: RunMoments(*map(np.concatenate, zip(*parts, strict=True)))
             for key, parts in self._parts.items()
             if parts
         }
@@ -391,20 +383,14 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
             wrong[name].append(index)
         if homes is not None and paths[run.file] != homes[at]:
             wrong["file"].append(index)
-    if wrong["rows"]:
-        text = f"Episodes {numbers(wrong['rows'])}: the row range in the episode table is not "
-        findings.error("bad_rows", layout.EPISODES, text + "theirs.")
+    text = "the row range in the episode table is not theirs."
+    findings.about(wrong["rows"], "bad_rows", layout.EPISODES, text)
     for name, says in _SAYS.items():
-        if wrong[name]:
-            text = f"Episodes {numbers(wrong[name])}: {says}."
-            findings.error(f"bad_{name}", "data", text)
-    if wrong["file"]:
-        text = f"Episodes {numbers(wrong['file'])} are not in the data file that the table names."
-        findings.error("bad_file_index", layout.EPISODES, text)
+        findings.about(wrong[name], f"bad_{name}", "data", f"{says}.")
+    text = "they are not in the data file that the table names."
+    findings.about(wrong["file"], "bad_file_index", layout.EPISODES, text)
     orphans = sorted({run.episode for run in scan.runs} - set(episodes.index.tolist()))
-    if orphans:
-        text = f"Rows of episodes {numbers(orphans)} stand in no episode table."
-        findings.error("orphan_rows", "data", text)
+    findings.about(orphans, "orphan_rows", "data", "their rows stand in no episode table.")
 
 
 def check_tasks_of_rows(
@@ -413,8 +399,8 @@ def check_tasks_of_rows(
     """Check that rows name tasks that exist, and those that the episode table names."""
     unknown = [r.episode for r in scan.runs if any(not 0 <= t < len(tasks) for t in r.tasks)]
     if unknown:
-        text = f"Rows of episodes {numbers(unknown)} have a task_index that doesn't exist."
-        findings.error("bad_task_index", "data", text)
+        text = "rows have a task_index that doesn't exist."
+        findings.about(unknown, "bad_task_index", "data", text)
         return
     other = [
         run.episode
@@ -423,9 +409,8 @@ def check_tasks_of_rows(
         and run.episode in named
         and {tasks[t] for t in run.tasks} != named[run.episode]
     ]
-    if other:
-        text = f"Episodes {numbers(other)}: rows have another task than {layout.EPISODES} says."
-        findings.error("bad_tasks", "data", text)
+    text = f"rows have another task than {layout.EPISODES} says."
+    findings.about(other, "bad_tasks", "data", text)
 
 
 def check_copies(scan: Scan, findings: Findings) -> None:

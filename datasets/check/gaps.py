@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.parquet as pq
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.consent import ConsentRegister, Use, consent_ids
 from gaploop.core.consent_store import load_register
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import regular_file
 from gaploop.core.paths import is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable, is_json_object
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers
+from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings
 from gaploop.datasets.check.frames import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
@@ -67,67 +71,70 @@ def check_gaps(
                 f"--output_dir={shlex.quote(f'{info.root}_imported')}",
             )
         return
-    if not _check_gap_types(info, findings):
+    whole = True
+    for code, name, text, bad in gap_faults(episodes.table):
+        whole &= code not in ("missing_gap_columns", "gap_column_type")
+        where = f"{layout.EPISODES}: {name}"
+        findings.about(bad.tolist(), code, where, f"{text}.")
+    if not whole:  # the columns can't be read as they should
         return
-    _check_words(episodes, findings)
     _check_uids(episodes, scan, findings)
-    _check_labels(info, episodes, findings)
-    _check_calibration(episodes, findings)
-    _check_consent(episodes, consents, findings)
+    _check_rows(info, episodes, consents, findings)
     _check_telemetry(info, episodes, findings)
 
 
-def _check_gap_types(info: DatasetInfo, findings: Findings) -> bool:
-    """Check the columns' types; False where they can't be read as they should."""
+def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:
+    """Yield what is wrong with the gap columns of some rows of `meta/episodes`.
+
+    Yields:
+        code, column, what is wrong in words, and the episodes of which that is so.
+    """
+    table = table.combine_chunks()
+    index = table["episode_index"].to_numpy()
     whole = True
-    for path in layout.episode_files(info.root):
-        schema = pq.read_schema(path)
-        for name, kind in columns.EPISODE_COLUMNS.items():
-            where = f"{path.relative_to(info.root)}: {name}"
-            if name not in schema.names:
-                findings.error("missing_gap_columns", where, f"Column {name} is missing.")
-                whole = False
-            elif not schema.field(name).type.equals(kind):
-                found = schema.field(name).type
-                text = f"Type is {found}, not {kind}; LeRobot refuses to append then."
-                findings.error("gap_column_type", where, text)
-                whole = False
-    return whole
+    for name, kind in columns.EPISODE_COLUMNS.items():
+        if name not in table.column_names:
+            yield "missing_gap_columns", name, f"column {name} is missing", index[:1]
+        elif not table[name].type.equals(kind):
+            text = f"type is {table[name].type}, not {kind}; LeRobot refuses to append then"
+            yield "gap_column_type", name, text, index[:1]
+        else:
+            nothing = _flags(table[name].is_null())
+            if nothing.any():
+                yield "bad_gap_value", name, f"{name} is nothing", index[nothing]
+            continue
+        whole = False
+    if not whole:
+        return
+    for name, words in columns.EPISODE_WORDS.items():
+        column, rows = table[name], np.arange(len(table))
+        if pa.types.is_list(column.type):
+            column, rows = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
+        for word in sorted(set(column.unique().to_pylist()) - words - {None}):
+            bad = np.unique(rows[_flags(pc.equal(column, word))])
+            valid = ", ".join(sorted(words - {""}))
+            text = f"{word!r} is not in the vocabulary. One of: {valid}"
+            yield "bad_gap_value", name, text, index[bad]
+    conditions = table["gap_conditions"]
+    odd = [c for c in conditions.unique().to_pylist() if c is not None and not is_json_object(c)]
+    if odd:
+        bad = _flags(pc.is_in(conditions, pa.array(odd, pa.string())))
+        yield "bad_gap_value", "gap_conditions", "they are no JSON object", index[bad]
+    names, weights = table["gap_dimensions"], table["gap_dimension_weights"]
+    other = _flags(pc.not_equal(pc.list_value_length(names), pc.list_value_length(weights)))
+    flat, rows = pc.list_flatten(weights), pc.list_parent_indices(weights).to_numpy()
+    outside = ~_flags(pc.and_(pc.greater_equal(flat, 0), pc.less_equal(flat, 1)))
+    other[rows[outside]] = True
+    if other.any():
+        text = "there are other weights than one in [0, 1] for each dimension"
+        yield "bad_gap_value", "gap_dimension_weights", text, index[other]
+    empty = _flags(pc.equal(table["gap_uid"], ""))
+    if empty.any():
+        yield "bad_uid", "gap_uid", "there is no uid: labels can't tell them apart", index[empty]
 
 
-def _gap_rows(episodes: EpisodeTable) -> Iterator[dict[str, Any]]:
-    """Yield each episode's gap columns, with its index."""
-    table = episodes.table.select(["episode_index", *columns.EPISODE_COLUMNS])
-    for batch in table.to_batches(_ROWS):
-        yield from batch.to_pylist()
-
-
-def _check_words(episodes: EpisodeTable, findings: Findings) -> None:
-    wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in _gap_rows(episodes):
-        index = int(row["episode_index"])
-        for name in columns.EPISODE_COLUMNS:
-            if row[name] is None:
-                wrong[name, "nothing"].append(index)
-        for name, words in columns.EPISODE_WORDS.items():
-            value = row[name]
-            for word in value if isinstance(value, list) else [value]:
-                if word is not None and word not in words:
-                    wrong[name, str(word)].append(index)
-        conditions = row["gap_conditions"]
-        if conditions is not None and not is_json_object(conditions):  # nothing: reported already
-            wrong["gap_conditions", "no JSON object"].append(index)
-        weights, names = row["gap_dimension_weights"] or [], row["gap_dimensions"] or []
-        if len(weights) != len(names) or not all(0 <= w <= 1 for w in weights if w is not None):
-            wrong["gap_dimension_weights", "other weights than one in [0, 1] each"].append(index)
-    for (name, word), found in wrong.items():
-        valid = sorted(w for w in columns.EPISODE_WORDS.get(name, ()) if w)
-        hint = f" One of: {', '.join(valid)}." if valid else ""
-        findings.error(
-            "bad_gap_value",
-            f"{layout.EPISODES}: {name}",
-            f"Episodes {numbers(found)} hold {word!r}.{hint}",
-        )
+def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.array(pc.fill_null(column, False).to_numpy(zero_copy_only=False), dtype=bool)
 
 
 def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -> None:
@@ -137,14 +144,12 @@ def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -
     seen = Counter(uids)
     where = f"{layout.EPISODES}: gap_uid"
     pairs = list(zip(indices, uids, strict=True))
-    twice = [index for index, uid in pairs if not uid or seen[uid] > 1]
-    if twice:
-        text = f"Episodes {numbers(twice)} have no uid of their own: labels can't tell them apart."
-        findings.error("bad_uid", where, text)
+    twice = [index for index, uid in pairs if uid and seen[uid] > 1]
+    text = "they have no uid of their own: labels can't tell them apart."
+    findings.about(twice, "bad_uid", where, text)
     odd = [index for index, uid in pairs if uid and not is_plain_name(uid)]
-    if odd:
-        text = f"Episodes {numbers(odd)} have a uid that can't name a file, such as a path."
-        findings.error("bad_uid", where, text)
+    text = "their uid can't name a file, such as a path."
+    findings.about(odd, "bad_uid", where, text)
     of_episode = dict(pairs)
     wrong = [
         run.episode
@@ -153,91 +158,71 @@ def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -
         and (uid := of_episode.get(run.episode))
         and run.takes != {columns.take_hash(uid)}
     ]
-    if wrong:
-        findings.error(
-            "wrong_take",
-            f"data: {columns.TAKE}",
-            f"Episodes {numbers(wrong)}: rows belong to another take than gap_uid names, so that "
-            "labels stand beside the wrong recording.",
-            findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes",
-        )
+    text = "rows belong to another take than gap_uid names, so that labels stand beside the wrong "
+    mend = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
+    where = f"data: {columns.TAKE}"
+    findings.about(wrong, "wrong_take", where, f"{text}recording.", mend)
 
 
-def _check_labels(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
-    path = info.root / layout.LABELS
-    if path.exists() and not path.is_file():
-        mend = f"Take {layout.LABELS} away; it is no file."
-        findings.error("bad_labels", layout.LABELS, "It is no file.", mend)
-        return
+def _check_rows(
+    info: DatasetInfo, episodes: EpisodeTable, consents: Path | None, findings: Findings
+) -> None:
+    """Check that the columns say what the labels say; calibrations; and consents."""
+    path, said = info.root / layout.LABELS, dict[str, dict[str, Any]]()
     try:
+        if path.exists() and not path.is_file():
+            raise UnusableInputError("It is no file.")
         said = labels.current(labels.read(path))
     except DAMAGE as error:
         text = " ".join(str(error).split())
-        findings.error("bad_labels", layout.LABELS, text, f"Fix that line of {layout.LABELS}.")
-        return
-    stale = []
-    for row in _gap_rows(episodes):
-        uid = str(row["gap_uid"])
-        if uid in said and apply_labels(row, said[uid]) != row:
-            stale.append(int(row["episode_index"]))
-    if stale:
-        findings.error(
-            "stale_labels",
-            layout.EPISODES,
-            f"Episodes {numbers(stale)}: the columns say something else than {layout.LABELS}.",
-        )
-
-
-def _check_calibration(episodes: EpisodeTable, findings: Findings) -> None:
-    """Find real takes that lack the calibration id of others, and sessions with several."""
-    without: list[int] = []
-    ids: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in _gap_rows(episodes):
-        if row["gap_domain"] != Domain.REAL or row["gap_kind"] == TakeKind.IMPORT:
-            continue
-        if row["gap_calibration"]:
-            ids[str(row["gap_station"]), str(row["gap_session"])].add(row["gap_calibration"])
-        else:
-            without.append(int(row["episode_index"]))
-    where = f"{layout.EPISODES}: gap_calibration"
-    if without and ids:  # a dataset of which no episode names one was recorded without
-        text = f"Episodes {numbers(without)} name no calibration, others do."
-        findings.warn("no_calibration", where, text, "gaploop calibrate --help")
-    for (station, session), found in ids.items():
-        if len(found) > 1:
-            text = f"Station {station or '?'}, session {session or '?'}: {len(found)} calibrations "
-            text += "in one session; poses before and after may differ."
-            mend = "gaploop calibrate --help  # its drift check says by how much"
-            findings.warn("mixed_calibration", where, text, mend)
-
-
-def _check_consent(episodes: EpisodeTable, consents: Path | None, findings: Findings) -> None:
+        mend = f"Fix that line of {layout.LABELS}." if path.is_file() else "Take it away."
+        findings.error("bad_labels", layout.LABELS, text, mend)
     try:
         register = load_register(consents)
     except UnusableInputError as error:
         findings.error("bad_consent", "consents.jsonl", str(error), "Mend that line.")
         register = ConsentRegister({}, {})
-    reasons: dict[str, list[int]] = defaultdict(list)
-    for row in _gap_rows(episodes):
+    stale, uncalibrated = list[int](), list[int]()
+    ids = defaultdict[tuple[str, str], set[str]](set)
+    reasons = defaultdict[str, list[int]](list)
+    table = episodes.table.select(["episode_index", *columns.EPISODE_COLUMNS])
+    for row in (row for batch in table.to_batches(_ROWS) for row in batch.to_pylist()):
+        index, uid = int(row["episode_index"]), str(row["gap_uid"])
+        if uid in said and apply_labels(row, said[uid]) != row:
+            stale.append(index)
+        if row["gap_domain"] == Domain.REAL and row["gap_kind"] != TakeKind.IMPORT:
+            if row["gap_calibration"]:
+                where = str(row["gap_station"]) or "?", str(row["gap_session"]) or "?"
+                ids[where].add(row["gap_calibration"])
+            else:
+                uncalibrated.append(index)
         try:
             consent_ids(row["gap_consent"])
             reason = register.refusal(TakeInfo(**columns.info_fields(row)), Use.PUBLISH)
         except DAMAGE as error:
             reason = str(error)
         if reason:
-            reasons[reason].append(int(row["episode_index"]))
-    for reason, found in reasons.items():
-        withdrawn = "was withdrawn" in reason
-        say = findings.error if withdrawn else findings.warn
-        id_ = reason.split()[1] if withdrawn else ""
-        say(
-            "withdrawn_consent" if withdrawn else "no_consent",
-            f"{layout.EPISODES}: gap_consent",
-            f"Episodes {numbers(found)}: {reason}.",
-            f"gaploop consent withdraw {id_} --dataset='[{findings.root}]' --yes"
-            if withdrawn
-            else "gaploop consent add --help  # or remove them: " + findings.delete(found),
-        )
+            reasons[reason].append(index)
+    text = f"the columns say something else than {layout.LABELS}."
+    findings.about(stale, "stale_labels", layout.EPISODES, text)
+    name = f"{layout.EPISODES}: gap_calibration"
+    if ids:  # a dataset of which no episode names one was recorded without
+        text, mend = "they name no calibration, others do.", "gaploop calibrate --help"
+        findings.about(uncalibrated, "no_calibration", name, text, mend, WARNING)
+    for (station, session), found in ids.items():
+        if len(found) > 1:
+            text = f"Station {station}, session {session}: {len(found)} calibrations in one "
+            text += "session; poses before and after may differ."
+            mend = "gaploop calibrate --help  # its drift check says by how much"
+            findings.warn("mixed_calibration", name, text, mend)
+    for reason, without in reasons.items():
+        text, name = f"{reason}.", f"{layout.EPISODES}: gap_consent"
+        if "was withdrawn" in reason:
+            mend = f"gaploop consent withdraw {reason.split()[1]} --dataset='[{findings.root}]'"
+            findings.about(without, "withdrawn_consent", name, text, f"{mend} --yes")
+        else:
+            mend = "gaploop consent add --help  # or remove them: " + findings.delete(without)
+            findings.about(without, "no_consent", name, text, mend, WARNING)
 
 
 def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
@@ -249,7 +234,7 @@ def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findin
     for path in files:
         name = path.relative_to(info.root)
         try:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(regular_file(path)) as archive:
                 bad = archive.testzip() if whole else None
         except DAMAGE as error:
             findings.error("bad_telemetry", name, f"It can't be read: {error}", restore)

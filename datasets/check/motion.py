@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.datasets import layout
-from gaploop.datasets.check.findings import Findings, numbers
+from gaploop.datasets.check.findings import WARNING, Findings
 from gaploop.datasets.check.frames import Scan, stretches
 from gaploop.datasets.columns import ACTION, STATE
 from gaploop.datasets.layout import DatasetInfo
@@ -124,13 +124,8 @@ def _check_dead(pairs: list[_Pair], signals: Signals, findings: Findings) -> Non
             (dead, "the state never changes while its action moves: encoder, cable or servo."),
             (idle, "the action never changes while the state moves: the leader's joint is dead."),
         ):
-            if episodes:
-                findings.warn(
-                    "dead_joint",
-                    f"data: {pair.name}",
-                    f"Episodes {numbers(episodes)}: {text}",
-                    findings.delete(episodes),
-                )
+            mend, where = findings.delete(episodes), f"data: {pair.name}"
+            findings.about(episodes, "dead_joint", where, text, mend, WARNING)
 
 
 def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> None:
@@ -177,14 +172,9 @@ def _check_stalled(
             if last - first >= needed and asked.sum() >= 2:
                 stalled.append(episode)
                 break
-    if stalled:
-        findings.warn(
-            "frozen_state",
-            f"data: {STATE}",
-            f"Episodes {numbers(stalled)}: no joint changes for {STALL_S:g} s or more while the "
-            "action moves: the bus or the driver stood still.",
-            findings.delete(stalled),
-        )
+    text = f"no joint changes for {STALL_S:g} s or more while the action moves: the bus or the "
+    text, mend = f"{text}driver stood still.", findings.delete(stalled)
+    findings.about(stalled, "frozen_state", f"data: {STATE}", text, mend, WARNING)
 
 
 def lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
@@ -224,17 +214,13 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     late = [e for e, lag in lags.items() if lag >= limit]
     early = [e for e, lag in lags.items() if lag <= -EARLY_FRAMES]
     typical_s = float(np.median(list(lags.values()))) / info.fps
-    if late:
-        worst_s = max(lags.values()) / info.fps
-        findings.warn(
-            "action_lag",
-            f"data: {ACTION}",
-            f"Episodes {numbers(late)}: the state follows the action by up to {worst_s:.2f} s "
-            f"(median of all: {typical_s:.2f} s): a slow arm, or shifted columns.",
-            f"gaploop diagnose {findings.root}  # says what the arm does; see also "
-            f"{layout.INFO}: fps",
-        )
-    if early:
-        text = f"Episodes {numbers(early)}: the state runs ahead of the action by up to "
-        text += f"{-min(lags.values()) / info.fps:.2f} s: the columns are shifted."
-        findings.warn("action_lag", f"data: {ACTION}", text, findings.delete(early))
+    worst_s, first_s = max(lags.values()) / info.fps, -min(lags.values()) / info.fps
+    text = f"the state follows the action by up to {worst_s:.2f} s (median of all: "
+    text += f"{typical_s:.2f} s): a slow arm, or shifted columns."
+    mend = (
+        f"gaploop diagnose {findings.root}  # says what the arm does; see also {layout.INFO}: fps"
+    )
+    findings.about(late, "action_lag", f"data: {ACTION}", text, mend, WARNING)
+    text = f"the state runs ahead of the action by up to {first_s:.2f} s: the columns are shifted."
+    mend = findings.delete(early)
+    findings.about(early, "action_lag", f"data: {ACTION}", text, mend, WARNING)

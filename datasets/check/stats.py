@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.findings import Findings, numbers
+from gaploop.datasets.check.findings import WARNING, Findings
 from gaploop.datasets.check.frames import INDICES, RunMoments, Scan
 from gaploop.datasets.layout import DatasetInfo
 
@@ -206,11 +206,11 @@ def _check_episode_stats(
                 elif _imprecise(written["std"], due):
                     imprecise.setdefault(key, []).append(episode)
     for key, found in wrong.items():
-        text = f"Episodes {numbers(found)}: statistics of {key} are not those of their frames."
-        findings.error("episode_stats", layout.EPISODES, text)
+        text = f"statistics of {key} are not those of their frames."
+        findings.about(found, "episode_stats", layout.EPISODES, text)
     for key, found in imprecise.items():
-        text = f"Episodes {numbers(found)}: std of {key} was computed in float32 and is far off."
-        findings.warn("episode_stats", layout.EPISODES, text)
+        text = f"std of {key} was computed in float32 and is far off."
+        findings.about(found, "episode_stats", layout.EPISODES, text, severity=WARNING)
     if stats is None or wrong:
         return
     for key, tables in parts.items():  # what only the episodes can vouch for

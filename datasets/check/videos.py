@@ -25,11 +25,11 @@ from PIL import Image
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable
-from gaploop.datasets.check.findings import DAMAGE, Findings, numbers, reason
+from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings, numbers, reason
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S, Scan, stretches
 from gaploop.datasets.check.stats import stat_columns
 from gaploop.datasets.layout import DatasetInfo, data_files, episode_files
-from gaploop.datasets.video import open_video, video_index
+from gaploop.datasets.video import open_video, shown_frames, video_index
 
 PICTURES: Final = 3000
 """Pictures decoded unless all are asked for: about 10 s at 640 x 480."""
@@ -169,11 +169,10 @@ def _clips(
     if len(present) < len(names):
         usable[:] = False
     if not usable.all():
-        lost = numbers(episodes.index[~usable].tolist())
-        text = f"Episodes {lost} don't say in which file their {key} is."
+        lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
         mend = findings.repair() if there else _without_videos(info)
-        findings.error("no_video_columns", layout.EPISODES, text, mend)
+        findings.about(lost, "no_video_columns", layout.EPISODES, text, mend)
     clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
         chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
@@ -220,26 +219,22 @@ def _check_file(
     short = [c.episode for first, c in spans if first + c.frames > index.frames]
     if short:
         needed = max(first + c.frames for first, c in spans)
-        text = f"{key}: {index.frames} pictures for {needed} rows; episodes {numbers(short)} "
-        findings.error("video_too_short", name, text + "show a wrong picture or none.")
+        text = f"{index.frames} pictures for {needed} rows of {key}: a wrong picture or none."
+        findings.about(short, "video_too_short", name, text)
         return False
     over = [b[1].episode for a, b in itertools.pairwise(spans) if a[0] + a[1].frames > b[0]]
-    if over:
-        text = f"{key}: episodes {numbers(over)} begin before the one before them ends."
-        findings.error("video_overlap", name, text)
+    text = f"{key} begins before the one before them ends."
+    findings.about(over, "video_overlap", name, text)
     ends = {c.episode: (c.end_s - c.start_s) * info.fps - c.frames for _, c in spans}
     # Some tools name the last picture instead of its end; every picture is found all the same.
     short_by_one = [e for e, frames in ends.items() if abs(frames + 1) <= 0.5]
     odd = [e for e, frames in ends.items() if abs(frames) > 0.5 and e not in short_by_one]
-    for found, say in ((odd, findings.error), (short_by_one, findings.warn)):
-        if found:
-            text = f"{key}: episodes {numbers(found)} end at another time than start + frames / fps"
-            text += "; one frame short." if found is short_by_one else "."
-            say("video_timestamps", layout.EPISODES, text)
+    text, code = f"{key} ends at another time than start + frames / fps", "video_timestamps"
+    findings.about(odd, code, layout.EPISODES, f"{text}.")
+    less = f"{text}; one frame short."
+    findings.about(short_by_one, code, layout.EPISODES, less, severity=WARNING)
     late = [c.episode for _, c in spans if not _on_time(info.fps, c, index.times_s)]
-    if late:
-        text = f"{key}: episodes {numbers(late)} have no picture within 0.1 ms of their rows."
-        findings.error("video_timestamps", name, text)
+    findings.about(late, code, name, f"{key} has no picture within 0.1 ms of their rows.")
     used = sum(c.frames for c in clips)
     if used < index.frames and not (over or odd or short_by_one or late):
         text = f"{key}: {index.frames} pictures, of which episodes use {used}."
@@ -282,13 +277,10 @@ def _look_at(
         if scan is not None and _is_frozen(thumbs, info.fps, clip.episode, scan):
             frozen.append(clip.episode)
     name = path.relative_to(info.root)
-    if broken:
-        text = f"{key}: pictures of episodes {numbers(broken)} can't be decoded."
-        findings.error("bad_pictures", name, text)
-    if frozen:
-        text = f"{key}: episodes {numbers(frozen)} show one and the same picture while the robot "
-        mend = f"{findings.delete(frozen)}  # keeps the rest"
-        findings.warn("frozen_images", name, text + "moves.", mend)
+    findings.about(broken, "bad_pictures", name, f"pictures of {key} can't be decoded.")
+    text = f"{key} shows one and the same picture while the robot moves."
+    mend = f"{findings.delete(frozen)}  # keeps the rest"
+    findings.about(frozen, "frozen_images", name, text, mend, WARNING)
     return colours
 
 
@@ -306,24 +298,16 @@ def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.ui
     Raises:
         UnusableInputError: the decoder had to make up part of a picture.
     """
-    half_s, left = 0.5 / fps, clip.frames
     with open_video(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"err_detect": "explode"}
         stream.thread_type = "AUTO"
-        container.seek(max(0, int(clip.start_s / stream.time_base)), stream=stream)
-        for frame in container.decode(stream):
-            if frame.time is None or frame.time < clip.start_s - half_s:
-                continue
+        for frame in shown_frames(path, container, clip.start_s, clip.frames, fps):
             if frame.is_corrupt:
                 raise UnusableInputError(f"{path}: a picture is damaged.")
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
-            small = frame.reformat(width=width, height=height, format="rgb24")
-            yield small.to_ndarray()
-            left -= 1
-            if left == 0:
-                return
+            yield frame.reformat(width=width, height=height, format="rgb24").to_ndarray()
 
 
 def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, scan: Scan) -> bool:

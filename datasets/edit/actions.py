@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, parse_json
+from gaploop.core.files import existing_folder
+from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
-from gaploop.datasets.columns import AUTOMATIC
-from gaploop.datasets.compatible import Shape, require_same
 from gaploop.datasets.consented import note_and_refuse_withdrawn
+from gaploop.datasets.differences import Profile, require_same
 from gaploop.datasets.edit import splits
-from gaploop.datasets.edit.compose import DatasetPiece, VideoRules, VideosDone, compose
+from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.edit.splits import Parts
 from gaploop.datasets.layout import EpisodeRow
 
@@ -124,13 +124,19 @@ def plan_split(
     if twice:
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
     common = splits.shared_sessions(parts, piece.held)
-    if not shared:
-        common = splits.check_whole_sessions(parts, piece.held, named)
+    more = f" and {len(common) - 3} more" if len(common) > 3 else ""
+    names = f"{', '.join(common[:3])}{more}"
+    # Where all takes are of one session, no split keeps it whole, and whoever names episodes then
+    # has decided.
+    decided = named and len(set(map(splits.session_of, piece.held))) == 1
+    if common and not shared and not decided:
+        raise UnusableInputError(
+            f"Session {names} would be in several parts, so that one would be judged by what the "
+            f"other has seen. Split by --by=session or --fraction, or {splits.ALLOW}."
+        )
     notes = []
     if common:
-        more = f" and {len(common) - 3} more" if len(common) > 3 else ""
-        names = f"session {', '.join(common[:3])}{more}"
-        notes.append(f"In several parts, so that they know each other: {names}.")
+        notes.append(f"In several parts, so that they know each other: session {names}.")
     if not any(e.info.session for e in piece.held):
         notes.append("No take says of which session it is: each counts for itself.")
     elif not common:
@@ -194,9 +200,13 @@ def carry_out(
         total = VideosDone()
         inputs = {p.info.root: lineage.source_of(p) for ps in plan.parts.values() for p in ps}
         for name, pieces in plan.parts.items():
-            video_rules = VideoRules(link=output is None, reencode=rules.reencode)
             done = compose(
-                pieces, stage / name, video_rules, on_episode=rules.on_episode, hook=rules.hook
+                pieces,
+                stage / name,
+                link=output is None,
+                reencode=rules.reencode,
+                on_episode=rules.on_episode,
+                hook=rules.hook,
             )
             if amend is not None:
                 amend(stage / name)
@@ -214,7 +224,7 @@ def carry_out(
                 "frames": sum(e.length for piece in pieces for e in piece.episodes),
                 "shared_sessions": list(plan.shared_sessions),
             }
-            lineage.write_run(stage / name, plan.command, plan.config, used, result)
+            write_record(stage / name, lineage.SCHEMA, plan.command, plan.config, used, result)
             total = VideosDone(
                 [], total.whole + done.whole, total.cut + done.cut, total.encoded + done.encoded
             )
@@ -286,21 +296,12 @@ def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
             "--output_dir=OUT"
         )
     mend = HARMONISE.format(a=a.info.root, b=b.info.root)
-    require_same(Shape.of_dataset(a.info), Shape.of_dataset(b.info), mend)
+    require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), mend)
     if a.info.robot_type != b.info.robot_type:
         raise UnusableInputError(
             f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
             f"'{a.info.robot_type}'. {mend}"
         )
-    for name, spec in a.info.features.items():
-        if spec.get("dtype") in ("video", "image") or name in AUTOMATIC:
-            continue
-        have, got = a.info.names(name), b.info.names(name)
-        if have != got:
-            raise UnusableInputError(
-                f"dataset {b.info.root} doesn't fit {a.info.root}: the entries of {name} are "
-                f"{', '.join(got)}, not {', '.join(have)}. {mend}"
-            )
 
 
 def delete_takes(
@@ -338,12 +339,3 @@ def delete_takes(
             plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
             carry_out(plan, None, EditRules(reencode=True, hook=hook))
     return gone
-
-
-def is_about(line: str, uids: Collection[str]) -> bool:
-    """Say whether a line of JSON is about one of these takes; a torn line is about none."""
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and value.get("uid") in uids

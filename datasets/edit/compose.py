@@ -10,38 +10,32 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import itertools
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json, read_content, read_json, write_json
+from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
 from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import with_gap_columns
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.labels.transfer import copy_events
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import (
-    MAX_FILE_BYTES,
-    DamagedVideoError,
-    VideoWriter,
-    count_frames,
-    encode_part,
-)
-
-LOOK: Final = "Find out more with: gaploop check {root}"
+from gaploop.datasets.v3_files import DataFiles, VideoFiles, write_episodes, write_tasks
+from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class DatasetPiece:
         info = layout.read_info(root)
         held = tuple(layout.read_episodes(info))
         if not held:
-            raise UnusableInputError(f"{root} has no episodes. {LOOK.format(root=root)}")
+            raise damaged(root, "it has no episodes.")
         return cls(info, held, frozenset(e.index for e in held))
 
     def only(self, chosen: Collection[int]) -> DatasetPiece:
@@ -81,20 +75,9 @@ class DatasetPiece:
         return tuple(e for e in self.held if e.index in self.chosen)
 
     @property
-    def rest(self) -> tuple[EpisodeRow, ...]:
-        """The others, in order."""
-        return tuple(e for e in self.held if e.index not in self.chosen)
-
-    @property
     def tagged(self) -> bool:
         """Say whether the dataset has gap columns."""
         return any(e.row.get("gap_uid") for e in self.held)
-
-
-def damaged(piece: DatasetPiece, what: str) -> UnusableInputError:
-    """Return the error for a source that is not what it says."""
-    root = piece.info.root
-    return UnusableInputError(f"{root}: {what} {LOOK.format(root=root)}")
 
 
 CARD: Final = "README.md"
@@ -106,8 +89,9 @@ _NEW: Final = (layout.INFO, layout.STATS, layout.TASKS, layout.LABELS, TRUTH, RU
 def compose(
     pieces: Sequence[DatasetPiece],
     stage: Path,
-    rules: VideoRules,
     *,
+    link: bool = False,
+    reencode: bool = False,
     on_episode: Callable[[], None] | None = None,
     hook: staging.Hook = staging.no_hook,
 ) -> VideosDone:
@@ -116,7 +100,9 @@ def compose(
     Args:
         pieces: at least one episode; all with the same features and rate.
         stage: must not exist; where this fails, what is in it is worth nothing.
-        rules: how videos may be brought over.
+        link: whole videos and telemetry become hard links: only where the source is about to be
+            replaced.
+        reencode: pictures that can't be cut are decoded and encoded again.
         on_episode: called after each episode.
         hook: called with the name of each step.
 
@@ -125,9 +111,20 @@ def compose(
     """
     stage.mkdir(parents=True)
     with layout.sound(*(piece.info.root for piece in pieces)):
-        placed = _write_rows(pieces, stage, on_episode)
+        placed = Placed()
+        with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
+            for piece in pieces:
+                features = piece.info.features.items()
+                kept = [name for name, spec in features if spec.get("dtype") != "video"]
+                reader = EpisodeReader(piece.info, kept)
+                tasks = read_tasks(piece.info.root / layout.TASKS)
+                for episode in piece.episodes:
+                    place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
+                    placed.rows[-1] |= place
+                    if on_episode is not None:
+                        on_episode()
         hook("rows written")
-        done = _write_videos(pieces, stage, rules)
+        done = _write_videos(pieces, stage, link, reencode)
         hook("videos written")
         _write_episodes(pieces, stage, placed, done.rows)
         _write_info(pieces, stage, placed)
@@ -137,11 +134,17 @@ def compose(
                 target = telemetry_path(stage, episode.info.uid)
                 if source.exists():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    (staging.link if rules.link else shutil.copy2)(source, target)
-        _copy_rest(pieces, stage, hidden=rules.link)
+                    (staging.link_or_copy if link else shutil.copy2)(source, target)
+        _copy_rest(pieces, stage, hidden=link)
         uids = {e.info.uid for piece in pieces for e in piece.episodes}
         copy_events([piece.info.root for piece in pieces], uids, stage)
-        _write_truth(pieces, stage, uids)
+        truth: dict[bytes, None] = {}  # what is known about the takes besides
+        for piece in pieces:
+            path = piece.info.root / TRUTH
+            lines = read_content(path).split(b"\n") if path.exists() else []
+            truth |= dict.fromkeys(line for line in lines if labels.is_about(line, uids))
+        if truth:
+            (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
     return done
@@ -149,11 +152,7 @@ def compose(
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    import pandas as pd  # here: half a second
-
-    words = pd.Index(list(placed.tasks), name="task")
-    table = pd.DataFrame({"task_index": list(placed.tasks.values())}, index=words)
-    table.to_parquet(stage / layout.TASKS)
+    write_tasks(stage, {index: task for task, index in placed.tasks.items()})
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
     info: dict[str, Any] = descriptions[0]
     count = len(placed.rows)
@@ -197,26 +196,6 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
             shutil.copy2(path, target)
 
 
-def _write_truth(pieces: Sequence[DatasetPiece], stage: Path, uids: Collection[str]) -> None:
-    """Write what is known about the chosen takes besides; a torn line says nothing."""
-    kept: dict[str, None] = {}
-    for piece in pieces:
-        path = piece.info.root / TRUTH
-        for line in read_content(path).decode().splitlines() if path.exists() else ():
-            with contextlib.suppress(ValueError):
-                value = parse_json(line)
-                if isinstance(value, dict) and value.get("uid") in uids:
-                    kept[line] = None
-    if kept:
-        (stage / TRUTH).write_text("".join(f"{line}\n" for line in kept))
-
-
-CHUNK_FILES: Final = 1000
-"""Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
-DATA_FILE_BYTES: Final = 100 * 1024 * 1024
-"""A data file is closed at this size, as in LeRobot (`data_files_size_in_mb`)."""
-
-
 @dataclass
 class Placed:
     """Where the rows of the new dataset's episodes are.
@@ -235,40 +214,23 @@ class Placed:
     frames: int = 0
 
 
-def _write_rows(
-    pieces: Sequence[DatasetPiece], stage: Path, on_episode: Callable[[], None] | None
-) -> Placed:
-    """Write the data files of a dataset made of `pieces`, one row group per episode.
+def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Table:
+    """Return an episode's rows with the numbers that they have in the new dataset.
 
-    Raises:
-        UnusableInputError: a source whose rows are not what its episode table says.
+    Args:
+        rows: as they are.
+        names: of the tasks that they number.
+        placed: what went before; the episode is added.
     """
-    placed, shelf = Placed(), _DataShelf(stage, pieces[0].info)
-    try:
-        for piece in pieces:
-            reader = _RowReader(piece)
-            for episode in piece.episodes:
-                chunk, file = shelf.write(_renumbered(reader, episode, placed))
-                placed.rows[-1] |= {"data/chunk_index": chunk, "data/file_index": file}
-                if on_episode is not None:
-                    on_episode()
-    finally:
-        shelf.close()
-    return placed
-
-
-def _renumbered(reader: _RowReader, episode: EpisodeRow, placed: Placed) -> pa.Table:
-    """Return an episode's rows with the numbers that they have in the new dataset."""
-    rows = reader.rows_of(episode)
     n, first, new = len(rows), placed.frames, len(placed.rows)
     old_tasks = rows["task_index"].to_numpy()
     mapping: dict[int, int] = {}
     for old in dict.fromkeys(old_tasks.tolist()):  # in order of appearance
-        if old not in reader.tasks:
+        if not 0 <= old < len(names):
             raise UnusableInputError(
                 f"task_index {old} stands in no {layout.TASKS}. Restore that table from a copy."
             )
-        mapping[old] = placed.tasks.setdefault(reader.tasks[old], len(placed.tasks))
+        mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
     placed.task_indices.append(tasks)
     was = (int(rows[name][0].as_py()) if n else 0 for name in ("index", "episode_index"))
@@ -293,98 +255,6 @@ def _renumbered(reader: _RowReader, episode: EpisodeRow, placed: Placed) -> pa.T
     return rows
 
 
-class _RowReader:
-    """Rows of one dataset's episodes; the file read last stays in memory."""
-
-    def __init__(self, piece: DatasetPiece) -> None:
-        self.tasks = _task_names(piece.info)
-        self._piece = piece
-        self._path = Path()
-        self._table: pa.Table = None
-        self._bounds: dict[int, tuple[int, int]] = {}
-
-    def rows_of(self, episode: EpisodeRow) -> pa.Table:
-        row, info = episode.row, self._piece.info
-        chunk, file = row.get("data/chunk_index"), row.get("data/file_index")
-        if chunk is None or file is None:
-            raise damaged(self._piece, f"episode {episode.index} doesn't say where its rows are.")
-        path = info.root / info.data_name(chunk, file)
-        if path != self._path:
-            wanted = [n for n, spec in info.features.items() if spec.get("dtype") != "video"]
-            table = layout.read_parquet(path)
-            lacking = [n for n in wanted if n not in table.column_names]
-            if lacking:
-                raise damaged(self._piece, f"{path.name} has no column {', '.join(lacking)}.")
-            self._path, self._table = path, table.select(wanted).combine_chunks()
-            numbers = table["episode_index"].to_numpy()
-            breaks = np.flatnonzero(np.diff(numbers)) + 1
-            edges = [0, *breaks.tolist(), len(numbers)] if len(numbers) else []
-            self._bounds = {int(numbers[a]): (a, b) for a, b in itertools.pairwise(edges)}
-        first, last = self._bounds.get(episode.index, (0, 0))
-        if last - first != episode.length:
-            raise damaged(
-                self._piece,
-                f"{path.name} holds {last - first} rows of episode {episode.index}, which has "
-                f"{episode.length}.",
-            )
-        return self._table.slice(first, last - first)
-
-
-def _task_names(info: DatasetInfo) -> dict[int, str]:
-    """Return task index to instruction, from `meta/tasks.parquet`.
-
-    Raises:
-        UnusableInputError: the table is missing or damaged.
-    """
-    table: pa.Table = layout.read_parquet(info.root / layout.TASKS)
-    # Pandas stores the instruction as the table's index, under its name or without one.
-    words = next((n for n in ("task", "__index_level_0__") if n in table.column_names), None)
-    if words is None or "task_index" not in table.column_names:
-        raise UnusableInputError(
-            f"{info.root / layout.TASKS} has no columns task and task_index. "
-            f"{LOOK.format(root=info.root)}"
-        )
-    pairs: Any = zip(table["task_index"].to_pylist(), table[words].to_pylist(), strict=True)
-    return {int(index): str(task) for index, task in pairs}
-
-
-class _DataShelf:
-    """Data files of the new dataset, one after the other, all with the first one's columns."""
-
-    def __init__(self, stage: Path, info: DatasetInfo) -> None:
-        self._stage, self._info = stage, info
-        self._schema: pa.Schema | None = None
-        self._writer: pq.ParquetWriter | None = None
-        self._path = Path()
-        self._number = -1
-
-    def write(self, table: pa.Table) -> tuple[int, int]:
-        """Append a table; return chunk and number of the file that it is in."""
-        if self._schema is None:
-            self._schema = table.schema
-        if self._writer is not None and self._path.stat().st_size >= DATA_FILE_BYTES:
-            self.close()
-        if self._writer is None:
-            self._number += 1
-            name = self._info.data_name(*divmod(self._number, CHUNK_FILES))
-            self._path = self._stage / name
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(
-                self._path, self._schema, compression="snappy", use_dictionary=True
-            )
-        fitting = table.select(self._schema.names)
-        if not fitting.schema.equals(self._schema):
-            fitting = fitting.cast(self._schema)
-        self._writer.write_table(fitting, row_group_size=max(1, len(fitting)))
-        return divmod(self._number, CHUNK_FILES)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
-
-
-EPISODE_FILE: Final = "chunk-000/file-000.parquet"
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
@@ -419,8 +289,6 @@ def _write_episodes(
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     for name in new[0]:
         put(name, [row[name] for row in new])
-    for name in ("meta/episodes/chunk_index", "meta/episodes/file_index"):
-        put(name, [0] * len(table))
     moved = {"index": [m[0] for m in placed.moved], "episode_index": [m[1] for m in placed.moved]}
     for name in table.column_names:  # the statistics of what was numbered anew
         folder, _, rest = name.partition("/")
@@ -434,9 +302,7 @@ def _write_episodes(
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
             put(name, [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks])
-    path = stage / layout.EPISODES / EPISODE_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="snappy")
+    write_episodes(stage, table)
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 
@@ -454,7 +320,9 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise damaged(piece, f"files of {layout.EPISODES} don't fit together ({error}).") from None
+        raise damaged(
+            piece.info.root, f"files of {layout.EPISODES} don't fit together ({error})."
+        ) from None
     numbers = table["episode_index"].to_numpy()
     order = np.argsort(numbers, kind="stable")
     keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
@@ -534,7 +402,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     if total:
         return total
     piece = pieces[0]
-    if len(pieces) > 1 or piece.rest:
+    if len(pieces) > 1 or len(piece.chosen) < len(piece.held):
         raise UnusableInputError(
             f"{piece.info.root / layout.EPISODES} has no statistics per episode, so those of a "
             "part can't be told. Compute them with: lerobot-edit-dataset "
@@ -542,26 +410,13 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
         )
     old = read_json(piece.info.root / layout.STATS)
     if not isinstance(old, dict):
-        raise damaged(piece, f"{layout.STATS} is not a JSON object.")
+        raise damaged(piece.info.root, f"{layout.STATS} is not a JSON object.")
     return old
 
 
 type Clip = tuple[int, EpisodeRow, float]
 """Index in the new dataset, episode, start in its file [s]."""
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."
-
-
-@dataclass(frozen=True)
-class VideoRules:
-    """How videos may be brought over.
-
-    Attributes:
-        link: whole files become hard links: only where the source is about to be replaced.
-        reencode: what can't be cut is decoded and encoded again.
-    """
-
-    link: bool = False
-    reencode: bool = False
 
 
 @dataclass
@@ -581,7 +436,9 @@ class VideosDone:
     encoded: int = 0
 
 
-def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules) -> VideosDone:
+def _write_videos(
+    pieces: Sequence[DatasetPiece], stage: Path, link: bool, reencode: bool
+) -> VideosDone:
     """Write the videos of a dataset made of `pieces`.
 
     Raises:
@@ -589,17 +446,20 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
             again.
     """
     done = VideosDone([{} for piece in pieces for _ in piece.chosen])
-    for key in pieces[0].info.video_keys:
-        with contextlib.closing(_VideoShelf(stage, key, pieces, rules, done)) as shelf:
+    info = replace(pieces[0].info, root=stage)
+    for key in info.video_keys:
+        with (
+            contextlib.closing(VideoFiles(info, key)) as shelf,
+            tempfile.TemporaryDirectory(dir=stage) as scratch,
+        ):
             new = 0
             for piece in pieces:
                 files: dict[Path, list[Clip]] = {}
                 for episode in piece.episodes:
                     path, start_s = video_of(piece.info, episode.row, key)
                     if path is None:
-                        raise damaged(
-                            piece, f"episode {episode.index} doesn't say where its {key} is."
-                        )
+                        what = f"episode {episode.index} doesn't say where its {key} is."
+                        raise damaged(piece.info.root, what)
                     if not path.exists():
                         raise UnusableInputError(
                             f"{path} is missing. Restore it, or go on without pictures: gaploop "
@@ -611,100 +471,34 @@ def _write_videos(pieces: Sequence[DatasetPiece], stage: Path, rules: VideoRules
                 held = Counter(video_of(piece.info, e.row, key)[0] for e in piece.held)
                 for path, clips in files.items():
                     if len(clips) == held[path]:
-                        shelf.take(piece, path, clips)
+                        ends = (round(s * info.fps) + e.length for _, e, s in clips)
+                        needed, there = max(ends), count_frames(path)
+                        if there < needed:
+                            what = f"{path.name} holds {there} pictures for {needed} rows."
+                            raise damaged(piece.info.root, what)
+                        (staging.link_or_copy if link else shutil.copy2)(path, shelf.place())
+                        done.whole += 1
+                        for row, episode, start_s in clips:
+                            done.rows[row] |= shelf.columns(start_s, episode.length)
                     else:
                         for clip in clips:
-                            shelf.cut(path, clip)
+                            _cut(path, clip, shelf, reencode, done, Path(scratch, "clip.mp4"))
     return done
 
 
-class _VideoShelf:
-    """The new dataset's video files of one camera."""
-
-    def __init__(
-        self,
-        stage: Path,
-        key: str,
-        pieces: Sequence[DatasetPiece],
-        rules: VideoRules,
-        done: VideosDone,
-    ) -> None:
-        self._stage, self._key, self._info = stage, key, pieces[0].info
-        self._rules, self._done = rules, done
-        self._writer: VideoWriter | None = None
-        self._number = -1
-
-    def take(self, piece: DatasetPiece, path: Path, clips: Sequence[Clip]) -> None:
-        """Take a file as it is."""
-        self.close()
-        needed = max(round(start_s * self._info.fps) + e.length for _, e, start_s in clips)
-        held = count_frames(path)
-        if held < needed:
-            raise damaged(piece, f"{path.name} holds {held} pictures for {needed} rows.")
-        target = self._next()
-        if self._rules.link:
-            staging.link(path, target)
-        else:
-            shutil.copy2(path, target)
-        self._done.whole += 1
-        for new, episode, start_s in clips:
-            self._note(new, start_s, episode.length)
-
-    def cut(self, path: Path, clip: Clip) -> None:
-        """Append one episode of a file."""
-        new, episode, start_s = clip
-        if self._writer is not None and self._writer.size_bytes >= MAX_FILE_BYTES:
-            self.close()
-        try:
-            first = self._append(path, start_s, episode.length)
-            self._done.cut += 1
-        except DamagedVideoError:
-            raise  # decoding it wouldn't go better
-        except UnusableInputError as error:
-            if not self._rules.reencode:
-                raise UnusableInputError(f"{error} {_REENCODE}") from None
-            with tempfile.TemporaryDirectory(dir=self._stage) as scratch:
-                again = Path(scratch, "clip.mp4")
-                encode_part(path, start_s, episode.length, self._info.fps, again)
-                first = self._append(again, 0.0, episode.length)
-            self._done.encoded += 1
-        self._note(new, first / self._info.fps, episode.length)
-
-    def _append(self, path: Path, start_s: float, frames: int) -> int:
-        """Append part of a file to the open one, or to the next; return its first frame there."""
-        if self._writer is not None:
-            first = self._writer.frames
-            if self._writer.append_part(path, start_s, frames):
-                return first
-            self.close()
-        writer = VideoWriter(self._next(), self._info.fps)
-        try:
-            writer.append_part(path, start_s, frames)
-        except UnusableInputError:
-            self._number -= 1  # nothing was written: the next file gets this number
-            raise
-        self._writer = writer
-        return 0
-
-    def _next(self) -> Path:
-        self._number += 1
-        chunk, file = divmod(self._number, CHUNK_FILES)
-        name = self._info.video_name(self._key, chunk, file)
-        path = self._stage / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def _note(self, new: int, start_s: float, frames: int) -> None:
-        chunk, file = divmod(self._number, CHUNK_FILES)
-        self._done.rows[new] |= {
-            f"videos/{self._key}/chunk_index": chunk,
-            f"videos/{self._key}/file_index": file,
-            f"videos/{self._key}/from_timestamp": start_s,
-            f"videos/{self._key}/to_timestamp": start_s + frames / self._info.fps,
-        }
-
-    def close(self) -> None:
-        """Finish the open file."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
+def _cut(
+    path: Path, clip: Clip, shelf: VideoFiles, reencode: bool, done: VideosDone, scratch: Path
+) -> None:
+    """Append one episode of a file, by way of the file `scratch` where it is encoded again."""
+    new, episode, start_s = clip
+    try:
+        done.rows[new] |= shelf.append(path, start_s, episode.length)
+        done.cut += 1
+    except DamagedVideoError:
+        raise  # decoding it wouldn't go better
+    except UnusableInputError as error:
+        if not reencode:
+            raise UnusableInputError(f"{error} {_REENCODE}") from None
+        encode_part(path, start_s, episode.length, episode.info.fps, scratch)
+        done.rows[new] |= shelf.append(scratch, 0.0, episode.length)
+        done.encoded += 1

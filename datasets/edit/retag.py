@@ -59,17 +59,12 @@ def tag_events(
             if name == "conditions":
                 new = {k: v for k, v in {**old, **value}.items() if v is not None}
             if new != old:
-                event = LabelEvent(info.uid, name, new, author, SOURCE, at, note=note)
-                _check_domain(episode, event)
-                events.append(event)
+                simulated = info.domain in (Domain.SIM, Domain.SIM_TARGET)
+                if name == "domain" and new == Domain.REAL and simulated:
+                    raise UnusableInputError(
+                        f"--set: episode {episode.index} is tagged as simulated ({info.domain}); "
+                        "it can't be tagged as real. Was it imported wrongly? Import it again with "
+                        "--domain=real."
+                    )
+                events.append(LabelEvent(info.uid, name, new, author, SOURCE, at, note=note))
     return events
-
-
-def _check_domain(episode: EpisodeRow, event: LabelEvent) -> None:
-    """Refuse to make real evidence of a simulated take."""
-    simulated = episode.info.domain in (Domain.SIM, Domain.SIM_TARGET)
-    if event.field == "domain" and event.value == Domain.REAL and simulated:
-        raise UnusableInputError(
-            f"--set: episode {episode.index} is tagged as simulated ({episode.info.domain}); it "
-            "can't be tagged as real. Was it imported wrongly? Import it again with --domain=real."
-        )

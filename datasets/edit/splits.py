@@ -129,27 +129,3 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
             f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
         )
     return dict(sorted(parts.items()))
-
-
-def check_whole_sessions(parts: Parts, episodes: Sequence[EpisodeRow], named: bool) -> list[str]:
-    """Refuse parts that share a session.
-
-    Args:
-        named: the episodes were named one by one. Where all takes are of one session, no split
-            keeps it whole, and whoever names episodes then has decided.
-
-    Returns:
-        the sessions that are shared all the same.
-
-    Raises:
-        UnusableInputError: which sessions, and what would do.
-    """
-    shared = shared_sessions(parts, episodes)
-    only_one = len({session_of(e) for e in episodes}) == 1
-    if not shared or (named and only_one):
-        return shared
-    more = f" and {len(shared) - 3} more" if len(shared) > 3 else ""
-    raise UnusableInputError(
-        f"Session {', '.join(shared[:3])}{more} would be in several parts, so that one would be "
-        f"judged by what the other has seen. Split by --by=session or --fraction, or {ALLOW}."
-    )

@@ -9,7 +9,8 @@ returns as RGB, so that is done here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,8 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats.foreign import (
+    Maker,
     as_float32,
-    each_camera,
-    foreign_recording,
     named,
     natural,
     number_feature,
@@ -40,7 +40,7 @@ from gaploop.datasets.formats.hdf5 import (
     new_hdf5,
     new_pictures,
     open_hdf5,
-    rows_in,
+    rows_of,
     store_pictures,
     telemetry_of,
 )
@@ -70,6 +70,8 @@ _STANDARD: Final = {
     VELOCITY: QVEL,
     "observation.effort": EFFORT,
 }
+_FOUND: Final = {**_STANDARD, "extra.base_action": "base_action"}
+"""Feature to where recordings of others have it."""
 
 
 def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool = False) -> None:
@@ -155,57 +157,41 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
     with open_hdf5(files[0]) as file:
         carried = carried_in(file, files[0])
         _require(file, files[0])
-        about = carried.about if carried else _foreign_about(file, files[0], settings)
+        if carried is None:
+            about, parts = _foreign_about(file, files[0], settings)
         sim = bool(file.attrs.get("sim", False))
+    if carried is not None:
+        about, parts = carried.about, {}
+        every = [_carried(one, about) for one in files]
+        rows, tasks, lines = (
+            tuple(part for one in every for part in getattr(one, name))
+            for name in ("rows", "tasks", "labels")
+        )
+        carried = Carried(about, rows, tasks, lines)
+    make = Maker(about, settings, parts, carried)
 
-    def exact() -> Iterator[Recording]:
-        for path in files:
-            held = _carried(path, about)
-            with open_hdf5(path) as file:
-                values = {name: rows_in(file[about.keys[name]]) for name in about.numbers}
-                yield Recording(
-                    held.tasks[0],
-                    len(values[columns.ACTION]),
-                    values,
-                    {camera: Hdf5Pictures(path, key) for camera, key in each_camera(about)},
-                    held.rows[0],
-                    telemetry_of(file, str(held.rows[0]["gap_uid"])),
-                )
-
-    def foreign() -> Iterator[Recording]:
-        units, swap = settings.required_units(files[0]), settings.swap_red_blue
+    def episodes() -> Iterator[Recording]:
         for index, path in enumerate(files):
             with open_hdf5(path) as file:
-                _require(file, path)
-                numbers = _numbers(file)
-                lacking = [
-                    n for n in about.numbers if not n.startswith("gap.") and n not in numbers
-                ]
-                if lacking or set(_cameras(file)) != set(about.cameras):
-                    raise UnusableInputError(
-                        f"{path} has other cameras or columns than {files[0].name}. Import it "
-                        "alone."
-                    )
-                values = {}
-                for name in (n for n in about.numbers if n in numbers):
-                    rows = as_float32(rows_in(file[numbers[name]]))
-                    values[name] = rows.reshape(len(rows), -1)
-                domain = Domain.SIM if file.attrs.get("sim", False) else Domain.REAL
-            yield foreign_recording(
-                about,
-                settings,
-                values,
-                {camera: Hdf5Pictures(path, key, swap) for camera, key in each_camera(about)},
-                f"{path.name} {index}",
-                units=units,
-                domain=domain,
-            )
+                if carried is None:
+                    _require(file, path)
+                    lacking = any(key not in file for keys in parts.values() for key in keys)
+                    if lacking or set(_cameras(file)) != set(about.cameras):
+                        raise UnusableInputError(
+                            f"{path} has other cameras or columns than {files[0].name}. Import it "
+                            "alone."
+                        )
+                yield make(
+                    index,
+                    f"{path.name} {index}",
+                    partial(rows_of, file),
+                    partial(Hdf5Pictures, path),
+                    partial(telemetry_of, file),
+                    domain=Domain.SIM if file.attrs.get("sim", False) else Domain.REAL,
+                )
 
-    if carried is not None:
-        lines = tuple(line for f in files for line in _carried(f, about).labels)
-        return ForeignRecording(about, len(files), exact, lines, exact=True)
     notes = () if settings.domain else (f"domain is {'sim' if sim else 'real'}: attribute sim.",)
-    return ForeignRecording(about, len(files), foreign, notes=notes)
+    return make.source(len(files), episodes, notes)
 
 
 def _require(file: Any, path: Path) -> None:
@@ -229,25 +215,26 @@ def _carried(path: Path, about: About) -> Carried:
     return found
 
 
-def _foreign_about(file: Any, path: Path, settings: ImportSettings) -> About:
+def _foreign_about(
+    file: Any, path: Path, settings: ImportSettings
+) -> tuple[About, dict[str, tuple[str, ...]]]:
     settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
     fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
     features: dict[str, Any] = {}
-    for name, key in _numbers(file).items():
-        stored = file[key]
+    parts: dict[str, tuple[str, ...]] = {}
+    for name, key in _FOUND.items():
+        if key not in file:
+            continue
+        stored, parts[name] = file[key], (key,)
         width = int(stored.shape[1]) if stored.ndim > 1 else 1
         features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
     cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
     for feature, key in cameras.items():
         features[feature] = picture_spec(*Hdf5Pictures(path, key).size())
-    return About(fps, settings.robot_type or "aloha", with_gap_features(features), cameras)
+    robot = settings.robot_type or "aloha"
+    return About(fps, robot, with_gap_features(features), cameras), parts
 
 
 def _cameras(file: Any) -> list[str]:
     group = file.get(PICTURES, {})
     return [name for name in group if not name.endswith("_depth")]
-
-
-def _numbers(file: Any) -> Mapping[str, str]:
-    found = {feature: key for feature, key in _STANDARD.items() if key in file}
-    return found | ({"extra.base_action": "base_action"} if "base_action" in file else {})

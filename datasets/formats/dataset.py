@@ -6,30 +6,25 @@ all.
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import av
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from gaploop.core import labels
 from gaploop.core.consent import Place, Use, require_consent
 from gaploop.core.consent_store import load_register, note_places
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
-from gaploop.core.types import Image
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats.foreign import not_finite_row
@@ -42,36 +37,21 @@ from gaploop.datasets.formats.model import (
     Recording,
     as_video,
 )
-from gaploop.datasets.frames import to_numpy
+from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import video_of
+from gaploop.datasets.lerobot_read import pictures_of, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.video import DamagedVideoError, VideoRange, count_frames
+from gaploop.datasets.video import (
+    DamagedVideoError,
+    Encoding,
+    VideoRange,
+    VideoWriter,
+    count_frames,
+    encode,
+    verify,
+)
 
 _NUMBERS: Final = ("float", "int", "uint", "bool")
-_BATCH: Final = 32
-"""Embedded pictures read from Parquet at once."""
-
-
-@dataclass(frozen=True)
-class EmbeddedPictures:
-    """An episode's pictures that are stored in Parquet (LeRobot's dtype `image`)."""
-
-    path: Path
-    feature: str
-    episode: int
-
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, RGB, uint8, shape (height, width, 3)."""
-        from PIL import Image as Pillow
-
-        names = [self.feature, "episode_index"]
-        with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(_BATCH, columns=names):
-                mine = batch.filter(pc.equal(batch["episode_index"], self.episode))
-                for cell in mine[self.feature].to_pylist():
-                    with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
-                        yield np.asarray(picture.convert("RGB"))
 
 
 def open_dataset(
@@ -99,18 +79,28 @@ def open_dataset(
     episodes = layout.read_episodes(info, sorted(set(only)) if only is not None else None)
     if not episodes:
         raise UnusableInputError(f"{root} has no episodes to export. Record some first.")
-    about, notes = _exported_features(info)
+    about, notes = exported_features(info)
     videos = [k for k in about.features if about.features[k]["dtype"] == "video"]
-    left_out = _incomplete(info, episodes, videos) if whole_only else {}
+    left_out = _incomplete(info, episodes, videos)  # before anything is written
+    if left_out and not whole_only:
+        index, reason = next(iter(left_out.items()))
+        raise UnusableInputError(
+            f"{info.root}, episode {index}: {reason}. Get what is missing; leave the episode out "
+            f"with --episodes; or drop pictures first: gaploop import {info.root} --format=lerobot "
+            f"--drop_videos=true --output_dir=OUT. More with: gaploop check {info.root}"
+        )
     episodes = [e for e in episodes if e.index not in left_out]
     if not episodes:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
         raise UnusableInputError(
             f"{root}: no episode is whole ({reasons}). Find out more with: gaploop check {root}"
         )
-    for key in videos:
-        _require_pictures(info, episodes, key)  # before anything is written
     infos = [episode.info for episode in episodes]
+    twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
+    if twice is not None:
+        raise UnusableInputError(
+            f"{root}: gap_uid {twice!a} names several episodes. Fix it: gaploop repair {root}"
+        )
 
     def check() -> None:
         require_consent(load_register(consents), infos, Use.PUBLISH, f"Dataset {root}")
@@ -124,18 +114,23 @@ def open_dataset(
         root=info.root,
         about=about,
         lengths=tuple(e.length for e in episodes),
-        rows=tuple(_gap_row(e) for e in episodes),
+        rows=tuple(gap_row(e) for e in episodes),
         tasks=tuple(e.info.task for e in episodes),
         labels=tuple(event.to_line() for event in events if event.uid in uids),
-        episodes=lambda: _episodes(info, about, episodes, whole=True),
-        numbers=lambda: _episodes(info, about, episodes, whole=False),
+        episodes=lambda: recordings(info, about, episodes, whole=True),
+        numbers=lambda: recordings(info, about, episodes, whole=False),
         notes=notes,
         left_out=left_out,
         check=check,
     )
 
 
-def _exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
+def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
+    """Return the features that other layouts can hold, and notes about the others.
+
+    Raises:
+        UnusableInputError: there is no action.
+    """
     features: dict[str, Mapping[str, Any]] = {}
     notes = []
     for name, spec in info.features.items():
@@ -166,6 +161,7 @@ def _incomplete(
     for file in layout.data_files(info):
         rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
     held: dict[Path, int] = {}
+    damage: dict[Path, str] = {}
     found: dict[int, str] = {}
     for episode in episodes:
         if rows[episode.index] != episode.length:
@@ -178,83 +174,44 @@ def _incomplete(
             if path not in held:
                 try:
                     held[path] = count_frames(path)
-                except DamagedVideoError:
-                    held[path] = 0
+                except DamagedVideoError as error:
+                    held[path], damage[path] = 0, str(error)
             if held[path] < round(start_s * info.fps) + episode.length:
-                found[episode.index] = f"pictures of {key} are missing"
+                found[episode.index] = damage.get(path, f"pictures of {key} are missing")
     return found
 
 
-def _require_pictures(info: DatasetInfo, episodes: Sequence[EpisodeRow], key: str) -> None:
-    """Refuse a dataset where a camera's video is missing or holds too few pictures."""
-    needed: dict[Path, int] = {}
-    for episode in episodes:
-        path, start_s = video_of(info, episode.row, key)
-        if path is None or not path.exists():
-            raise UnusableInputError(
-                f"{info.root}, episode {episode.index}: the video of {key} is missing. Copy "
-                "it here, or drop pictures first: gaploop import "
-                f"{info.root} --format=lerobot --drop_videos=true --output_dir=OUT"
-            )
-        end = round(start_s * info.fps) + episode.length
-        needed[path] = max(needed.get(path, 0), end)
-    for path, frames in needed.items():
-        if (found := count_frames(path)) < frames:
-            raise UnusableInputError(
-                f"{path} holds {found} pictures for {frames} rows. Find out more with: "
-                f"gaploop check {info.root}"
-            )
-
-
-def _gap_row(episode: EpisodeRow) -> dict[str, Any]:
+def gap_row(episode: EpisodeRow) -> dict[str, Any]:
     """Return an episode's gap columns, made up from what is known where it has none."""
     if episode.row.get("gap_uid"):
         return {name: episode.row[name] for name in columns.EPISODE_COLUMNS}
     return columns.default_row(episode.info, episode.outcome)
 
 
-def _episodes(
+def recordings(
     info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
 ) -> Iterator[Recording]:
     """Yield the episodes, with pictures and telemetry where `whole`."""
-    wanted = {e.index: e for e in episodes}
-    for path in layout.data_files(info):
-        names = [*about.numbers, "episode_index"]
-        inside = pc.unique(layout.read_parquet(path, ["episode_index"])["episode_index"])
-        mine = sorted(set(inside.to_pylist()) & set(wanted))
-        table = layout.read_parquet(path, names) if mine else pa.table({})
-        for index in mine:
-            episode = wanted.pop(index)
-            rows = table.filter(pc.equal(table["episode_index"], index))
-            if len(rows) != episode.length:
-                raise UnusableInputError(
-                    f"{info.root}, episode {index}: {len(rows)} rows, its table says "
-                    f"{episode.length}. Find out more with: gaploop check {info.root}"
-                )
-            pictures: dict[str, Images] = {}
-            for key, spec in about.features.items() if whole else ():
-                if spec["dtype"] == "image":
-                    pictures[key.removeprefix(IMAGES)] = EmbeddedPictures(path, key, index)
-                elif spec["dtype"] == "video":
-                    video, start_s = video_of(info, episode.row, key)
-                    assert video is not None  # looked at by _require_pictures
-                    pictures[key.removeprefix(IMAGES)] = VideoRange(
-                        video, start_s, episode.length, info.fps
-                    )
-            telemetry = telemetry_path(info.root, episode.info.uid)
-            yield Recording(
-                task=episode.info.task,
-                length=episode.length,
-                columns={
-                    n: _values(info, index, n, rows[n], about.features[n]) for n in about.numbers
-                },
-                pictures=pictures,
-                row=_gap_row(episode),
-                telemetry=telemetry.read_bytes() if whole and telemetry.exists() else None,
-            )
-    if wanted:
-        raise UnusableInputError(
-            f"{info.root} has no rows of episode {min(wanted)}. Find out more with: gaploop check."
+    reader = EpisodeReader(info, about.numbers)
+    for episode in episodes:
+        rows, pictures = reader.rows_of(episode), dict[str, Images]()
+        for key, spec in about.features.items() if whole else ():
+            shown = pictures_of(info, episode, key) if spec["dtype"] in PICTURES else None
+            if shown is not None:
+                pictures[key.removeprefix(IMAGES)] = shown
+        telemetry = telemetry_path(info.root, episode.info.uid)
+        yield Recording(
+            task=episode.info.task,
+            length=episode.length,
+            columns={
+                n: _values(info, episode.index, n, rows[n], about.features[n])
+                for n in about.numbers
+            },
+            pictures=pictures,
+            row=gap_row(episode),
+            telemetry=regular_file(telemetry).read_bytes()
+            if whole and telemetry.exists()
+            else None,
         )
 
 
@@ -294,13 +251,14 @@ def _values(
 
 # -- Into a new dataset ----------------------------------------------------------------------------
 
-VIDEOS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
-    "lossless": ("libx264rgb", "rgb24", {"qp": "0"}),
-    "small": ("libx264", "yuv420p", {"crf": "20"}),
-}
-"""How pictures are kept: name to encoder, pixel format, options. Key frames stand every tenth
-frame, as in recordings, and no frame is reordered, so that packets can be copied."""
 _X264: Final = {"preset": "veryfast", "tune": "zerolatency", "g": "10", "threads": "2"}
+"""Key frames stand every tenth frame, as in recordings, and no frame is reordered, so that packets
+can be copied."""
+VIDEOS: Final[dict[str, Encoding]] = {
+    "lossless": ("libx264rgb", {**_X264, "qp": "0"}, "rgb24"),
+    "small": ("libx264", {**_X264, "crf": "20"}, "yuv420p"),
+}
+"""How pictures are kept."""
 
 
 def write_dataset(
@@ -309,16 +267,25 @@ def write_dataset(
     video: str = "lossless",
     on_episode: Advance | None = None,
     consents: Path | None = None,
+    *,
+    sources: Sequence[Path] = (),
+    encoding: Encoding | None = None,
+    amend: Callable[[Path], None] = lambda _stage: None,
 ) -> int:
-    """Write an import to `target`, a new or empty folder, and return its number of episodes.
+    """Write episodes to `target`, a new or empty folder, and return how many.
 
     Args:
-        incoming: what to write.
+        incoming: what to write. Pictures that stand in a video as they shall be are cut out of it
+            without decoding, where they can be. Without gap columns in their rows, the dataset
+            gets none.
         target: the dataset's folder.
         video: one of `VIDEOS`.
         on_episode: called after every episode.
         consents: the consent register, which notes where takes of people go; the default one
             where None.
+        sources: datasets that it is made of.
+        encoding: how pictures are encoded, other than `video` says.
+        amend: adds to the new dataset before anybody sees it.
 
     Raises:
         UnusableInputError: the target isn't empty or can't be written, or an episode can't be
@@ -334,18 +301,23 @@ def write_dataset(
     about = as_video(incoming.about)
     rows: list[dict[str, Any]] = []
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
-    with staging.new_folder(target):
+    with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
         try:
             name, features = f"local/{target.name}", dict(about.features)
             writer = open_writer(stage, name, about.fps, about.robot_type, features)
             for episode in incoming.episodes():
-                _require_sound(episode, about)
+                for name in about.numbers:
+                    if (n := len(episode.columns[name])) != episode.length:
+                        raise UnusableInputError(
+                            f"Episode {episode.uid}: {name} has {n} rows, the episode "
+                            f"{episode.length}. Fix the source."
+                        )
                 pictures.mkdir()
                 videos: dict[str, Path] = {}
                 for camera, images in episode.pictures.items():
-                    videos[camera] = pictures / f"{len(videos)}.mkv"
-                    _encode(images, videos[camera], about, camera, episode, video)
+                    path = videos[camera] = pictures / f"{len(videos)}.mp4"
+                    _encode(images, path, about, camera, episode, encoding or VIDEOS[video])
                 writer.save_take(episode.task, dict(episode.columns), videos)
                 shutil.rmtree(pictures)
                 if episode.telemetry is not None:
@@ -356,14 +328,17 @@ def write_dataset(
                 if on_episode is not None:
                     on_episode()
             writer.finalize()
-            path = stage / layout.LABELS
-            path.parent.mkdir(parents=True, exist_ok=True)
-            uids = {row["gap_uid"] for row in rows}
+            uids = {row.get("gap_uid") for row in rows}
             lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]
-            path.write_text("".join(f"{line}\n" for line in lines))
-            episodes_table.materialise(stage, dict(enumerate(rows)))
-            infos = [TakeInfo(**columns.info_fields(row)) for row in rows]
-            note_places(consents, infos, Place("dataset", str(target)))
+            if lines:
+                path = stage / layout.LABELS
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("".join(f"{line}\n" for line in lines))
+            amend(stage)
+            if all(rows):
+                episodes_table.materialise(stage, dict(enumerate(rows)))
+                infos = [TakeInfo(**columns.info_fields(row)) for row in rows]
+                note_places(consents, infos, Place("dataset", str(target)))
             staging.commit(stage, target)
         finally:
             for leftover in (pictures, stage):
@@ -371,48 +346,34 @@ def write_dataset(
     return len(rows)
 
 
-def _require_sound(episode: Recording, about: About) -> None:
-    for name in about.numbers:
-        values = episode.columns[name]
-        if len(values) != episode.length:
-            raise UnusableInputError(
-                f"Episode {episode.uid}: {name} has {len(values)} rows, the episode "
-                f"{episode.length}. Fix the source."
-            )
-        bad = not_finite_row(values)
-        if bad is not None:
-            raise UnusableInputError(
-                f"Episode {episode.uid}: {name} holds NaN or infinite values, first in row {bad}. "
-                "LeRobot can't train on it; leave that episode out or fix the source."
-            )
-
-
 def _encode(
-    images: Images, path: Path, about: About, camera: str, episode: Recording, video: str
+    images: Images, path: Path, about: About, camera: str, episode: Recording, encoding: Encoding
 ) -> None:
-    encoder, pixels, options = VIDEOS[video]
+    """Write an episode's pictures as a video of their own; cut out of theirs where they can be."""
     height, width = about.size(camera)
-    if video == "small" and (height % 2 or width % 2):
+    if isinstance(images, VideoRange) and images.fps == about.fps:
+        try:
+            with VideoWriter(path, about.fps) as writer:
+                writer.append_part(images.path, images.start_s, images.frames)
+            verify(path, images.frames)
+            return
+        except UnusableInputError:  # no key frame there, or reordered: it has to be decoded
+            path.unlink(missing_ok=True)
+    if encoding[2] == "yuv420p" and (height % 2 or width % 2):
         raise UnusableInputError(
             f"{camera}: pictures of {width}×{height} need even sizes. Use --video=lossless."
         )
-    rate = Fraction(about.fps).limit_denominator(1000)
-    count = 0
-    with av.open(str(path), "w", format="matroska") as container:
-        stream = container.add_stream(encoder, rate=rate, options={**_X264, **options})
-        stream.width, stream.height, stream.pix_fmt = width, height, pixels
-        stream.codec_context.time_base = 1 / rate
+
+    def frames() -> Iterator[Any]:
         for picture in images():
             if picture.shape != (height, width, 3) or picture.dtype != np.uint8:
                 raise UnusableInputError(
                     f"{camera}: a picture of shape {picture.shape}, {picture.dtype}, among those "
                     f"of {(height, width, 3)}, uint8. Fix the source."
                 )
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-            frame.pts, frame.time_base = count, 1 / rate
-            container.mux(stream.encode(frame))
-            count += 1
-        container.mux(stream.encode(None))
+            yield av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+
+    count = encode(frames(), path, about.fps, encoding)
     if count != episode.length:
         raise UnusableInputError(
             f"Episode {episode.uid}: {camera} has {count} pictures for {episode.length} rows. "

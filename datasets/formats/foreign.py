@@ -6,8 +6,8 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,14 @@ from gaploop.core.take import Images, TakeInfo
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets import columns, layout
-from gaploop.datasets.formats.model import About, ImportSettings, Recording, picture_feature
+from gaploop.datasets.formats.model import (
+    About,
+    Carried,
+    ForeignRecording,
+    ImportSettings,
+    Recording,
+    picture_feature,
+)
 
 LARGEST_PICTURE: Final = 1 << 28
 """89 megapixels in RGB; more is no camera's, and a few bytes can ask for it [bytes]."""
@@ -45,6 +52,21 @@ def not_finite_row(values: NDArray[Any]) -> int | None:
     if not np.issubdtype(values.dtype, np.floating) or np.isfinite(values).all():
         return None
     return int((~np.isfinite(values.reshape(len(values), -1)).all(axis=1)).argmax())
+
+
+def require_finite(values: Mapping[str, NDArray[Any]], episode: str) -> None:
+    """Refuse an episode's values, by feature, that LeRobot can't train on.
+
+    Raises:
+        UnusableInputError: NaN or infinity.
+    """
+    for name, column in values.items():
+        bad = not_finite_row(column)
+        if bad is not None:
+            raise UnusableInputError(
+                f"Episode {episode}: {name} holds NaN or infinite values, first in row {bad}. "
+                "LeRobot can't train on it; leave that episode out or fix the source."
+            )
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
@@ -108,20 +130,8 @@ def natural(path: Path) -> list[Any]:
 
 def with_gap_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return a foreign feature table with the gap columns of frames added to it."""
-
-    def scalar(dtype: str) -> dict[str, Any]:
-        return {"dtype": dtype, "shape": (1,), "names": None}
-
-    cameras = [n for n, f in features.items() if f["dtype"] == "video"]
-    return {
-        **features,
-        columns.TIME: scalar("float64"),
-        columns.TAKE: scalar("int64"),
-        columns.SENT: features[columns.ACTION],
-        columns.INTERVENTION: scalar("bool"),
-        columns.SAFETY: scalar("int64"),
-        **{columns.CAMERA_AGE + n.removeprefix(columns.IMAGES): scalar("float32") for n in cameras},
-    }
+    cameras = [n.removeprefix(columns.IMAGES) for n, f in features.items() if f["dtype"] == "video"]
+    return {**features, **columns.gap_features(features[columns.ACTION], cameras)}
 
 
 def foreign_recording(
@@ -141,26 +151,79 @@ def foreign_recording(
             from its actions.
         known: fields of `TakeInfo` that the source says.
     """
+    require_finite(values, origin)
     action = np.ascontiguousarray(values[columns.ACTION])
     digest = hashlib.sha256(action.tobytes()).hexdigest()
     uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
-    n = len(action)
-    filled: dict[str, NDArray[Any]] = {
-        columns.TIME: np.arange(n) / about.fps,
-        columns.TAKE: np.full(n, columns.take_hash(uid), dtype=np.int64),
-        columns.SENT: action,
-        columns.INTERVENTION: np.zeros(n, dtype=bool),
-        columns.SAFETY: np.zeros(n, dtype=np.int64),
-    }
-    unknown = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
-    filled |= {columns.CAMERA_AGE + camera: unknown for camera in about.cameras}
+    filled = columns.filled_columns(uid, action, about.fps, about.cameras)
     task = str(known.pop("task", "") or settings.task)
     telemetry = known.pop("telemetry", None)
-    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": settings.units, **known})
+    units = "" if settings.units == "unknown" else settings.units
+    info = TakeInfo(uid=uid, **{"kind": TakeKind.IMPORT, "units": units, **known})
     info = replace(info, kind=settings.kind or info.kind, domain=settings.domain or info.domain)
     row = columns.default_row(info, settings.outcome or Outcome.UNLABELLED)
     ordered = {name: {**filled, **values}[name] for name in about.numbers}
-    return Recording(task, n, ordered, dict(pictures), row, telemetry)
+    return Recording(task, len(action), ordered, dict(pictures), row, telemetry)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes recordings of what a layout holds under its own keys.
+
+    Attributes:
+        settings: what the layout doesn't say.
+        parts: of a recording that nobody gave gap columns, feature to the keys that hold it.
+        carried: what gaploop noted in it; None where it didn't write it.
+    """
+
+    about: About
+    settings: ImportSettings
+    parts: Mapping[str, tuple[str, ...]]
+    carried: Carried | None
+
+    def source(
+        self, count: int, episodes: Callable[[], Iterator[Recording]], notes: Iterable[str] = ()
+    ) -> ForeignRecording:
+        """Return the recording of `count` episodes."""
+        if self.carried is None:
+            return ForeignRecording(self.about, count, episodes, notes=tuple(notes))
+        return ForeignRecording(self.about, count, episodes, self.carried.labels, exact=True)
+
+    def __call__(
+        self,
+        index: int,
+        origin: str,
+        rows: Callable[[str], NDArray[Any]],
+        pictures: Callable[[str, bool], Images],
+        record: Callable[[str], bytes | None],
+        **known: Any,
+    ) -> Recording:
+        """Return an episode.
+
+        Args:
+            index: which of the source's.
+            origin: as in `foreign_recording`.
+            rows: from a key to its values, shape (n, …).
+            pictures: from a key, and whether red and blue change places, to pictures.
+            record: from a uid to the take's control-rate record, if there is one.
+            known: as in `foreign_recording`.
+        """
+        about, carried = self.about, self.carried
+        swap = self.settings.swap_red_blue and carried is None
+        shown = {camera: pictures(key, swap) for camera, key in each_camera(about)}
+        values: dict[str, NDArray[Any]] = {}
+        if carried is None:
+            for name, keys in self.parts.items():
+                found = [as_float32(rows(key)) for key in keys]
+                values[name] = np.concatenate([f.reshape(len(f), -1) for f in found], axis=1)
+            return foreign_recording(about, self.settings, values, shown, origin, **known)
+        for name in about.numbers:
+            stored = rows(about.keys[name])
+            narrow = tuple(about.features[name]["shape"]) == (1,)
+            values[name] = stored.reshape(len(stored)) if narrow else stored
+        row, n = carried.rows[index], len(values[columns.ACTION])
+        require_finite(values, str(row["gap_uid"]))
+        return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
 
 
 def number_feature(names: list[str]) -> dict[str, Any]:

@@ -201,6 +201,11 @@ def rows_in(stored: Any) -> NDArray[Any]:
     return np.asarray(stored[()])
 
 
+def rows_of(group: Any, key: str) -> NDArray[Any]:
+    """Return all of a data set of numbers below a group; see `rows_in`."""
+    return rows_in(group[key])
+
+
 def carried_in(file: Any, path: Path) -> Carried | None:
     """Return what gaploop noted in a file that it exported; None in any other."""
     if NAME not in file:

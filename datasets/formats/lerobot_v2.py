@@ -8,16 +8,16 @@ was made of, row by row and picture by picture. Facts about the layout: LeRobot 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +30,18 @@ from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
+from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.lerobot_read import StoredPictures, pictures_of
+from gaploop.datasets.v3_files import (
+    CHUNK_FILES,
+    DATA_FILE_BYTES,
+    DataFiles,
+    VideoFiles,
+    table_of,
+    write_episodes,
+    write_tasks,
+)
 from gaploop.datasets.video import (
     MAX_FILE_BYTES,
     VideoRange,
@@ -44,8 +55,6 @@ DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parque
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 CHUNK: Final = 1000
 """Episodes in a folder, where the description doesn't say another number."""
-DATA_BYTES: Final = 100 * 1024 * 1024
-"""A data file of v3 is closed at this size, as LeRobot does."""
 EPISODES: Final = "meta/episodes.jsonl"
 TASKS: Final = "meta/tasks.jsonl"
 EPISODE_STATS: Final = "meta/episodes_stats.jsonl"
@@ -156,7 +165,6 @@ def upgrade(
     Raises:
         UnusableInputError: no episode is whole, or what was written isn't what was read.
     """
-    import pandas as pd
     from lerobot.datasets.feature_utils import get_hf_features_from_features
 
     from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
@@ -175,7 +183,13 @@ def upgrade(
     sums: dict[tuple[int, str], Checksums] = {}
     stats: list[dict[str, Any]] = []
     cameras = old.info.video_keys if videos else ()
-    with _V3Files(target, old.info.fps) as files:
+    new_info, first = replace(old.info, root=target), 0
+    files = DataFiles(new_info)
+    shelves = {key: VideoFiles(new_info, key) for key in cameras}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(files))
+        for shelf in shelves.values():
+            stack.enter_context(contextlib.closing(shelf))
         for episode in wanted:
             try:
                 table = _episode_table(old, episode, schema)
@@ -185,14 +199,18 @@ def upgrade(
                 left_out[episode] = str(error)
                 continue
             own = _episode_stats(old, episode, table, cameras)
-            new = _indexed(table, len(kept), files.rows)
-            row = {"episode_index": len(kept), "tasks": _tasks(old, table), "length": len(table)}
-            row |= files.add(new, {k: old.video(k, episode) for k in cameras})
+            n, words = len(table), dict.fromkeys(table["task_index"].to_pylist())
+            row = {"episode_index": len(kept), "tasks": [old.tasks[t] for t in words], "length": n}
+            row |= files.append(_indexed(table, len(kept), first))
+            row |= {"dataset_from_index": first, "dataset_to_index": first + n}
+            for key, shelf in shelves.items():
+                row |= shelf.append(old.video(key, episode), 0.0, n)
+            first += n
             row |= {f"stats/{k}/{n}": v.tolist() for k, s in own.items() for n, v in s.items()}
             line = old.rows.get(episode, {})
             if all(name in line for name in columns.EPISODE_COLUMNS):
                 row |= {name: line[name] for name in columns.EPISODE_COLUMNS}
-            kept.append((episode, {**row, **dict.fromkeys(_OWN_PLACE, 0)}))
+            kept.append((episode, row))
             stats.append(own)
             advance()
     if not kept:
@@ -205,103 +223,31 @@ def upgrade(
     info = {k: v for k, v in old.raw.items() if k not in drop} | {
         "codebase_version": "v3.0",
         "total_episodes": len(kept),
-        "total_frames": files.rows,
+        "total_frames": first,
         "total_tasks": len(old.tasks),
         "splits": {"train": f"0:{len(kept)}"},
-        "chunks_size": CHUNK,
-        "data_files_size_in_mb": DATA_BYTES >> 20,
+        "chunks_size": CHUNK_FILES,
+        "data_files_size_in_mb": DATA_FILE_BYTES >> 20,
         "video_files_size_in_mb": MAX_FILE_BYTES >> 20,
         "data_path": layout.DATA_PATH,
         "video_path": layout.VIDEO_PATH if old.info.video_keys else None,
     }
-    (target / layout.EPISODES / "chunk-000").mkdir(parents=True)
+    (target / layout.INFO).parent.mkdir(parents=True)
     write_json(target / layout.INFO, info)
     write_json(target / layout.STATS, aggregated(stats))
-    index = pd.Index([old.tasks[t] for t in sorted(old.tasks)], name="task")
-    pd.DataFrame({"task_index": sorted(old.tasks)}, index=index).to_parquet(target / layout.TASKS)
+    write_tasks(target, dict(sorted(old.tasks.items())))
     rows = [row for _, row in kept]
     whole = all("gap_uid" in row for row in rows)
     names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
     arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
-    path = target / layout.EPISODES / "chunk-000" / "file-000.parquet"
-    pq.write_table(pa.Table.from_arrays(arrays, names), path)
-    _carry_over(root, target)
-    _verify_v3(old, target, kept, sums, schema)
-    return left_out
-
-
-_OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
-
-
-def _carry_over(root: Path, target: Path) -> None:
-    """Copy labels and telemetry."""
+    write_episodes(target, pa.Table.from_arrays(arrays, names))
     if (root / layout.LABELS).is_file():
         (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
     if (root / layout.TELEMETRY).is_dir():
         shutil.copytree(root / layout.TELEMETRY, target / layout.TELEMETRY)
-
-
-class _V3Files:
-    """Data and video files of v3 that episodes are appended to."""
-
-    def __init__(self, root: Path, fps: float) -> None:
-        self.rows = 0
-        self._root, self._fps = root, fps
-        self._data: pq.ParquetWriter | None = None
-        self._data_path = root
-        self._number = -1
-        self._videos: dict[str, VideoWriter] = {}
-        self._numbers: dict[str, int] = {}
-
-    def __enter__(self) -> _V3Files:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with contextlib.ExitStack() as stack:
-            for writer in self._videos.values():
-                stack.enter_context(writer)
-            if self._data is not None:
-                stack.enter_context(self._data)
-
-    def add(self, table: pa.Table, videos: Mapping[str, Path]) -> dict[str, Any]:
-        """Append an episode; return the columns of its row that say where it is."""
-        if self._data is None or self._data_path.stat().st_size >= DATA_BYTES:
-            if self._data is not None:
-                self._data.close()
-            self._number += 1
-            chunk, file = divmod(self._number, CHUNK)
-            name = layout.DATA_PATH.format(chunk_index=chunk, file_index=file)
-            self._data_path = self._root / name
-            self._data_path.parent.mkdir(parents=True, exist_ok=True)
-            self._data = pq.ParquetWriter(self._data_path, table.schema)
-        self._data.write_table(table)
-        chunk, file = divmod(self._number, CHUNK)
-        row = {"data/chunk_index": chunk, "data/file_index": file}
-        row |= {"dataset_from_index": self.rows, "dataset_to_index": self.rows + len(table)}
-        self.rows += len(table)
-        for key, source in videos.items():
-            row |= self._add_video(key, source, len(table))
-        return row
-
-    def _add_video(self, key: str, source: Path, frames: int) -> dict[str, Any]:
-        writer = self._videos.get(key)
-        full = writer is not None and (writer.size_bytes + source.stat().st_size >= MAX_FILE_BYTES)
-        if writer is None or full or not writer.append_part(source, 0.0, frames):
-            if writer is not None:
-                writer.close()
-            number = self._numbers[key] = self._numbers.get(key, -1) + 1
-            chunk, file = divmod(number, CHUNK)
-            name = layout.VIDEO_PATH.format(video_key=key, chunk_index=chunk, file_index=file)
-            writer = self._videos[key] = VideoWriter(self._root / name, self._fps)
-            writer.append_part(source, 0.0, frames)
-        chunk, file = divmod(self._numbers[key], CHUNK)
-        return {
-            f"videos/{key}/chunk_index": chunk,
-            f"videos/{key}/file_index": file,
-            f"videos/{key}/from_timestamp": (writer.frames - frames) / self._fps,
-            f"videos/{key}/to_timestamp": writer.frames / self._fps,
-        }
+    _verify_v3(old, target, [episode for episode, _ in kept], sums, schema)
+    return left_out
 
 
 def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table:
@@ -360,10 +306,6 @@ def _checksums(pictures: Iterator[Image]) -> Checksums:
     return [zlib.crc32(np.ascontiguousarray(picture).tobytes()) for picture in pictures]
 
 
-def _tasks(old: OldDataset, table: pa.Table) -> list[str]:
-    return [old.tasks[t] for t in dict.fromkeys(table["task_index"].to_pylist())]
-
-
 def _indexed(table: pa.Table, episode: int, first: int) -> pa.Table:
     """Return rows that count as those of another episode, from row `first` on."""
     for name, values in (
@@ -380,30 +322,21 @@ def _episode_stats(
     old: OldDataset, episode: int, table: pa.Table, cameras: Sequence[str]
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """Return an episode's statistics, of numbers in float64."""
-    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
+    from gaploop.datasets.lerobot_stats import of_images, of_pictures, of_rows
 
-    names = {**numeric_features(old.info), **dict.fromkeys(columns.AUTOMATIC, 1)}
-    found = {n: of_numbers(matrix(table[n], w)) for n, w in names.items()}
+    found = of_rows(table, old.info)
     for key, spec in old.info.features.items():
         if spec.get("dtype") == "image":
-            found[key] = of_images(_embedded(table, key), len(table))
+            found[key] = of_images(StoredPictures(old.data(episode), key)(), len(table))
     for key in cameras:
         found[key] = of_pictures(old.video(key, episode), 0.0, len(table), old.info.fps)
     return found
 
 
-def _embedded(table: pa.Table, key: str) -> Iterator[Image]:
-    from PIL import Image as Pillow
-
-    for cell in table[key].to_pylist():
-        with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
-            yield np.asarray(picture.convert("RGB"))
-
-
 def _verify_v3(
     old: OldDataset,
     target: Path,
-    kept: Sequence[tuple[int, Mapping[str, Any]]],
+    kept: Sequence[int],
     sums: Mapping[tuple[int, str], Checksums],
     schema: pa.Schema,
 ) -> None:
@@ -413,21 +346,17 @@ def _verify_v3(
         UnusableInputError: they differ.
     """
     info = layout.read_info(target)
-    for new, (episode, row) in enumerate(kept):
-        name = info.data_name(row["data/chunk_index"], row["data/file_index"])
-        filters = [("episode_index", "=", new)]
-        rows = layout.read_parquet(target / name, filters=filters).select(schema.names)
-        due = _indexed(_episode_table(old, episode, schema), new, row["dataset_from_index"])
-        if not rows.equals(due):
+    reader = EpisodeReader(info, schema.names)
+    for episode, made in zip(kept, layout.read_episodes(info), strict=True):
+        first = made.row["dataset_from_index"]
+        due = _indexed(_episode_table(old, episode, schema), made.index, first)
+        if not reader.rows_of(made).equals(due):
             raise UnusableInputError(
                 f"{old.info.root}, episode {episode}: rows changed. Report it."
             )
         for key in (k for e, k in sums if e == episode):
-            place = (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"])
-            start_s = row[f"videos/{key}/from_timestamp"]
-            video = target / info.video_name(key, *place)
-            found = _checksums(VideoRange(video, start_s, row["length"], info.fps)())
-            if found != sums[episode, key]:
+            shown = pictures_of(info, made, key)
+            if shown is None or _checksums(shown()) != sums[episode, key]:
                 raise UnusableInputError(
                     f"{old.video(key, episode)}: its pictures can't be taken over unchanged. "
                     "Leave that episode out with --episodes."
@@ -446,8 +375,6 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         UnusableInputError: a video can't be cut, or what was written isn't what was read.
     """
     from lerobot.datasets.feature_utils import get_hf_features_from_features
-
-    from gaploop.datasets.lerobot_stats import of_images, of_numbers, of_pictures
 
     about, fps = out.about, out.about.fps
     automatic = {
@@ -479,15 +406,11 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
             "index": np.arange(first, first + n),
             "task_index": np.full(n, tasks[episode.task]),
         }
-        own: dict[str, Any] = {}
-        for key, width in {**numeric_features(old.info), **dict.fromkeys(automatic, 1)}.items():
-            own[key] = of_numbers(np.asarray(values[key], dtype=np.float64).reshape(n, width))
         for key in (k for k, f in features.items() if f["dtype"] == "image"):
             pictures = episode.pictures[key.removeprefix(columns.IMAGES)]
-            values[key] = [{"bytes": _png(p), "path": None} for p in pictures()]
-            own[key] = of_images(pictures(), n)
-        arrays = [_array(values[field.name], field) for field in schema]
-        table = pa.Table.from_arrays(arrays, schema=schema)
+            packed = (cv2.imencode(".png", p[:, :, ::-1])[1].tobytes() for p in pictures())
+            values[key] = [{"bytes": png, "path": None} for png in packed]
+        table = table_of(values, schema)
         target = old.data(i)
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, target)
@@ -503,8 +426,8 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
                     f"{clip.path}: pictures from {clip.start_s:g} s on can't be cut out unchanged. "
                     "Leave that episode out with --episodes."
                 )
-            own[key] = of_pictures(old.video(key, i), 0.0, n, fps)
         lines.append({"episode_index": i, "tasks": [episode.task], "length": n, **episode.row})
+        own = _episode_stats(old, i, table, cameras)
         kept = {k: {name: v.tolist() for name, v in s.items()} for k, s in own.items()}
         stats.append({"episode_index": i, "stats": kept})
         if episode.telemetry is not None:
@@ -538,20 +461,3 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         "features": info,
     }
     write_json(path / layout.INFO, description)
-
-
-def _array(values: Any, field: pa.Field) -> pa.Array:
-    if not isinstance(values, np.ndarray):
-        return pa.array(values, field.type)
-    if pa.types.is_fixed_size_list(field.type):
-        flat = pa.array(values.reshape(-1), field.type.value_type)
-        return pa.FixedSizeListArray.from_arrays(flat, type=field.type)
-    return pa.array(values.reshape(-1), field.type)
-
-
-def _png(picture: Image) -> bytes:
-    from PIL import Image as Pillow
-
-    buffer = io.BytesIO()
-    Pillow.fromarray(picture).save(buffer, "PNG")
-    return buffer.getvalue()

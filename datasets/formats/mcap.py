@@ -104,13 +104,11 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
             raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
         features[feature] = picture_spec(*first[1].shape[:2])
     about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
-    reader = _Reader(about, parts, topics, settings, units)
-    return ForeignRecording(
-        about,
-        len(bags),
-        lambda: (reader.episode(tuple(files)) for files in bags),
-        notes=tuple(notes),
-    )
+
+    def episodes() -> Iterator[Recording]:
+        return (_episode(tuple(f), about, parts, topics, settings, units) for f in bags)
+
+    return ForeignRecording(about, len(bags), episodes, notes=tuple(notes))
 
 
 def bags_in(path: Path) -> list[list[Path]]:
@@ -208,92 +206,88 @@ class BagPictures:
                 k += 1
 
 
-@dataclass(frozen=True)
-class _Reader:
-    about: About
-    parts: Mapping[str, tuple[str, ...]]
-    topics: Mapping[str, Topic]
-    settings: ImportSettings
-    units: str
-
-    def episode(self, files: tuple[Path, ...]) -> Recording:
-        chosen = [self.topics[name] for part in self.parts.values() for name in part]
-        streams = streams_of(files, chosen)
-        for feature, part in self.parts.items():
-            if _names(part, streams) != self.about.features[feature]["names"]:
-                raise UnusableInputError(
-                    f"{files[0]}: {feature} has other joints than the first recording. Import it "
-                    "alone."
-                )
-        seen: dict[str, NDArray[np.int64]] = {}
-        for camera, key in each_camera(self.about):
-            with message_of(files[0], self.topics[key]):
-                seen[camera] = np.array([t for t, *_ in messages(files, [key])], dtype=np.int64)
-        grid_ns = self._grid(files, streams, seen)
-        values: dict[str, NDArray[Any]] = {
-            feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
-            for feature, part in self.parts.items()
-        }
-        pictures = {}
-        for camera, key in each_camera(self.about):
-            picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
-            pictures[camera] = BagPictures(files, self.topics[key], picked)
-            age_s = (grid_ns - seen[camera][picked]) * 1e-9
-            values[CAMERA_AGE + camera] = age_s.astype(np.float32)
-        more = {
-            "units": self.units,
-            "t0_ns": int(grid_ns[0]),
-            "telemetry": self._record(streams, grid_ns),
-        }
-        name = files[0].name
-        return foreign_recording(self.about, self.settings, values, pictures, name, **more)
-
-    def _grid(
-        self,
-        files: tuple[Path, ...],
-        streams: Mapping[str, Stream],
-        seen: Mapping[str, NDArray[np.int64]],
-    ) -> NDArray[np.int64]:
-        """Return the times of the frames [ns], while every topic is there."""
-        for camera, times in seen.items():
-            if not len(times):
-                raise UnusableInputError(f"{files[0]}: no picture of {camera}. Leave it out.")
-        known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
-        if not all(map(len, known)):
-            raise UnusableInputError(f"{files[0]}: a topic never has all of its numbers.")
-        spans = [*known, *seen.values()]
-        first, last = max(int(t[0]) for t in spans), min(int(t[-1]) for t in spans)
-        if last < first:
+def _episode(
+    files: tuple[Path, ...],
+    about: About,
+    parts: Mapping[str, tuple[str, ...]],
+    topics: Mapping[str, Topic],
+    settings: ImportSettings,
+    units: str,
+) -> Recording:
+    streams = streams_of(files, [topics[name] for part in parts.values() for name in part])
+    for feature, part in parts.items():
+        if _names(part, streams) != about.features[feature]["names"]:
             raise UnusableInputError(
-                f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
+                f"{files[0]}: {feature} has other joints than the first recording. Import it alone."
             )
-        count = int((last - first) * 1e-9 * self.about.fps + 1e-6) + 1
-        if count > MOST_FRAMES:
-            raise UnusableInputError(
-                f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
-                "was set meanwhile. Cut it with: mcap filter."
-            )
-        return first + np.round(np.arange(count) * (1e9 / self.about.fps)).astype(np.int64)
+    seen: dict[str, NDArray[np.int64]] = {}
+    for camera, key in each_camera(about):
+        with message_of(files[0], topics[key]):
+            seen[camera] = np.array([t for t, *_ in messages(files, [key])], dtype=np.int64)
+    grid_ns = _grid(files, about.fps, streams, seen)
+    values: dict[str, NDArray[Any]] = {
+        feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
+        for feature, part in parts.items()
+    }
+    pictures = {}
+    for camera, key in each_camera(about):
+        picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
+        pictures[camera] = BagPictures(files, topics[key], picked)
+        age_s = (grid_ns - seen[camera][picked]) * 1e-9
+        values[CAMERA_AGE + camera] = age_s.astype(np.float32)
+    record = None
+    states, actions = parts[columns.STATE], parts[columns.ACTION]
+    if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:
+        same = topics[actions[0]].schema == JOINT_STATE
+        action = streams[actions[0]] if same else None
+        record = _record(streams[states[0]], action, grid_ns)
+    more = {"units": units, "t0_ns": int(grid_ns[0]), "telemetry": record}
+    return foreign_recording(about, settings, values, pictures, files[0].name, **more)
 
-    def _record(self, streams: Mapping[str, Stream], grid_ns: NDArray[np.int64]) -> bytes | None:
-        """Return the control-rate record of a JointState topic, at its own rate."""
-        states, actions = self.parts[columns.STATE], self.parts[columns.ACTION]
-        if len(states) != 1 or self.topics[states[0]].schema != JOINT_STATE:
-            return None
-        state, action = streams[states[0]], streams[actions[0]]
-        during = (state.t_ns >= grid_ns[0]) & (state.t_ns <= grid_ns[-1])
-        t_ns = state.t_ns[during]
-        table: dict[str, FloatArray] = {}
-        for i, joint in enumerate(state.names):
-            if action.names == state.names and self.topics[actions[0]].schema == JOINT_STATE:
-                table[f"follower.{joint}.requested_rad"] = action.at(t_ns)[:, i]
-            table[f"follower.{joint}.position_rad"] = state.values[during, i]
-            table[f"follower.{joint}.velocity_rad_s"] = state.velocity[during, i]
-        units = {name: "rad/s" if name.endswith("_s") else "rad" for name in table}
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "record.zarr.zip")
-            write_telemetry(path, Telemetry((t_ns - grid_ns[0]) * 1e-9, table, units))
-            return path.read_bytes()
+
+def _grid(
+    files: tuple[Path, ...],
+    fps: float,
+    streams: Mapping[str, Stream],
+    seen: Mapping[str, NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """Return the times of the frames [ns], while every topic is there."""
+    for camera, times in seen.items():
+        if not len(times):
+            raise UnusableInputError(f"{files[0]}: no picture of {camera}. Leave it out.")
+    known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
+    if not all(map(len, known)):
+        raise UnusableInputError(f"{files[0]}: a topic never has all of its numbers.")
+    spans = [*known, *seen.values()]
+    first, last = max(int(t[0]) for t in spans), min(int(t[-1]) for t in spans)
+    if last < first:
+        raise UnusableInputError(
+            f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
+        )
+    count = int((last - first) * 1e-9 * fps + 1e-6) + 1
+    if count > MOST_FRAMES:
+        raise UnusableInputError(
+            f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
+            "was set meanwhile. Cut it with: mcap filter."
+        )
+    return first + np.round(np.arange(count) * (1e9 / fps)).astype(np.int64)
+
+
+def _record(state: Stream, action: Stream | None, grid_ns: NDArray[np.int64]) -> bytes:
+    """Return the control-rate record of a JointState topic, at its own rate."""
+    during = (state.t_ns >= grid_ns[0]) & (state.t_ns <= grid_ns[-1])
+    t_ns = state.t_ns[during]
+    table: dict[str, FloatArray] = {}
+    for i, joint in enumerate(state.names):
+        if action is not None and action.names == state.names:
+            table[f"follower.{joint}.requested_rad"] = action.at(t_ns)[:, i]
+        table[f"follower.{joint}.position_rad"] = state.values[during, i]
+        table[f"follower.{joint}.velocity_rad_s"] = state.velocity[during, i]
+    units = {name: "rad/s" if name.endswith("_s") else "rad" for name in table}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "record.zarr.zip")
+        write_telemetry(path, Telemetry((t_ns - grid_ns[0]) * 1e-9, table, units))
+        return path.read_bytes()
 
 
 # -- Topics, and their messages as numbers or pictures ---------------------------------------------

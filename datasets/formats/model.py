@@ -77,7 +77,7 @@ class Recording:
         length: number of frames.
         columns: feature to values, one row per frame, shape (n,) or (n, width).
         pictures: camera to its pictures, decoded one at a time.
-        row: the gap columns of `meta/episodes`; `gap_uid` among them.
+        row: the gap columns of `meta/episodes`, `gap_uid` among them; empty without any.
         telemetry: the file of its control-rate record as bytes, or None where there is none.
     """
 
@@ -90,8 +90,8 @@ class Recording:
 
     @property
     def uid(self) -> str:
-        """The take's uid."""
-        return str(self.row["gap_uid"])
+        """The take's uid; "" without gap columns."""
+        return str(self.row.get("gap_uid", ""))
 
 
 @dataclass(frozen=True)

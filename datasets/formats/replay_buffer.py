@@ -33,10 +33,8 @@ from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats.foreign import (
-    as_float32,
+    Maker,
     chosen_key,
-    each_camera,
-    foreign_recording,
     named,
     number_feature,
     picture_spec,
@@ -55,7 +53,7 @@ from gaploop.datasets.formats.model import (
     picture_feature,
     read_carried,
 )
-from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE
+from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
 CHUNK_BYTES: Final = 2_000_000
 """Size that Diffusion Policy aims at for a chunk (`get_optimal_chunks`)."""
@@ -370,7 +368,7 @@ def open_buffer(path: Path) -> Iterator[Any]:
 
     register_codecs(verbose=False)
     try:
-        store = ZipStore(path, mode="r") if path.is_file() else LocalStore(path, read_only=True)
+        store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
         with contextlib.closing(store):
             root = zarr.open_group(store, mode="r")
             for name in ("data", "meta/episode_ends"):
@@ -422,54 +420,30 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
             about, parts, notes = describe(path, root, settings)
     spans = list(zip([0, *ends], ends, strict=False))
 
-    def exact() -> Iterator[Recording]:
-        assert carried is not None
-        about = carried.about
-        with open_buffer(path) as root:
-            data = root["data"]
-            for index, (first, last) in enumerate(spans):
-                row = carried.rows[index]
-                values = {}
-                for name in about.numbers:
-                    key = about.keys[name]
-                    rows = read_rows(data[key], first, last, f"{path}/data/{key}")
-                    narrow = tuple(about.features[name]["shape"]) == (1,)
-                    values[name] = rows.reshape(last - first) if narrow else rows
-                held = f"telemetry/{row['gap_uid']}"
-                yield Recording(
-                    carried.tasks[index],
-                    last - first,
-                    values,
-                    {
-                        camera: ZarrPictures(data[key], first, last, f"{path}/data/{key}")
-                        for camera, key in each_camera(about)
-                    },
-                    row,
-                    np.asarray(root[held][:]).tobytes() if held in root else None,
-                )
-
-    def foreign() -> Iterator[Recording]:
-        units = settings.units if settings.units != "unknown" else ""
-        swap = settings.swap_red_blue
-        with open_buffer(path) as root:
-            data = root["data"]
-            for index, (first, last) in enumerate(spans):
-
-                def column(key: str, first: int = first, last: int = last) -> NDArray[Any]:
-                    rows = read_rows(data[key], first, last, f"{path}/data/{key}")
-                    return as_float32(rows.reshape(len(rows), -1))
-
-                values = {n: np.concatenate([column(k) for k in ks], 1) for n, ks in parts.items()}
-                pictures = {
-                    camera: ZarrPictures(data[key], first, last, f"{path}/data/{key}", swap)
-                    for camera, key in each_camera(about)
-                }
-                origin = f"{path.name} {index}"
-                yield foreign_recording(about, settings, values, pictures, origin, units=units)
-
     if carried is not None:
-        return ForeignRecording(carried.about, len(ends), exact, carried.labels, exact=True)
-    return ForeignRecording(about, len(ends), foreign, notes=tuple(notes))
+        about, parts, notes = carried.about, {}, []
+    make = Maker(about, settings, parts, carried)
+
+    def episodes() -> Iterator[Recording]:
+        with open_buffer(path) as root:
+            data = root["data"]
+            for index, (first, last) in enumerate(spans):
+
+                def rows(key: str, first: int = first, last: int = last) -> NDArray[Any]:
+                    return read_rows(data[key], first, last, f"{path}/data/{key}")
+
+                def pictures(
+                    key: str, swap: bool, first: int = first, last: int = last
+                ) -> ZarrPictures:
+                    return ZarrPictures(data[key], first, last, f"{path}/data/{key}", swap)
+
+                def record(uid: str) -> bytes | None:
+                    held = f"telemetry/{uid}"
+                    return np.asarray(root[held][:]).tobytes() if held in root else None
+
+                yield make(index, f"{path.name} {index}", rows, pictures, record)
+
+    return make.source(len(ends), episodes, notes)
 
 
 def _arrays(root: Any) -> tuple[dict[str, Any], dict[str, Any], list[str]]:

@@ -9,13 +9,13 @@ Actions must lie in [-1, 1].
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json
@@ -24,10 +24,9 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats.foreign import (
+    Maker,
     as_float32,
     chosen_key,
-    each_camera,
-    foreign_recording,
     named,
     number_feature,
     picture_spec,
@@ -43,7 +42,7 @@ from gaploop.datasets.formats.hdf5 import (
     new_pictures,
     next_rows,
     open_hdf5,
-    rows_in,
+    rows_of,
     store_pictures,
     telemetry_of,
 )
@@ -152,47 +151,21 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
         if carried is None:
             about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
 
-    def exact() -> Iterator[Recording]:
-        assert carried is not None
-        about = carried.about
+    if carried is not None:
+        about, parts, known, notes = carried.about, {}, {}, []
+    make = Maker(about, settings, parts, carried)
+
+    def episodes() -> Iterator[Recording]:
         with open_hdf5(path) as file:
             for index, name in enumerate(demos):
-                demo, row = file[f"data/{name}"], carried.rows[index]
-                values = {n: rows_in(demo[about.keys[n]]) for n in about.numbers}
-                pictures = {
-                    camera: Hdf5Pictures(path, f"data/{name}/{key}")
-                    for camera, key in each_camera(about)
-                }
-                length, uid = len(values[columns.ACTION]), str(row["gap_uid"])
-                task, record = carried.tasks[index], telemetry_of(file, uid)
-                yield Recording(task, length, values, pictures, row, record)
 
-    def foreign() -> Iterator[Recording]:
-        units, swap = settings.required_units(path), settings.swap_red_blue
-        with open_hdf5(path) as file:
-            for name in demos:
-                demo = file[f"data/{name}"]
+                def pictures(key: str, swap: bool, name: str = name) -> Hdf5Pictures:
+                    return Hdf5Pictures(path, f"data/{name}/{key}", swap)
 
-                def column(key: str, demo: Any = demo, name: str = name) -> NDArray[Any]:
-                    if key not in demo["obs"]:
-                        raise UnusableInputError(f"{path}: data/{name}/obs has no {key}. Fix it.")
-                    rows = as_float32(rows_in(demo["obs"][key]))
-                    return rows.reshape(len(rows), -1)
+                rows, record = partial(rows_of, file[f"data/{name}"]), partial(telemetry_of, file)
+                yield make(index, f"{path.name} {name}", rows, pictures, record, **known)
 
-                values = {n: np.concatenate([column(k) for k in ks], 1) for n, ks in parts.items()}
-                values[columns.ACTION] = as_float32(rows_in(demo["actions"]))
-                pictures = {
-                    camera: Hdf5Pictures(path, f"data/{name}/{key}", swap)
-                    for camera, key in each_camera(about)
-                }
-                more = {**known, "task": settings.task or known["task"], "units": units}
-                yield foreign_recording(
-                    about, settings, values, pictures, f"{path.name} {name}", **more
-                )
-
-    if carried is not None:
-        return ForeignRecording(carried.about, len(demos), exact, carried.labels, exact=True)
-    return ForeignRecording(about, len(demos), foreign, notes=tuple(notes))
+    return make.source(len(demos), episodes, notes)
 
 
 def _demos(file: Any, path: Path) -> list[str]:
@@ -215,7 +188,7 @@ def _demos(file: Any, path: Path) -> list[str]:
 
 def _foreign_about(
     file: Any, path: Path, first: str, settings: ImportSettings
-) -> tuple[About, Mapping[str, tuple[str, ...]], dict[str, Any], list[str]]:
+) -> tuple[About, dict[str, tuple[str, ...]], dict[str, Any], list[str]]:
     obs = file[f"data/{first}/obs"]
     cameras = [k for k in obs if obs[k].ndim == 4 and obs[k].shape[3] == 3]
     numbers = {k: int(np.prod(obs[k].shape[1:], dtype=int)) for k in obs if obs[k].ndim <= 2}
@@ -245,7 +218,9 @@ def _foreign_about(
     settings.required_units(path)
     notes.append(f"observation.state is {' + '.join(state)}.")
     about = About(fps, known.pop("robot_type"), with_gap_features(features), camera_keys)
-    return about, parts, known, notes
+    held = {n: tuple(f"obs/{key}" for key in part) for n, part in parts.items()}
+    known["task"] = settings.task or known["task"]
+    return about, {**held, columns.ACTION: ("actions",)}, known, notes
 
 
 def _environment(

@@ -12,13 +12,12 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
-from gaploop.datasets.harmonise.differences import PICTURES, known_units
+from gaploop.datasets.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
 from gaploop.datasets.harmonise.steps import (
     EE,
     UNITS,
     VECTORS,
-    JointChange,
     JointMapping,
     Order,
     Step,
@@ -129,14 +128,10 @@ class Conversion:
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
-        ours = columns.frame_features((), (), {"any": {"width": 2, "height": 2}})
-        for name in self.fill:
-            if name == columns.SENT:
-                names = list(joints[columns.ACTION].names)
-                table[name] = {"dtype": "float32", "shape": (len(names),), "names": names}
-            else:
-                is_age = name.startswith(columns.CAMERA_AGE)
-                table[name] = ours[f"{columns.CAMERA_AGE}any" if is_age else name]
+        if self.fill:
+            ages = (name.removeprefix(columns.CAMERA_AGE) for name in self.fill)
+            ours = columns.gap_features(table[columns.ACTION], ages)
+            table |= {name: ours[name] for name in self.fill}
         return table
 
     def record(self) -> dict[str, Any]:
@@ -318,25 +313,14 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
 
 def _step_of(value: Mapping[str, Any]) -> Step:
     """Return the step that `record` wrote."""
+    from pydantic import TypeAdapter  # here: it takes a while
+
     given = {k: v for k, v in value.items() if k != "kind"}
-    kind = value["kind"]
-    if kind == "joints":
-        return JointMapping({k: JointChange(**v) for k, v in given["changes"].items()})
-    if kind == "units":
-        ranges = {k: (v[0], v[1]) for k, v in given["ranges_deg"].items()}
-        angles = given["gripper_rad"] and (given["gripper_rad"][0], given["gripper_rad"][1])
-        return Units(given["source"], given["target"], ranges, angles)
-    if kind == "order":
-        return Order(_tuples(given["after"]), _tuples(given["before"]))
-    if kind == "suffix":
-        return Suffix(given["present"])
-    if kind in ("to_tool", "to_joints"):
-        made: Any = ToTool if kind == "to_tool" else ToJoints
-        return made(given["arm"], given["units"], given["starts"], _tuples(given["names"]))  # type: ignore[no-any-return]
-    raise UnusableInputError(
-        f"{RECORD}: unknown step '{kind}'. Undo it with the gaploop that wrote it."
-    )
-
-
-def _tuples(value: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {k: tuple(v) for k, v in value.items()}
+    kinds = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
+    made: dict[str, Any] = {kind.kind: kind for kind in kinds}
+    if value["kind"] not in made:
+        raise UnusableInputError(
+            f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
+        )
+    step: Step = TypeAdapter(made[value["kind"]]).validate_python(given)
+    return step

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,26 +20,27 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json, write_json
-from gaploop.core.run_record import RUN
+from gaploop.core.run_record import RUN, write_record
+from gaploop.core.take import Images
 from gaploop.core.types import Image
-from gaploop.datasets import columns, episodes_table, layout, lineage, staging
+from gaploop.datasets import columns, layout, lineage, staging
 from gaploop.datasets.consented import note_and_refuse_withdrawn
+from gaploop.datasets.differences import PICTURES, known_units
 from gaploop.datasets.edit.compose import DatasetPiece
+from gaploop.datasets.formats.dataset import write_dataset
+from gaploop.datasets.formats.model import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.differences import PICTURES, known_units
 from gaploop.datasets.harmonise.spec import RULES, CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.layout import EpisodeRow
-from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.video import VideoRange, VideoWriter, encode
+from gaploop.datasets.lerobot_read import pictures_of
+from gaploop.datasets.video import ENCODERS
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
 _KEPT_META: Final = "meta/gap"
 _NUMERIC: Final = ("float", "int", "uint", "bool")
 
-type Source = tuple[Path, float, int, float]
-"""File, start [s], frames, fps of a take's pictures."""
 _ROUNDING: Final = 1e-6  # of a frame
 
 
@@ -62,72 +62,76 @@ def harmonise(
         UnusableInputError: the source is damaged, has features that can't be converted, or the
             target can't be used. Nothing is left at the target then.
     """
-    from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
-
     target = Path(target).resolve()
-    staging.require_new_folder(target, piece.info.root)
+    info = piece.info
+    staging.require_new_folder(target, info.root)
     _check_convertible(piece, conversion)
-    with ExitStack() as stack:
-        stack.enter_context(staging.new_folder(target, piece.info.root))
-        note_and_refuse_withdrawn({target: [e.info for e in piece.episodes]})
-        stage = staging.beside(target, "staging")
-        pictures = staging.beside(target, "pictures")
-        for folder in (stage, pictures):
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        shutil.rmtree(pictures, ignore_errors=True)
-        pictures.mkdir(parents=True)
-        info = piece.info
-        numbers = [
-            n
-            for n, f in info.features.items()
-            if n not in columns.AUTOMATIC
-            and f.get("dtype") not in PICTURES
-            and conversion.name_of(n)
-        ]
-        table = load_frames(info.root, numbers, sorted(piece.chosen))
-        writer = open_writer(
-            stage,
-            f"local/{stage.parent.name}",
-            conversion.fps,
-            conversion.robot_type,
-            conversion.features(),
-        )
-        try:
-            for episode in piece.episodes:
-                values = _values(table, episode, conversion)
-                videos = _videos(piece, episode, conversion, pictures)
-                writer.save_take(episode.info.task, values, videos)
-                for path in videos.values():
-                    path.unlink()
-                if on_episode is not None:
-                    on_episode()
-        finally:
-            writer.finalize()
-        # Labels, telemetry and what else lies beside the dataset's own folders. What is hidden, a
-        # repository or a cache, stays with the dataset that it is in.
-        for path in sorted(info.root.rglob("*")):
-            own = path.relative_to(info.root)
-            is_hidden = own.parts[0].startswith(".")
-            kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
-            if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
-                (stage / own).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, stage / own)
-        _write_rows(piece, conversion, stage)
-        source = lineage.source_of(piece)
-        entry: dict[str, Any] = {
-            "at": datetime.now(UTC).isoformat(),
-            "source": {k: source[k] for k in ("name", "id", "hash")},
-            "units": {"from": known_units(piece.episodes, info), "to": conversion.units},
-            **conversion.record(),
-        }
-        (stage / RECORD).parent.mkdir(parents=True, exist_ok=True)
-        history = [*history_of(stage), entry]
-        write_json(stage / RECORD, {"schema": SCHEMA, "history": history})
-        frames = int(read_json(stage / layout.INFO)["total_frames"])
-        result = {"takes": len(piece.episodes), "frames": frames, "record": RECORD}
-        lineage.write_run(stage, "harmonise", {}, [source], result)
-        staging.commit(stage, target)
-    return len(piece.episodes)
+    note_and_refuse_withdrawn({target: [e.info for e in piece.episodes]})
+    numbers = [
+        n
+        for n, f in info.features.items()
+        if n not in columns.AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
+    ]
+    table = load_frames(info.root, numbers, sorted(piece.chosen))
+
+    def converted() -> Iterator[Recording]:
+        for episode in piece.episodes:
+            row: dict[str, Any] = {}
+            if piece.tagged:
+                row = {n: episode.row[n] for n in columns.EPISODE_COLUMNS}
+                row |= {"gap_units": conversion.units} if conversion.units else {}
+            values = _values(table, episode, conversion)
+            pictures = _pictures(piece, episode, conversion)
+            n = len(next(iter(values.values())))
+            yield Recording(episode.info.task, n, values, pictures, row)
+
+    about = About(conversion.fps, conversion.robot_type, conversion.features())
+    return write_dataset(
+        ForeignRecording(about, len(piece.episodes), converted),
+        target,
+        on_episode=on_episode,
+        sources=(info.root,),
+        encoding=ENCODERS["h264"],
+        amend=lambda stage: _bring_along(piece, conversion, stage),
+    )
+
+
+def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
+    """Copy labels, telemetry and what else lies beside the dataset's own folders; note the change.
+
+    What is hidden, a repository or a cache, stays with the dataset that it is in.
+    """
+    info = piece.info
+    for path in sorted(info.root.rglob("*")):
+        own = path.relative_to(info.root)
+        is_hidden = own.parts[0].startswith(".")
+        kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
+        if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
+            (stage / own).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, stage / own)
+    rows = [e.row for e in piece.episodes]
+    types = pq.read_schema(layout.episode_files(info.root)[0])
+    for path in layout.episode_files(stage):  # columns of others
+        table = layout.read_parquet(path)
+        numbers = table["episode_index"].to_pylist()
+        for name in rows[0]:
+            known = name in columns.EPISODE_COLUMNS or name in table.column_names
+            if not known and "/" not in name:
+                values = [rows[i].get(name) for i in numbers]
+                table = table.append_column(name, pa.array(values, types.field(name).type))
+        pq.write_table(table, path, compression="snappy")
+    source = lineage.source_of(piece)
+    entry: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(),
+        "source": {k: source[k] for k in ("name", "id", "hash")},
+        "units": {"from": known_units(piece.episodes, info), "to": conversion.units},
+        **conversion.record(),
+    }
+    (stage / RECORD).parent.mkdir(parents=True, exist_ok=True)
+    write_json(stage / RECORD, {"schema": SCHEMA, "history": [*history_of(stage), entry]})
+    frames = int(read_json(stage / layout.INFO)["total_frames"])
+    result = {"takes": len(rows), "frames": frames, "record": RECORD}
+    write_record(stage, lineage.SCHEMA, "harmonise", {}, [source], result)
 
 
 def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
@@ -186,119 +190,70 @@ def _values(
             result[new] = own[index]
     done = conversion.vectors(joints, episode.info.uid)
     result |= {n: v.values.astype(np.float32) for n, v in done.items()}
-    n = len(index)
-    for name in conversion.fill:
-        if name == columns.SENT:
-            result[name] = result[columns.ACTION]
-        elif name == columns.TIME:
-            result[name] = np.arange(n) / fps
-        elif name == columns.TAKE:
-            result[name] = np.full(n, columns.take_hash(episode.info.uid), dtype=np.int64)
-        elif name.startswith(columns.CAMERA_AGE):
-            result[name] = np.full(n, columns.AGE_UNKNOWN_S, dtype=np.float32)
-        else:
-            result[name] = np.zeros(n, dtype=bool if name == columns.INTERVENTION else np.int64)
+    if conversion.fill:
+        ages = (n.removeprefix(columns.CAMERA_AGE) for n in conversion.fill)
+        made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)
+        result |= {name: made[name] for name in conversion.fill}
     return result
 
 
-def _videos(
-    piece: DatasetPiece, episode: EpisodeRow, conversion: Conversion, folder: Path
-) -> dict[str, Path]:
-    """Write a take's pictures, converted, to one file per camera."""
-    result = {}
+def _pictures(
+    piece: DatasetPiece, episode: EpisodeRow, conversion: Conversion
+) -> dict[str, Images]:
+    """Return a take's pictures, converted, by camera; as they stand where nothing changes."""
+    result: dict[str, Images] = {}
     info = piece.info
     index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
     for key in info.video_keys:
         found = conversion.camera(key)
         if found is None:
             continue
-        path, start_s = video_of(info, episode.row, key)
-        camera = found[0].removeprefix(columns.IMAGES)
-        if path is None or not path.exists():
+        shown = pictures_of(info, episode, key)
+        if shown is None:
             raise UnusableInputError(
                 f"{info.root}: episode {episode.index} has no video of {key}. Restore it, or "
                 f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
             )
-        result[camera] = folder / f"{camera}.mp4"
-        source = (path, start_s, episode.length, info.fps)
-        convert_video(source, index, found[1], conversion.fps, result[camera])
+        same = info.fps == conversion.fps and not found[1].touches_pictures
+        changed = shown if same else ChangedPictures(shown, index, found[1])
+        result[found[0].removeprefix(columns.IMAGES)] = changed
     return result
 
 
-def _write_rows(piece: DatasetPiece, conversion: Conversion, stage: Path) -> None:
-    """Give the new episodes the gap columns, and columns of others, that the old ones had."""
-    ours = columns.EPISODE_COLUMNS
-    rows = [e.row for e in piece.episodes]
-    types = pq.read_schema(layout.episode_files(piece.info.root)[0])
-    for path in layout.episode_files(stage):
-        table = layout.read_parquet(path)
-        numbers = table["episode_index"].to_pylist()
-        for name in rows[0]:
-            if name in ours or "/" in name or name in table.column_names:
-                continue
-            values = [rows[i].get(name) for i in numbers]
-            table = table.append_column(name, pa.array(values, types.field(name).type))
-        pq.write_table(table, path, compression="snappy")
-    if piece.tagged:
-        units = {"gap_units": conversion.units} if conversion.units else {}
-        new = {i: {**{n: row[n] for n in ours}, **units} for i, row in enumerate(rows)}
-        episodes_table.materialise(stage, new)
+@dataclass(frozen=True)
+class ChangedPictures:
+    """Chosen pictures of a take, cropped and scaled.
 
-
-# Pictures of a take at another rate, cropped or scaled: cut out where they stay, else encoded.
-
-
-def convert_video(
-    source: Source, index: NDArray[np.int64], change: CameraSpec, fps: float, target: Path
-) -> None:
-    """Write the chosen pictures of a take, changed, as a video of its own.
-
-    Where every picture stays as it is, packets are cut out without decoding, if they can be.
-
-    Args:
-        source: the pictures.
+    Attributes:
+        pictures: the take's.
         index: which of them, never falling, shape (n,).
         change: crop and size.
-        fps: rate of the new video [Hz].
-        target: the file to write; H.264 where pictures are encoded.
-
-    Raises:
-        UnusableInputError: the source holds fewer pictures.
     """
-    path, start_s, frames, source_fps = source
-    same = len(index) == frames and source_fps == fps and not change.touches_pictures
-    if same:
-        try:
-            with VideoWriter(target, fps) as writer:
-                writer.append_part(path, start_s, frames)
-            return
-        except UnusableInputError:  # no key frame there, or reordered: it has to be decoded
-            target.unlink(missing_ok=True)
 
-    def changed() -> Iterator[Image]:
+    pictures: Images
+    index: NDArray[np.int64]
+    change: CameraSpec
+
+    def __call__(self) -> Iterator[Image]:
+        """Yield the pictures in order, as far as there are any."""
         import cv2
 
-        shown, at, picture = VideoRange(path, start_s, frames, source_fps)(), -1, None
-        for wanted in index.tolist():
+        shown, at, picture = self.pictures(), -1, None
+        for wanted in self.index.tolist():
             while at < wanted:
                 picture = next(shown, None)
                 at += 1
             if picture is None:
-                raise UnusableInputError(
-                    f"{path} holds {at} pictures from {start_s:g} s on, not {frames}. Restore it."
-                )
+                return
             result = picture
-            if change.crop is not None:
-                x, y, w, h = change.crop
+            if self.change.crop is not None:
+                x, y, w, h = self.change.crop
                 result = result[y : y + h, x : x + w]
-            if change.resize is not None and change.resize != result.shape[1::-1]:
-                smaller = change.resize[0] < result.shape[1]
+            if self.change.resize is not None and self.change.resize != result.shape[1::-1]:
+                smaller = self.change.resize[0] < result.shape[1]
                 way = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
-                result = np.asarray(cv2.resize(result, change.resize, interpolation=way))
+                result = np.asarray(cv2.resize(result, self.change.resize, interpolation=way))
             yield np.ascontiguousarray(result)
-
-    frames_of = (av.VideoFrame.from_ndarray(p, format="rgb24") for p in changed())
-    encode(frames_of, target, fps)
 
 
 # Which frames stand at the moments of another rate.

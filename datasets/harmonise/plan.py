@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
+from gaploop.datasets.differences import PICTURES, DatasetDifference, differences, profile
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.harmonise.conversion import FILLED, empty_vectors
-from gaploop.datasets.harmonise.differences import PICTURES, DatasetDifference, differences, profile
 from gaploop.datasets.harmonise.spec import UNDECIDED
 from gaploop.datasets.harmonise.steps import EE, POSE, SUFFIX, UNITS, VECTORS, is_gripper, joint
 from gaploop.datasets.layout import DatasetInfo

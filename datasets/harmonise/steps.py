@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -39,8 +40,7 @@ LEVER_M: Final = 0.1
 """A turn of 1 rad weighs as much as a way of this [m]: about the length of a gripper."""
 REACHED_M: Final = 1e-3
 """A pose is reached where what remains, turns weighed by `LEVER_M`, is below this [m]."""
-_TINY: Final = 1e-7
-_ROUNDS: Final = 60
+_EXACT: Final = 1e-14
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ def _places(model: ArmModel, feature: str, names: tuple[str, ...]) -> list[int |
 def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], frame: int) -> Numbers:
     """Return joint positions [rad] near `seed` at which the tool stands at `pose`.
 
-    Levenberg-Marquardt with a differenced Jacobian; arms have few joints.
+    Levenberg-Marquardt (MINPACK) with a differenced Jacobian; arms have few joints.
     """
     goal_m, goal = pose[:3], Rotation.from_rotvec(pose[3:])
 
@@ -437,23 +437,13 @@ def _reach(model: ArmModel, pose: Numbers, seed: Numbers, moved: list[int], fram
         turn = (goal * Rotation.from_matrix(T[:3, :3]).inv()).as_rotvec()
         return np.concatenate([goal_m - T[:3, 3], LEVER_M * turn])
 
-    q, damping = np.array(seed, dtype=np.float64), 1e-6
-    left = error(q)
-    for _ in range(_ROUNDS):
-        if np.linalg.norm(left) < _TINY:
-            break
-        steps = np.eye(len(q)) * 1e-6
-        jacobian = np.stack([(error(q + s) - left) / 1e-6 for s in steps], axis=1)
-        normal = jacobian.T @ jacobian + damping * np.eye(len(q))
-        tried = q - np.linalg.solve(normal, jacobian.T @ left)
-        now = error(tried)
-        if np.linalg.norm(now) < np.linalg.norm(left):
-            q, left, damping = tried, now, max(damping * 0.3, 1e-12)
-        else:
-            damping *= 10.0
-    if np.linalg.norm(left) > REACHED_M:
+    method = "lm" if len(seed) <= len(pose) else "trf"  # MINPACK wants no more joints than that
+    solve: Any = least_squares  # its stubs know either method, not a choice of them
+    found = solve(error, seed, method=method, xtol=_EXACT, ftol=_EXACT, gtol=_EXACT)
+    left_m = float(np.linalg.norm(found.fun))
+    if left_m > REACHED_M:
         raise UnusableInputError(
             f"action_space: the arm {model.name} can't reach the pose of frame {frame}: "
-            f"{1e3 * np.linalg.norm(left):.1f} mm remain. Is it of another arm or base frame?"
+            f"{1e3 * left_m:.1f} mm remain. Is it of another arm or base frame?"
         )
-    return q
+    return np.asarray(found.x)

@@ -15,19 +15,15 @@ from typing import Any, Final
 import cv2
 import jinja2
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
 
 from gaploop.core.consent import takes_part
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.schema import parse_yaml
-from gaploop.core.types import Image
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-from gaploop.datasets.frames import data_file
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.hub.target import HubTarget
 from gaploop.datasets.layout import LABELS, TELEMETRY, DatasetInfo, EpisodeRow
-from gaploop.datasets.lerobot_read import video_of
-from gaploop.datasets.video import VideoRange
+from gaploop.datasets.lerobot_read import pictures_of
 
 DEFAULT_LICENSE: Final = "apache-2.0"
 """As `LeRobotDataset.push_to_hub`."""
@@ -123,8 +119,6 @@ PICTURE: Final = "assets/sample.jpg"
 PICTURE_HEIGHT: Final = 240
 """Of every camera's part of the picture [pixels]."""
 MOST_CAMERAS: Final = 4
-PICTURES_AT_ONCE: Final = 16
-"""Read together while looking for an episode's first one."""
 MOST_ROWS: Final = 40
 """Rows of a table before the rest is summed up."""
 
@@ -169,7 +163,7 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
     failed = [e for e in episodes if e.outcome is Outcome.FAILURE]
     modes = (", ".join(w for w in (e.failure_mode, e.phase) if w) or "unlabelled" for e in failed)
     conditions = Counter(
-        f"{name}: {value}" for e in episodes for name, value in e.info.conditions.items()
+        f"{name}: {value}" for e in episodes for name, value in set_up(e.info.conditions).items()
     )
     bare = sum(not e.info.conditions for e in episodes)
     if conditions and bare:
@@ -263,15 +257,15 @@ def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
     Raises:
         UnusableInputError: a picture can't be read.
     """
-    kinds = {key: spec.get("dtype") for key, spec in info.features.items()}
-    cameras = [key for key, kind in kinds.items() if kind in ("video", "image")][:MOST_CAMERAS]
+    pictures = [k for k, f in info.features.items() if f.get("dtype") in ("video", "image")]
+    cameras = pictures[:MOST_CAMERAS]
     if not episodes or not cameras:
         return b""
     best = min(episodes, key=lambda e: (_has_people(e), e.outcome is not Outcome.SUCCESS, e.index))
     parts = []
     for key in cameras:
-        read = _video_picture if kinds[key] == "video" else _stored_picture
-        image = read(info, best, key)
+        shown = pictures_of(info, best, key)
+        image = None if shown is None else next(iter(shown()), None)
         if image is None:
             raise UnusableInputError(
                 f"{info.root}: no picture of {key} in episode {best.index} can be read. "
@@ -282,21 +276,3 @@ def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
     # JPEG wants BGR.
     done, jpeg = cv2.imencode(".jpg", np.hstack(parts)[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])
     return bytes(jpeg) if done else b""
-
-
-def _video_picture(info: DatasetInfo, episode: EpisodeRow, key: str) -> Image | None:
-    path, start_s = video_of(info, episode.row, key)
-    return None if path is None else next(VideoRange(path, start_s, 1, info.fps)(), None)
-
-
-def _stored_picture(info: DatasetInfo, episode: EpisodeRow, key: str) -> Image | None:
-    """Read a picture that LeRobot keeps in the data file itself, as {bytes, path}."""
-    path = data_file(info, episode)
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(PICTURES_AT_ONCE, columns=["episode_index", key]):
-            for row in batch.to_pylist():
-                if row["episode_index"] == episode.index:
-                    encoded = np.frombuffer(row[key]["bytes"], dtype=np.uint8)
-                    image = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
-                    return None if image is None else np.asarray(image[:, :, ::-1], dtype=np.uint8)
-    return None

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import parse_json
+from gaploop.core.files import LARGEST_TEXT, open_video_file, parse_json
 
 SECRETS: Final[dict[str, re.Pattern[str]]] = {
     "a Hugging Face token": re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b"),
@@ -138,7 +138,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
         except (ValueError, AttributeError):
             yield " (header)", header
     elif suffix in _VIDEO:
-        with av.open(str(path)) as container:
+        with open_video_file(path) as container:
             parts: list[Any] = [container, *container.streams]
             text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
         yield " (metadata)", text
@@ -184,6 +184,11 @@ def _archive(path: Path) -> Iterator[tuple[str, str]]:
         for entry in archive.infolist():
             if _CHUNK.fullmatch(entry.filename):
                 continue
+            if entry.file_size > LARGEST_TEXT:
+                raise UnusableInputError(
+                    f"{path} must not be pushed: {entry.filename} in it unpacks to "
+                    f"{entry.file_size >> 20} MiB, which nobody can look through. Delete it."
+                )
             # RuntimeError: encrypted. The entries after one that can't be read are read.
             damaged = contextlib.suppress(RuntimeError, zipfile.BadZipFile, zlib.error)
             with damaged, archive.open(entry) as stream:

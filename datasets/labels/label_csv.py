@@ -117,7 +117,23 @@ def read_labels(store: LabelStore, path: Path, template: LabelEvent) -> Incoming
     """
     rows, columns = _read(path)
     if {"uid", "field", "value"} <= set(columns):
-        return _read_events(store, path, rows, template)
+        uids = {e.info.uid for e in store.episodes}
+        events, problems = [], []
+        for line, row in rows:
+            try:
+                if row["uid"] not in uids:
+                    raise UnusableInputError(f"{store.root} has no {store.what} {row['uid']!r}.")
+                value = parse_json(row["value"]) if row["field"] == "dimensions" else row["value"]
+                stated = replace(template, uid=row["uid"], field=row["field"], value=value)
+                events.append(_filled(stated, row, "at", "retracts"))
+            except (UnusableInputError, *DAMAGE) as error:
+                problems.append(f"Line {line}: {error}")
+        if problems:
+            raise _refuse(path, problems, len(rows))
+        have = {event.to_line() for event in store.events}
+        new = tuple(event for event in events if event.to_line() not in have)
+        ignored = tuple(n for n in columns if n not in EVENT_COLUMNS)
+        return IncomingLabels(new, True, len(events) - len(new), ignored)
     named = [name for name in FIELDS if name in columns]
     if not named or not {"uid", "episode", "take"} & set(columns):
         raise UnusableInputError(
@@ -251,28 +267,3 @@ def _filled(event: LabelEvent, row: Mapping[str, str], *more: str) -> LabelEvent
     if row.get("confidence"):
         given["confidence"] = float(row["confidence"])
     return replace(event, **given)
-
-
-def _read_events(
-    store: LabelStore,
-    path: Path,
-    rows: Sequence[tuple[int, dict[str, str]]],
-    template: LabelEvent,
-) -> IncomingLabels:
-    uids = {e.info.uid for e in store.episodes}
-    events, problems = [], []
-    for line, row in rows:
-        try:
-            if row["uid"] not in uids:
-                raise UnusableInputError(f"{store.root} has no {store.what} {row['uid']!r}.")
-            value = parse_json(row["value"]) if row["field"] == "dimensions" else row["value"]
-            stated = replace(template, uid=row["uid"], field=row["field"], value=value)
-            events.append(_filled(stated, row, "at", "retracts"))
-        except (UnusableInputError, *DAMAGE) as error:
-            problems.append(f"Line {line}: {error}")
-    if problems:
-        raise _refuse(path, problems, len(rows))
-    have = {event.to_line() for event in store.events}
-    new = tuple(event for event in events if event.to_line() not in have)
-    ignored = tuple(n for n in (rows[0][1] if rows else {}) if n not in EVENT_COLUMNS)
-    return IncomingLabels(new, True, len(events) - len(new), ignored)

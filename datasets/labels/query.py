@@ -112,15 +112,14 @@ class Facts:
         count: number of episodes.
         column: from one of `FIELDS` to its values, shape (count,).
         conditions: each episode's conditions, made when asked for.
+        known: names of conditions that one may ask for; those of the vocabulary and those that
+            are set in these episodes if None.
     """
 
     count: int
     column: Callable[[str], Sequence[Any]]
     conditions: Callable[[], Sequence[Mapping[str, Any]]]
-
-    def condition_names(self) -> set[str]:
-        """Return the conditions one may ask for: those of the vocabulary and those set here."""
-        return set(CONDITIONS).union(*(set(c) for c in self.conditions()))
+    known: frozenset[str] | None = None
 
     @classmethod
     def of_episodes(cls, episodes: Sequence[EpisodeRow]) -> Facts:
@@ -129,7 +128,10 @@ class Facts:
         def column(name: str) -> Sequence[Any]:
             if name in GapDimension:
                 return [float(e.info.dimensions.get(name, 0.0)) for e in episodes]
-            return [_OF_EPISODE[name](e) for e in episodes]
+            if name in _OF_EPISODE:
+                return [_OF_EPISODE[name](e) for e in episodes]
+            on_info = name in _INFO_TEXTS or name in ("kind", "domain")
+            return [str(getattr(e.info if on_info else e, name)) for e in episodes]
 
         return cls(len(episodes), column, lambda: [e.info.conditions for e in episodes])
 
@@ -160,11 +162,18 @@ class Facts:
             if name in GapDimension:
                 pairs = zip(read("gap_dimensions"), read("gap_dimension_weights"), strict=True)
                 return [dict(zip(n, w, strict=True)).get(name, 0.0) for n, w in pairs]
-            if name in _OF_ROWS:
-                return _OF_ROWS[name](read)
-            if name == "duration_s":
-                return [n / fps for n in read("length")]
-            return [robot_type] * len(table) if name == "robot_type" else read(f"gap_{name}")
+            match name:
+                case "task":
+                    return [(tasks or [""])[0] for tasks in read("tasks")]
+                case "date":
+                    return [_day(t) for t in read("gap_t0_ns")]
+                case "episode" | "length":
+                    return read("episode_index" if name == "episode" else name)
+                case "duration_s":
+                    return [n / fps for n in read("length")]
+                case "robot_type":
+                    return [robot_type] * len(table)
+            return read(f"gap_{name}")
 
         @cache
         def parsed(text: str) -> Mapping[str, Any]:
@@ -179,30 +188,14 @@ def _day(t0_ns: int) -> str:
     return datetime.fromtimestamp(t0_ns / 1e9, UTC).date().isoformat() if t0_ns > 0 else ""
 
 
-def _info(name: str) -> Callable[[EpisodeRow], str]:
-    return lambda episode: str(getattr(episode.info, name))
-
-
 _OF_EPISODE: Final[dict[str, Callable[[EpisodeRow], Any]]] = {
-    "outcome": lambda e: e.outcome.value,
-    "failure_mode": lambda e: e.failure_mode,
-    "phase": lambda e: e.phase,
     "dimensions": lambda e: list(e.info.dimensions),
-    "kind": lambda e: e.info.kind.value,
-    "domain": lambda e: e.info.domain.value,
-    **{name: _info(name) for name in _INFO_TEXTS},
     "date": lambda e: _day(e.info.t0_ns),
     "episode": lambda e: e.index,
     "length": lambda e: e.length,
     "duration_s": lambda e: e.length / e.info.fps,
 }
-
-_OF_ROWS: Final[dict[str, Callable[[Callable[[str], list[Any]]], Sequence[Any]]]] = {
-    "task": lambda read: [(tasks or [""])[0] for tasks in read("tasks")],
-    "date": lambda read: [_day(t) for t in read("gap_t0_ns")],
-    "episode": lambda read: read("episode_index"),
-    "length": lambda read: read("length"),
-}
+"""Fields that aren't attributes of an episode or its `TakeInfo`, as texts."""
 
 
 MOST_CHARACTERS: Final = 4000
@@ -303,7 +296,12 @@ class _Query:
             for side in (a, b)
         )
         if isinstance(op, ast.In | ast.NotIn):
-            self._check_container(b, right)
+            if isinstance(b, Literal) and not isinstance(b.value, list):
+                raise self._error(
+                    right, "After in comes a list, as in failure_mode in [slip, drift]."
+                )
+            if isinstance(b, FieldOperand) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
+                raise self._error(right, f"{b.name} holds one value: compare it with ==.")
             held = [
                 x in y
                 if isinstance(y, list)
@@ -311,8 +309,14 @@ class _Query:
                 for x, y in zip(xs, ys, strict=True)
             ]
             return held if isinstance(op, ast.In) else [not yes for yes in held]
+        kinds = {side.spec.kind for side in (a, b) if isinstance(side, FieldOperand)}
         if isinstance(op, ast.Eq | ast.NotEq):
-            self._check_equal((a, left), (b, right))
+            if Kind.NAMES in kinds:
+                raise self._error(left, "Ask with in, as in sensor_noise in dimensions.")
+            for side, node in ((a, left), (b, right)):
+                is_list = isinstance(side, Literal) and isinstance(side.value, list)
+                if is_list and Kind.CONDITION not in kinds:
+                    raise self._error(node, "Beside a list, write in or not in.")
             same = [x == y for x, y in zip(xs, ys, strict=True)]
             return same if isinstance(op, ast.Eq) else [not yes for yes in same]
         for side, node in ((a, left), (b, right)):
@@ -326,22 +330,6 @@ class _Query:
                 reason = f"{x!r} and {y!r} can't be ordered: use numbers, or == and in."
                 raise self._error(left, reason) from None
         return held
-
-    def _check_container(self, side: Operand, node: ast.expr) -> None:
-        if isinstance(side, Literal) and not isinstance(side.value, list):
-            raise self._error(node, "After in comes a list, as in failure_mode in [slip, drift].")
-        if isinstance(side, FieldOperand) and side.spec.kind in (Kind.WORD, Kind.NUMBER):
-            raise self._error(node, f"{side.name} holds one value: compare it with ==.")
-
-    def _check_equal(self, *sides: tuple[Operand, ast.expr]) -> None:
-        """Refuse what could never be equal."""
-        kinds = {operand.spec.kind for operand, _ in sides if isinstance(operand, FieldOperand)}
-        for operand, node in sides:
-            if Kind.NAMES in kinds:
-                raise self._error(node, "Ask with in, as in sensor_noise in dimensions.")
-            is_list = isinstance(operand, Literal) and isinstance(operand.value, list)
-            if is_list and Kind.CONDITION not in kinds:
-                raise self._error(node, "Beside a list, write in or not in.")
 
     def _sides(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> tuple[Operand, Operand]:
         """Return both sides: which is a field decides how a bare word on the other is read."""
@@ -415,8 +403,10 @@ class _Query:
         return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
 
     @cached_property
-    def _condition_names(self) -> set[str]:
-        return self.facts.condition_names()
+    def _condition_names(self) -> frozenset[str]:
+        if self.facts.known is not None:
+            return self.facts.known
+        return frozenset(CONDITIONS).union(*self.facts.conditions())
 
     # What is wrong, and where
 

@@ -343,7 +343,12 @@ def history(events: Iterable[LabelEvent]) -> list[HistoryEntry]:
         elif back is not None:
             why = f"taken back at {_time(back.at)}"
         elif event is stands:
-            why = _why_it_stands(event, rivals[event.key])
+            others = rivals[event.key]
+            newest = "newest " if sum(e.rank == event.rank for e in others) > 1 else ""
+            lower = any(e.rank < event.rank for e in others)
+            why = "the only word" if len(others) == 1 else "the newest word"
+            if lower:
+                why = f"the {newest}word of the highest source ({event.source})"
         elif stands is None:  # nothing else was said: then it would stand itself
             why = ""
         elif stands.rank > event.rank:
@@ -355,15 +360,6 @@ def history(events: Iterable[LabelEvent]) -> list[HistoryEntry]:
         counts = event is stands and not event.retracts and back is None
         entries.append(HistoryEntry(event, counts, why))
     return entries
-
-
-def _why_it_stands(event: LabelEvent, rivals: Sequence[LabelEvent]) -> str:
-    if len(rivals) == 1:
-        return "the only word"
-    if any(e.rank < event.rank for e in rivals):
-        newest = "newest " if sum(e.rank == event.rank for e in rivals) > 1 else ""
-        return f"the {newest}word of the highest source ({event.source})"
-    return "the newest word"
 
 
 def _time(at: str) -> str:

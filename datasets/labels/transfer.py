@@ -7,7 +7,7 @@ new version of itself. Events are put among those that are there by time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gaploop.core import journal_format, labels
@@ -53,9 +53,14 @@ def carried_over(root: Path, staging: Path) -> Iterator[None]:
 
 def new_events(journal: Path, root: Path, uids: Collection[str]) -> list[LabelEvent]:
     """Return the label events of a journal about some takes that a dataset doesn't have yet."""
+    return _lacking(journal / journal_format.LABELS, root, lambda uid: uid in uids)
+
+
+def _lacking(said: Path, root: Path, wanted: Callable[[str], bool]) -> list[LabelEvent]:
+    """Return the events of a file about the takes wanted that a dataset doesn't have yet."""
     have = {event.to_line() for event in labels.read(root / layout.LABELS)}
-    said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in uids]
-    return [event for event in said if event.to_line() not in have]
+    about = [event for event in labels.read(said) if wanted(event.uid)]
+    return [event for event in about if event.to_line() not in have]
 
 
 def publish_events(
@@ -113,12 +118,7 @@ def bring_events(source: Path, target: Path, takes: Collection[int]) -> int:
     """
     said = source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS)
     path = target / layout.LABELS
-    have = {event.to_line() for event in labels.read(path)}
-    new = [
-        event
-        for event in labels.read(said)
-        if event.to_line() not in have and columns.take_hash(event.uid) in takes
-    ]
+    new = _lacking(said, target, lambda uid: columns.take_hash(uid) in takes)
     if new:
         path.parent.mkdir(parents=True, exist_ok=True)
         labels.insert(path, *new)

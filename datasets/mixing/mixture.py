@@ -195,11 +195,6 @@ class Mixture:
         spans = [max(0, min(e, last) - b) for b, e in zip(self._starts, ends, strict=True)]
         return np.asarray(np.average(self._shares, axis=0, weights=spans))
 
-    def row_weights(self, source: int) -> Floats:
-        """Return how often each row of a source is drawn, summing to 1, shape (n_rows,)."""
-        weight = self._pools[source].pool.weight
-        return np.asarray(weight / weight.sum())
-
     def _stage_of(self, position: int) -> int:
         return int(np.searchsorted(self._starts, position, side="right")) - 1
 

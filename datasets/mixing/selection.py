@@ -38,17 +38,6 @@ def check_selection(select: str, option: str = "--select") -> None:
         raise unknown_choice("selection", select, SELECTIONS, option)
 
 
-def is_wanted(episode: EpisodeRow, select: str) -> bool:
-    """Say whether any frame of an episode may be learned from."""
-    if episode.outcome in _GONE or episode.info.kind is TakeKind.PROBE:
-        return False
-    if select == "all":
-        return True
-    if select == "successful":
-        return episode.outcome is Outcome.SUCCESS
-    return episode.info.kind is TakeKind.ROLLOUT or episode.outcome is Outcome.SUCCESS
-
-
 def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> list[EpisodeRow]:
     """Return the episodes that may be learned from.
 
@@ -66,7 +55,17 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
             f"{bare[0]}). Say how they went with gaploop label, or train on every take with "
             "--select=all."
         )
-    return [e for e in episodes if is_wanted(e, select)]
+
+    def is_wanted(episode: EpisodeRow) -> bool:
+        """Say whether any frame of an episode may be learned from."""
+        if episode.outcome in _GONE or episode.info.kind is TakeKind.PROBE:
+            return False
+        if select == "all":
+            return True
+        driven = select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT
+        return driven or episode.outcome is Outcome.SUCCESS
+
+    return [e for e in episodes if is_wanted(e)]
 
 
 def interventions(

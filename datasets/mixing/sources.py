@@ -13,7 +13,7 @@ import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
-from gaploop.datasets.harmonise.differences import profile, require_trainable_together
+from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
 from gaploop.datasets.labels.query import Facts
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow

@@ -36,7 +36,7 @@ from gaploop.datasets.repair.description import (
     mend_keys,
     rename_features,
 )
-from gaploop.datasets.repair.folder import clone, keep
+from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import mend_labels
 from gaploop.datasets.repair.rows import (
     copies,
@@ -102,6 +102,14 @@ def looks_like_dataset(root: Path) -> bool:
     return next(root.glob("*/chunk-*/*.parquet"), None) is not None or (root / "meta").is_dir()
 
 
+def _point(path: Path, target: Path) -> None:
+    """Make a symbolic link, which works across disks; else what `staging.link_or_copy` does."""
+    try:
+        os.symlink(path, target)
+    except OSError:  # Windows wants a privilege for it
+        staging.link_or_copy(path, target)
+
+
 def plan(root: Path, options: RepairOptions) -> RepairReport:
     """Return what a repair would do; nothing is changed.
 
@@ -112,7 +120,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     refuse_links_out(root)
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
-        clone(root, stage, link=os.symlink)
+        staging.clone(root, stage, _point, follow=True)
         draft = RepairDraft(stage)
         _mend_as(root, draft, options)
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
@@ -144,7 +152,7 @@ def repair(
     with staging.locked(root) if output_dir is None else staging.new_folder(target, root):
         staging.recover(target)
         stage = staging.beside(target, "staging")
-        clone(root, stage)
+        staging.clone(root, stage, follow=True)
         hook("cloned")
         draft = RepairDraft(stage)
         try:

@@ -117,7 +117,7 @@ def _bring(
     for uid in (str(given[e.take]["gap_uid"]) for e in episodes if e.take in given):
         record, target = telemetry_path(source, uid), telemetry_path(draft.root, uid)
         if record.is_file() and not target.exists():
-            staging.link(record, target)
+            staging.link_or_copy(record, target)
             brought += 1
     if brought:
         draft.did("brought_telemetry", f"{layout.TELEMETRY}: {brought} records from {source}")

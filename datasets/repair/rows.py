@@ -246,26 +246,18 @@ def _in_order(rows: Rows, at: Ints, fps: float) -> Ints | None:
         return at[order] if np.array_equal(key[order], np.arange(len(key))) else None
 
     found = counted(rows.values["frame_index"][at])
-    if found is None:
-        found = _without_repeats(rows, at)
+    frame = rows.values["frame_index"][at]
+    if found is None and np.isfinite(frame).all():  # rows written twice, equal to the last bit
+        numbers, first, inverse = np.unique(frame, return_index=True, return_inverse=True)
+        same = rows.content[at] == rows.content[at][first][inverse]
+        if np.array_equal(numbers, np.arange(len(numbers))) and same.all():
+            found = at[first]
     if found is None:
         found = counted(np.round(rows.values["timestamp"][at] * fps))
     if found is None:
         index = rows.values["index"][at]
         found = counted(index - index.min(initial=np.inf))
     return found
-
-
-def _without_repeats(rows: Rows, at: Ints) -> Ints | None:
-    """Return an episode's rows where some were written twice, equal to the last bit."""
-    frame = rows.values["frame_index"][at]
-    if not np.isfinite(frame).all():
-        return None
-    numbers, first, inverse = np.unique(frame, return_index=True, return_inverse=True)
-    if not np.array_equal(numbers, np.arange(len(numbers))):
-        return None
-    same = rows.content[at] == rows.content[at][first][inverse]
-    return at[first] if same.all() else None
 
 
 def copies(rows: Rows, episodes: list[Whole]) -> dict[int, int]:

@@ -18,12 +18,13 @@ from gaploop.core.files import read_json, write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE, Findings
-from gaploop.datasets.check.frames import Scan, matrix, numeric_features
+from gaploop.datasets.check.frames import Scan, matrix
 from gaploop.datasets.check.stats import check_stats, differing_episodes
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import RepairDraft
 from gaploop.datasets.repair.rows import Rows, Whole
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
+from gaploop.datasets.v3_files import write_episodes, write_tasks
 
 UNKNOWN = "unknown task"
 """Stands where neither tables nor `--task` say what an episode's task was."""
@@ -40,8 +41,6 @@ def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
 
 SAME_S: Final = 1e-5
 """Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
-EPISODE_FILE: Final = "chunk-000/file-000.parquet"
-_OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
 @dataclass(frozen=True)
@@ -188,13 +187,7 @@ def mend_tasks(
         changed[new] = table.index(words[0])
         of_episode.append(words)
     if table != names:
-        import pandas as pd  # here: LeRobot wants pandas' own index in the file
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        index = pd.Index(table, name="task")
-        pd.DataFrame({"task_index": range(len(table))}, index=index).to_parquet(part)
-        part.replace(path)
+        write_tasks(draft.root, dict(enumerate(table)))
         draft.did("rebuilt_tasks", f"{layout.TASKS}: {len(table)} tasks, such as {table[:1]}")
     if changed:
         draft.did("set_tasks", f"task_index of {len(changed)} episodes set to a task there is")
@@ -244,15 +237,10 @@ def mend_episodes(
         parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
     table = pa.concat_tables(parts, promote_options="permissive")
     table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
-    columns |= dict.fromkeys(_OWN_PLACE, pa.array(np.zeros(len(episodes), dtype=np.int64)))
     order = list(dict.fromkeys([*before, *columns, *table.column_names]))
-    if not before:
-        order = [*(n for n in order if n not in _OWN_PLACE), *_OWN_PLACE]
     shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
-    path = draft.root / layout.EPISODES / EPISODE_FILE
-    path.parent.mkdir(parents=True)
     whole = pa.table({n: columns[n] if n in columns else table[n] for n in order})
-    pq.write_table(whole.combine_chunks(), path, compression="snappy")
+    write_episodes(draft.root, whole.combine_chunks())
     more = f", statistics of {len(wrong)} computed anew" if wrong else ""
     draft.did("rebuilt_episodes", f"{layout.EPISODES}: {len(whole)} episodes{more}")
 
@@ -335,11 +323,9 @@ def _fresh_rows(
 
     Statistics of pictures are added where a row has none: from the video, else of the dataset.
     """
-    from gaploop.datasets.lerobot_stats import of_numbers, of_pictures  # here: it imports torch
+    from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
 
     rows: dict[int, dict[str, Any]] = {}
-    names = {**numeric_features(info), **dict.fromkeys(("timestamp", "frame_index"), 1)}
-    names |= dict.fromkeys(("episode_index", "index", "task_index"), 1)
     whole = _read_stats(info.root)
     for home in sorted({homes[i] for i in wanted}):
         table = pq.read_table(home, partitioning=None)
@@ -349,10 +335,8 @@ def _fresh_rows(
             row: dict[str, Any] = {}
             if old.table is not None and episodes[i].old in old.row_of:
                 row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
-            for name, width in names.items():
-                if name in part.column_names:
-                    stats = of_numbers(matrix(part[name], width))
-                    row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
+            for name, stats in of_rows(part, info).items():
+                row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
             for camera, places in found:
                 key, place = camera.key, places.get(episodes[i].old)
                 if row.get(f"stats/{key}/mean") is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
-from gaploop.datasets.check.episodes import is_json_object
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
+from gaploop.datasets.check.gaps import gap_faults
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.survey.sources import Metadata, read_info
 from gaploop.datasets.survey.stream import BLOCK_ROWS, INDEX, blocks, in_order
@@ -70,178 +70,110 @@ def shared_uids(parts: Sequence[NDArray[np.uint64]]) -> int:
 
 
 def _overview(source: Metadata, rows: int) -> Overview:
-    tally = _Tally(source)
+    mend = f"Find out more with: gaploop check {source.name}"
+    findings: list[Finding] = []
+    wrong: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
+    counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTED}
+    hashes = [np.empty(0, np.uint64)]
+    files: set[str] = set()
+    episodes = frames = rows_end = 0
+    fps, robot = float("nan"), ""
+
+    def say(code: str, where: str, message: str, severity: str = ERROR) -> None:
+        """Add a finding about the dataset as a whole."""
+        findings.append(Finding(code, severity, where, message, mend))
+
+    def blame(code: str, where: str, message: str, which: NDArray[Any]) -> None:
+        """Remember episodes that something is wrong with."""
+        if len(which):
+            count, shown = wrong.get((code, where, message), (0, []))
+            shown += [int(e) for e in which[: _SHOWN - len(shown)]]
+            wrong[code, where, message] = (count + len(which), shown)
+
     try:
         info = read_info(source)
-        tally.begin(info)
+        if not 0 < info.fps <= 1000:
+            say("bad_fps", layout.INFO, f"fps is {info.fps:g}.")
+        for name in (columns.ACTION, columns.STATE):
+            if name not in info.features:
+                say("missing_feature", layout.INFO, f"There is no feature {name}.")
+        for name, code in ((layout.STATS, "missing_stats"), (layout.TASKS, "missing_tasks")):
+            if info.total_episodes and name not in source.files:
+                say(code, name, f"{name} is missing.")
         for block in blocks(source, None, rows):
-            tally.add(info, block)
-        tally.end(info)
+            names = set(block.column_names)
+            lacking = [
+                n for n in NEEDED if n not in names or not pa.types.is_integer(block[n].type)
+            ]
+            if lacking or any(block[n].null_count for n in NEEDED):
+                raise UnusableInputError(
+                    f"{layout.EPISODES}: no usable column {', '.join(lacking or NEEDED)}."
+                )
+            index, length, first, last = (block[n].to_numpy() for n in NEEDED)
+            due = np.arange(episodes, episodes + len(index))
+            blame("episode_numbers", INDEX, "are not numbered 0, 1, 2 …", index[index != due])
+            before = np.concatenate([[rows_end], last[:-1]])
+            bad = (last - first != length) | (length < 1) | (first != before)
+            text = "the row range in the episode table doesn't follow the one before"
+            blame("bad_rows", layout.EPISODES, text, index[bad])
+            for key in info.video_keys:
+                if not set(_place(f"videos/{key}")) <= names:
+                    text = f"no column says in which file their {key} is"
+                    blame("no_video_columns", layout.EPISODES, text, index)
+            files |= _files(info, block)
+            if "gap_uid" in names:
+                for code, name, text, which in gap_faults(block):
+                    blame(code, f"{layout.EPISODES}: {name}", text, which)
+                for name in set(COUNTED) & names:
+                    flat = block[name]
+                    flat = pc.list_flatten(flat) if pa.types.is_list(flat.type) else flat
+                    for entry in flat.value_counts().to_pylist():
+                        counts[name][str(entry["values"])] += int(entry["counts"])
+                uids = pd.Series([uid for uid in block["gap_uid"].to_pylist() if uid], dtype=str)
+                hashes.append(np.asarray(pd.util.hash_pandas_object(uids, index=False)))
+            elif not episodes:
+                text = "No gap columns: outcome, domain and gap dimension of its episodes are "
+                say("no_gap_columns", layout.EPISODES, text + "unknown.", WARNING)
+            episodes, frames = episodes + len(block), frames + int(length.sum())
+            rows_end = int(last[-1]) if len(last) else rows_end
+        if info.total_episodes != episodes:
+            text = f"total_episodes is {info.total_episodes}, the table has {episodes} rows."
+            say("episode_count", layout.INFO, text)
+        if info.total_frames != frames:
+            text = f"total_frames is {info.total_frames}, its episodes have {frames} frames."
+            say("frame_count", layout.INFO, text)
+        for path in sorted(files - source.files):
+            code = "missing_video" if path.startswith("videos") else "missing_data"
+            say(code, path, f"{path} is missing.")
+        if (twice := sum(map(len, hashes)) - len(np.unique(np.concatenate(hashes)))) > 0:
+            text = f"{twice} episodes have a uid that another has: labels can't tell them apart."
+            say("bad_uid", f"{layout.EPISODES}: gap_uid", text)
         fps, robot = info.fps, info.robot_type
     except DAMAGE as error:
-        tally.say("unreadable", source.name, " ".join(str(error).split()))
-        fps, robot = float("nan"), ""
+        say("unreadable", source.name, " ".join(str(error).split()))
+    for (code, where, message), (count, shown) in wrong.items():
+        more = f" ({count} in all)" if count > 1 else ""
+        text = f"Episodes {numbers(sorted(shown))}: {message}{more}."
+        findings.append(Finding(code, ERROR, where, text, mend))
+    held = {name: dict(count) for name, count in counts.items()}
     return Overview(
-        source.name,
-        tally.episodes,
-        tally.frames,
-        fps,
-        robot,
-        tuple(tally.found()),
-        {name: dict(count) for name, count in tally.counts.items()},
-        np.concatenate(tally.uids) if tally.uids else np.empty(0, np.uint64),
+        source.name, episodes, frames, fps, robot, tuple(findings), held, np.concatenate(hashes)
     )
 
 
-@dataclass
-class _Tally:
-    """What is known of a dataset after some blocks of it."""
+def _place(key: str) -> list[str]:
+    return [f"{key}/chunk_index", f"{key}/file_index"]
 
-    source: Metadata
-    episodes: int = 0
-    frames: int = 0
-    rows_end: int = 0
-    counts: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in COUNTED})
-    uids: list[NDArray[np.uint64]] = field(default_factory=list)
-    files: set[str] = field(default_factory=set)
-    wrong: dict[tuple[str, str, str], tuple[int, list[int]]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
 
-    def say(self, code: str, where: str, message: str, severity: str = ERROR) -> None:
-        """Add a finding about the dataset as a whole."""
-        mend = f"Find out more with: gaploop check {self.source.name}"
-        self.findings.append(Finding(code, severity, where, message, mend))
-
-    def blame(self, code: str, where: str, message: str, episodes: NDArray[Any]) -> None:
-        """Remember episodes that something is wrong with."""
-        if len(episodes):
-            count, shown = self.wrong.get((code, where, message), (0, []))
-            shown += [int(e) for e in episodes[: _SHOWN - len(shown)]]
-            self.wrong[code, where, message] = (count + len(episodes), shown)
-
-    def found(self) -> Iterator[Finding]:
-        """Yield the findings."""
-        yield from self.findings
-        mend = f"Find out more with: gaploop check {self.source.name}"
-        for (code, where, message), (count, shown) in self.wrong.items():
-            more = f" ({count} in all)" if count > 1 else ""
-            text = f"Episodes {numbers(sorted(shown))}: {message}{more}."
-            yield Finding(code, ERROR, where, text, mend)
-
-    def begin(self, info: DatasetInfo) -> None:
-        """Look at what is known before any episode."""
-        if not 0 < info.fps <= 1000:
-            self.say("bad_fps", layout.INFO, f"fps is {info.fps:g}.")
-        for name in (columns.ACTION, columns.STATE):
-            if name not in info.features:
-                self.say("missing_feature", layout.INFO, f"There is no feature {name}.")
-        for name in (layout.STATS, layout.TASKS):
-            if info.total_episodes and name not in self.source.files:
-                code = "missing_stats" if name == layout.STATS else "missing_tasks"
-                self.say(code, name, f"{name} is missing.")
-
-    def add(self, info: DatasetInfo, block: pa.Table) -> None:
-        """Look at a block of episodes."""
-        names = set(block.column_names)
-        lacking = [n for n in NEEDED if n not in names or not pa.types.is_integer(block[n].type)]
-        if lacking or any(block[n].null_count for n in NEEDED):
-            raise UnusableInputError(
-                f"{layout.EPISODES}: no usable column {', '.join(lacking or NEEDED)}."
-            )
-        self._ranges(block)
-        self._references(info, block)
-        if "gap_uid" in names:
-            self._gap(block)
-        elif not self.episodes:
-            text = "No gap columns: outcome, domain and gap dimension of its episodes are unknown."
-            self.say("no_gap_columns", layout.EPISODES, text, WARNING)
-        self.episodes += len(block)
-
-    def end(self, info: DatasetInfo) -> None:
-        """Compare sums with what the dataset says about itself."""
-        if info.total_episodes != self.episodes:
-            text = f"total_episodes is {info.total_episodes}, the table has {self.episodes} rows."
-            self.say("episode_count", layout.INFO, text)
-        if info.total_frames != self.frames:
-            text = f"total_frames is {info.total_frames}, its episodes have {self.frames} frames."
-            self.say("frame_count", layout.INFO, text)
-        for path in sorted(self.files - self.source.files):
-            code = "missing_video" if path.startswith("videos") else "missing_data"
-            self.say(code, path, f"{path} is missing.")
-        hashes = np.concatenate(self.uids) if self.uids else np.empty(0, np.uint64)
-        if (twice := len(hashes) - len(np.unique(hashes))) > 0:
-            text = f"{twice} episodes have a uid that another has: labels can't tell them apart."
-            self.say("bad_uid", f"{layout.EPISODES}: gap_uid", text)
-
-    def _ranges(self, block: pa.Table) -> None:
-        index, length, first, last = (block[n].to_numpy() for n in NEEDED)
-        expected = np.arange(self.episodes, self.episodes + len(index))
-        self.blame("episode_numbers", INDEX, "are not numbered 0, 1, 2 …", index[index != expected])
-        before = np.concatenate([[self.rows_end], last[:-1]])
-        bad = (last - first != length) | (length < 1) | (first != before)
-        text = "the row range in the episode table doesn't follow the one before"
-        self.blame("bad_rows", layout.EPISODES, text, index[bad])
-        self.frames += int(length.sum())
-        self.rows_end = int(last[-1]) if len(last) else self.rows_end
-
-    def _references(self, info: DatasetInfo, block: pa.Table) -> None:
-        for key in ("data", *(f"videos/{k}" for k in info.video_keys)):
-            pair = [f"{key}/chunk_index", f"{key}/file_index"]
-            if not set(pair) <= set(block.column_names):
-                if key != "data":
-                    text = f"no column says in which file their {key.removeprefix('videos/')} is"
-                    self.blame("no_video_columns", layout.EPISODES, text, block[INDEX].to_numpy())
-                continue
+def _files(info: DatasetInfo, block: pa.Table) -> set[str]:
+    """Return the data and video files that episodes name."""
+    found = set()
+    for key in (None, *info.video_keys):
+        pair = _place("data" if key is None else f"videos/{key}")
+        if set(pair) <= set(block.column_names):
             for row in block.select(pair).group_by(pair).aggregate([]).to_pylist():
-                if None not in row.values():
-                    place = row[pair[0]], row[pair[1]]
-                    camera = key.removeprefix("videos/")
-                    self.files.add(
-                        info.data_name(*place) if key == "data" else info.video_name(camera, *place)
-                    )
-
-    def _gap(self, block: pa.Table) -> None:
-        index = block[INDEX].to_numpy()
-        for name, kind in columns.EPISODE_COLUMNS.items():
-            where = f"{layout.EPISODES}: {name}"
-            if name not in block.column_names:
-                self.blame("missing_gap_columns", where, f"column {name} is missing", index[:1])
-                continue
-            column = block[name]
-            if not column.type.equals(kind):
-                text = f"type is {column.type}, not {kind}; LeRobot refuses to append then"
-                self.blame("gap_column_type", where, text, index[:1])
-            elif column.null_count:
-                bad = index[column.is_null().to_numpy(zero_copy_only=False)]
-                self.blame("bad_gap_value", where, f"{name} is nothing", bad)
-            else:
-                self._values(name, column, index)
-
-    def _values(self, name: str, column: pa.ChunkedArray, index: NDArray[Any]) -> None:
-        where = f"{layout.EPISODES}: {name}"
-        listed = pa.types.is_list(column.type)
-        flat = pc.list_flatten(column) if listed else column
-        if name in COUNTED:
-            for entry in flat.value_counts().to_pylist():
-                self.counts[name][str(entry["values"])] += int(entry["counts"])
-        if words := columns.EPISODE_WORDS.get(name):
-            parents = (
-                pc.list_parent_indices(column).to_numpy() if listed else np.arange(len(column))
-            )
-            for word in set(flat.unique().to_pylist()) - words:
-                bad = np.unique(parents[_flags(pc.equal(flat, word))])
-                self.blame("bad_gap_value", where, f"{word!r} is not in the vocabulary", index[bad])
-        elif name == "gap_conditions":
-            odd = [text for text in column.unique().to_pylist() if not is_json_object(text)]
-            flags = _flags(pc.is_in(column, pa.array(odd, pa.string())))
-            self.blame("bad_gap_value", where, "conditions are no JSON object", index[flags])
-        elif name == "gap_uid":
-            empty = _flags(pc.equal(column, ""))
-            self.blame("bad_uid", where, "there is no uid", index[empty])
-            values = pc.filter(column, pa.array(~empty)).to_pandas()
-            self.uids.append(np.asarray(pd.util.hash_pandas_object(values, index=False)))
-
-
-def _flags(column: Any) -> NDArray[np.bool_]:
-    values = column.to_numpy(zero_copy_only=False)
-    return np.asarray(values, dtype=bool)
+                place = row[pair[0]], row[pair[1]]
+                if None not in place:
+                    name = info.data_name(*place) if key is None else info.video_name(key, *place)
+                    found.add(name)
+    return found

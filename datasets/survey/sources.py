@@ -6,7 +6,6 @@ ranges. Servers that don't answer ranges are asked for whole files.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import tempfile
@@ -15,10 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import quote
 
+from fsspec.spec import AbstractBufferedFile
+
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import LARGEST_TEXT, regular_file
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo
 
@@ -49,6 +51,7 @@ class Metadata(Protocol):
 
         Raises:
             OSError: it can't be read.
+            UnusableInputError: it is no regular file.
         """
 
 
@@ -74,8 +77,8 @@ class LocalMetadata:
         return frozenset(found)
 
     def open(self, path: str) -> BinaryIO:
-        """Open one of its files."""
-        return (self.root / path).open("rb")
+        """Open one of its files, no pipe in its place."""
+        return regular_file(self.root / path).open("rb")
 
 
 @dataclass(frozen=True)
@@ -132,57 +135,27 @@ class HubMetadata:
             revision=self.revision,
             endpoint=endpoint(),
         )
-        return io.BufferedReader(RangedFile(url, self._sizes[path]), READ_AHEAD_BYTES)
+        return cast(BinaryIO, RangedFile(url, self._sizes[path]))
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not typed
     """A file on a Hub, read by ranges; requests are repeated where a server is overloaded."""
 
     def __init__(self, url: str, size: int) -> None:
-        self._url, self._size, self._at = url, size, 0
-        self._whole: bytes | None = None
+        self._url, self._whole = url, b""
+        super().__init__(None, url, "rb", READ_AHEAD_BYTES, "readahead", size=size)
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place and return it."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer as far as the file goes and return the number of bytes."""
-        view = memoryview(buffer).cast("B")
-        last = min(self._size, self._at + len(view))
-        if last <= self._at:
-            return 0
-        content = self._fetch(self._at, last)
-        view[: len(content)] = content
-        self._at += len(content)
-        return len(content)
-
-    def _fetch(self, first: int, last: int) -> bytes:
-        if self._whole is None:
-            answer = _get(self._url, {"range": f"bytes={first}-{last - 1}"})
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        if not self._whole:
+            answer = _get(self._url, {"range": f"bytes={start}-{end - 1}"})
             content: bytes = answer.content
+            due = end - start if answer.status_code == 206 else self.size
+            if len(content) != due:
+                raise OSError(f"{self._url}: {len(content)} bytes of {due} came.")
             if answer.status_code == 206:
-                if len(content) != last - first:
-                    raise OSError(f"{self._url}: {len(content)} bytes of {last - first} came.")
                 return content
-            if len(content) != self._size:
-                raise OSError(f"{self._url}: {len(content)} bytes of {self._size} came.")
-            self._whole = content
-        return self._whole[first:last]
+            self._whole = content  # a server without ranges
+        return self._whole[start:end]
 
 
 def _get(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
@@ -268,7 +241,7 @@ def read_info(source: Metadata) -> DatasetInfo:
         copy = Path(folder, layout.INFO)
         copy.parent.mkdir()
         with source.open(layout.INFO) as stream:
-            copy.write_bytes(stream.read())
+            copy.write_bytes(stream.read(LARGEST_TEXT + 1))  # more is refused there
         try:
             return layout.read_info(Path(folder))
         except UnusableInputError as error:

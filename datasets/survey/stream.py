@@ -10,7 +10,7 @@ import collections
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -71,17 +71,6 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _BlockFacts(Facts):
-    """Facts of one block; names of conditions are those of all datasets."""
-
-    known: frozenset[str] = frozenset()
-
-    def condition_names(self) -> set[str]:
-        """Return the names that any dataset has."""
-        return set(self.known)
-
-
-@dataclass(frozen=True)
 class Query:
     """A query that was understood.
 
@@ -97,9 +86,8 @@ class Query:
 
     def rows(self, block: pa.Table, fps: float, robot_type: str) -> NDArray[np.bool_]:
         """Return for each row of a block whether the query chooses it."""
-        facts = Facts.of_table(block, fps, robot_type)
-        own = _BlockFacts(facts.count, facts.column, facts.conditions, self.conditions)
-        return np.array(matching(self.text, own, self.option), dtype=bool)
+        facts = replace(Facts.of_table(block, fps, robot_type), known=self.conditions)
+        return np.array(matching(self.text, facts, self.option), dtype=bool)
 
 
 def understand(text: str, sources: Sequence[Metadata], option: str = "--where") -> Query:
@@ -120,8 +108,7 @@ def understand(text: str, sources: Sequence[Metadata], option: str = "--where") 
 
 def _columns(text: str, known: frozenset[str], option: str) -> tuple[str, ...]:
     asked = _Asked()
-    facts = Facts.of_table(asked, 1.0)
-    matching(text, _BlockFacts(0, facts.column, facts.conditions, known), option)
+    matching(text, replace(Facts.of_table(asked, 1.0), known=known), option)
     return tuple(asked.names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import math
 from collections import Counter
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_text
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind
+from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
 
 NOMINAL: Final = "nominal"
 """Level of a condition that wasn't set: the station as it usually is."""
@@ -100,7 +102,7 @@ def trials_of(attempts: Iterable[Attempt]) -> tuple[Trials, ...]:
     for attempt in attempts:
         about = {name: str(getattr(attempt.info, name)) for name in ABOUT}
         known = {name: value for name, value in about.items() if value}
-        raw.append({**attempt.info.conditions, **known})
+        raw.append({**set_up(attempt.info.conditions), **known})
     names = list(dict.fromkeys(name for row in raw for name in row))
     order = [*CONDITIONS, *sorted(set(names) - set(CONDITIONS) - set(ABOUT)), *ABOUT]
     columns = {
@@ -178,10 +180,9 @@ def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...
     """
     columns = columns or Columns()
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            rows, names = list(reader), list(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        rows, names = list(reader), list(reader.fieldnames or ())
+    except (UnusableInputError, csv.Error) as error:
         raise UnusableInputError(f"--trials={path}: not a readable CSV file ({error}).") from None
     if not rows:
         raise UnusableInputError(f"--trials={path} has no rows. Its first line names the columns.")

@@ -79,11 +79,13 @@ class Decision(StrEnum):
     """The first take brings too little."""
     NOT_FIXED = "not_fixed"
     """Demonstrations hardly ever fix it."""
+    INSTEAD = "instead"
+    """Another remedy brings more for an hour of an operator."""
 
     @property
     def demonstrate(self) -> bool:
         """Whether demonstrations are the remedy, now or later."""
-        return self not in (Decision.NOT_WORTH, Decision.NOT_FIXED)
+        return self not in (Decision.NOT_WORTH, Decision.NOT_FIXED, Decision.INSTEAD)
 
 
 @dataclass(frozen=True)

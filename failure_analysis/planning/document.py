@@ -7,18 +7,19 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gaploop.core.plan import ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
 from gaploop.failure_analysis.report.page import Section, more, notice, section, table, text
 
 INSTEAD: Final = {
+    "resimulate": "record in the station's twin",
+    "randomise": "randomise",
     "recalibrate": "recalibrate",
-    "identify": "identify and compensate",
-    "perception": "fix perception",
-    "control": "change the controller",
-    "restate": "restate the task",
+    "compensate": "compensate the delay",
+    "change_scene": "change or repair what is there",
+    "change_task": "restate the task",
 }
 """Remedies other than recording, as people read them."""
 
@@ -56,11 +57,20 @@ def doing(item: PlanItem) -> str:
     """Return what an item asks for, in a word or two."""
     if item.takes:
         return "find out" if item.may_follow else "record"
-    return "not now" if item.remedy == "demonstrate" else item.remedy
+    return "not now" if item.remedy == "collect" else words(item.remedy)
 
 
 def headline(plan: Plan) -> str:
     """Return what a plan asks for and what it is expected to bring, in a sentence or two."""
+    done = [words(r) for r in dict.fromkeys(i.remedy for i in plan.items if i.commands)]
+    if not plan.takes and done:
+        brings = (
+            f" Success now {percent(plan.success_now)}, then {percent(plan.success_then)}"
+            if plan.success_now and plan.success_then
+            else ""
+        )
+        expected = f"{brings} expected." if brings else ""
+        return f"Don't collect now: {' and '.join(done)}, by the commands below.{expected}"
     if not plan.takes:
         return "Don't collect now."
     spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
@@ -133,9 +143,19 @@ def _item_lines(item: PlanItem) -> list[str]:
         ("Spread over", setups),
         ("Record with", ", ".join(item.sensors) if item.takes else ""),
         ("Cheap test", item.test),
+        ("Weighed against", "; ".join(map(_alternative, item.alternatives))),
     ]
     lines = [f"**{name}.** {value}" for name, value in facts if value]
-    return [f"## {title}: {do}", "", "  \n".join(lines), ""]
+    typed = ["```bash", *item.commands, "```", ""] if item.commands else []
+    return [f"## {title}: {do}", "", "  \n".join(lines), "", *typed]
+
+
+def _alternative(other: Alternative) -> str:
+    machine = f", {other.machine_hours:g} h of a machine" if other.machine_hours else ""
+    return (
+        f"{words(other.remedy)}: {figures(other.gain_points, digits=1)} points for "
+        f"{time_words(other.hours)}{machine}"
+    )
 
 
 def plan_answer(plan: Plan) -> list[tuple[str, str]]:
@@ -191,6 +211,9 @@ def plan_section(plan: Plan) -> Section:
         ))  # fmt: skip
     head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
     blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
+    typed = [line for item in plan.items for line in item.commands]
+    if typed:
+        blocks.append(more("Commands", [text(line) for line in typed]))
     cost = "; ".join(_costs(plan)) if plan.takes else ""
     sentence = cost[0].upper() + cost[1:] + "." if cost else ""
     blocks += [text(words_) for words_ in (sentence, plan.stop) if words_]

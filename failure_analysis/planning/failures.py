@@ -151,8 +151,11 @@ class Outlook:
 
     def gain(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the percentage points that takes bring, shape (DRAWS,)."""
-        share = self._shares[:, CAUSES.index(dimension)]
-        return 100.0 * self.rate * share * self.fixed(dimension, takes)
+        return self.gain_of(dimension, self.fixed(dimension, takes))
+
+    def gain_of(self, dimension: GapDimension, fixed: FloatArray) -> FloatArray:
+        """Return draws of the points that fixing a share of a dimension's failures brings."""
+        return 100.0 * self.rate * self._shares[:, CAUSES.index(dimension)] * fixed
 
     def fixed(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""

@@ -9,14 +9,14 @@ channels no longer carry.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from gaploop.core.files import uuid7
-from gaploop.core.plan import ExpectedValue, Plan, PlanItem
+from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution.rules import DIRECT, INDIRECT
@@ -43,7 +43,15 @@ from gaploop.failure_analysis.planning.effort import (
     setup_changes,
 )
 from gaploop.failure_analysis.planning.failures import CAUSES, DRAWS, Failures, Outlook, Prospect
+from gaploop.failure_analysis.planning.offers import (
+    STEPS,
+    PlanContext,
+    RemedyOffer,
+    commands,
+    offers,
+)
 from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
+from gaploop.failure_analysis.station import POLICY
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
@@ -51,6 +59,9 @@ LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
 LEAST_LEANING: Final = 6
 """Failures that lean to one cause, each too unsure to name it, that are worth trying it."""
+COLLECT, RESIMULATE = "collect", "resimulate"
+LEAST_POINTS: Final = 1.0
+"""Percentage points of success that a remedy must be expected to bring to be weighed."""
 LEAST_RESPONSE: Final = 0.5
 """Probability that demonstrations fix anything, below which the other remedy comes first: it
 costs an hour where a campaign costs a day."""
@@ -68,6 +79,7 @@ class Ask:
         conditions: uid of a failed take to what was set up.
         image_policy: the policy sees pictures rather than tracked poses.
         least_gain: percentage points of success that a take must be expected to bring.
+        about: what remedies that are commands are filled in with; without, only takes are weighed.
     """
 
     budget: Budget
@@ -77,6 +89,7 @@ class Ask:
     conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     image_policy: bool = False
     least_gain: float = LEAST_GAIN
+    about: PlanContext | None = None
 
 
 @dataclass(frozen=True)
@@ -125,18 +138,27 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     shares = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
+    weighed = {d: _weighed(d, quota, failures, outlook, ask) for d, quota in quotas.items()}
+    instead = _instead(weighed, ask)
+    left = _quotas(failures, [d for d in shares if d not in instead], ask)
+    quotas = {d: left.get(d, DimensionQuota(Decision.INSTEAD)) for d in shares}
     plan_id = uuid7()
-    items = [
-        item
-        for dimension, share in shares.items()
-        for item in _items(plan_id, dimension, share, quotas[dimension], failures, outlook, ask)
-    ]
+    items = []
+    for dimension, share in shares.items():
+        quota, others = quotas[dimension], weighed[dimension]
+        found = _items(plan_id, dimension, share, quota, failures, outlook, ask)
+        if dimension in instead:
+            found = [_with_offer(found[0], instead[dimension], outlook)]
+        items += [_against(item, others) for item in found]
+    items = _with_commands(items, ask)
     gain = sum((outlook.gain(d, quota.takes) for d, quota in quotas.items()), np.zeros(DRAWS))
+    gain += sum((outlook.gain_of(d, o.fixed) for d, o in instead.items()), np.zeros(DRAWS))
     takes = {d: quota.takes for d, quota in quotas.items()}
     changes = sum(_changes(d, n, failures, ask) for d, n in takes.items())
     hours = ask.effort.draw_hours(takes, changes, np.random.default_rng(3), DRAWS)
+    hours += sum({o.remedy: o.hours.mean for o in instead.values()}.values())
     now_h = sum(item.hours.mean * item.takes / (item.takes + item.may_follow)
-                for item in items if item.hours)  # fmt: skip
+                for item in items if item.hours and item.takes)  # fmt: skip
     known, rate = failures.rate_known, ask.effort.rate_per_hour
     plan = Plan(
         plan_id,
@@ -150,10 +172,136 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         hours=estimate(hours, 3),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain),
-        notes=_notes(failures, diagnosis.summary, ask.effort),
+        stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
+        notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
     )
     return Planned(plan, outlook)
+
+
+type Weighed = tuple[tuple[RemedyOffer, ...], tuple[Alternative, ...]]
+"""What commands offer against a dimension, and every remedy priced, collecting too."""
+
+
+def _weighed(
+    dimension: GapDimension,
+    quota: DimensionQuota,
+    failures: Failures,
+    outlook: Outlook,
+    ask: Ask,
+) -> Weighed:
+    """Return the remedies there are against a dimension, with what each brings and costs."""
+    found = offers(dimension, ask.about, ask.image_policy) if ask.about else ()
+    priced = [
+        Alternative(
+            offer.remedy,
+            estimate(outlook.gain_of(dimension, offer.fixed), 1),
+            offer.hours,
+            offer.machine_hours,
+        )
+        for offer in found
+    ]
+    if quota.takes and found:
+        changes = _changes(dimension, quota.takes, failures, ask)
+        rng = np.random.default_rng(4)
+        hours = ask.effort.draw_hours({dimension: quota.takes}, changes, rng, DRAWS)
+        gain = estimate(outlook.gain(dimension, quota.takes), 1)
+        priced.append(Alternative(COLLECT, gain, estimate(hours, 3)))
+    return found, tuple(priced)
+
+
+def _instead(weighed: Mapping[GapDimension, Weighed], ask: Ask) -> dict[GapDimension, RemedyOffer]:
+    """Return the remedy of each dimension for which a command brings most for an operator's hour.
+
+    Takes in a twin show all that differs there: once they are recorded for one dimension, the
+    others get them for nothing.
+    """
+    limit_h = ask.budget.hours
+    chosen: dict[GapDimension, RemedyOffer] = {}
+    for dimension, (found, priced) in weighed.items():
+        worth = [
+            p
+            for p in priced
+            if p.gain_points.mean >= LEAST_POINTS
+            and (p.remedy == COLLECT or limit_h is None or p.hours.mean <= limit_h)
+        ]
+        best = max(worth, key=lambda p: p.points_per_hour, default=None)
+        if best is not None and best.remedy != COLLECT:
+            chosen[dimension] = next(o for o in found if o.remedy == best.remedy)
+    if any(offer.remedy == RESIMULATE for offer in chosen.values()):
+        for dimension in chosen:
+            same = [o for o in weighed[dimension][0] if o.remedy == RESIMULATE]
+            chosen[dimension] = same[0] if same else chosen[dimension]
+    return chosen
+
+
+def _with_offer(item: PlanItem, offer: RemedyOffer, outlook: Outlook) -> PlanItem:
+    """Return an item that is done by command instead of recording."""
+    fixed = estimate(offer.fixed, 3)
+    basis = f"from {offer.sites} made-up stations" if offer.sites else "assumed"
+    why = (
+        f"{item.why} To {offer.remedy} is expected to fix {fixed.mean:.0%} [{fixed.low:.0%}, "
+        f"{fixed.high:.0%}] of these failures ({basis})."
+    )
+    return replace(
+        item,
+        remedy=offer.remedy,
+        why=why,
+        protocol=STEPS[offer.remedy],
+        gain_points=estimate(outlook.gain_of(item.dimension, offer.fixed), 1),
+        hours=offer.hours,
+        machine_hours=offer.machine_hours,
+    )
+
+
+def _against(item: PlanItem, weighed: Weighed) -> PlanItem:
+    """Return an item with what else was weighed, and by how much it is ahead of that."""
+    priced = {p.remedy: p for p in weighed[1]}
+    mine = priced.pop(item.remedy, None)
+    if mine is None or not priced:
+        return replace(item, alternatives=tuple(priced.values()))
+    best = max(priced.values(), key=lambda p: p.points_per_hour)
+    ahead = mine.gain_points.mean - best.gain_points.mean
+    said = (
+        f" An operator's hour brings {mine.points_per_hour:.0f} points; to {best.remedy} "
+        f"{best.points_per_hour:.0f} (to {item.remedy} brings {ahead:+.1f} points in all)."
+    )
+    return replace(item, why=item.why + said, alternatives=tuple(priced.values()))
+
+
+def _with_commands(items: Sequence[PlanItem], ask: Ask) -> list[PlanItem]:
+    """Return the items with the commands that carry them out; what serves several stands once."""
+    if ask.about is None:
+        return list(items)
+    said: set[str] = set()
+    found = []
+    for item in items:
+        lines: tuple[str, ...] = ()
+        if item.takes or item.remedy != COLLECT:
+            lines = commands(item.remedy, item.dimension, ask.about, ask.image_policy)
+        again = bool(lines) and lines[0] in said
+        said.update(lines)
+        if again:
+            serves = f"{item.protocol} The commands above serve this, too."
+            item = replace(item, protocol=serves, hours=None if not item.takes else item.hours,
+                           machine_hours=0.0)  # fmt: skip
+        found.append(item if again else replace(item, commands=lines))
+    return found
+
+
+def _command_notes(items: Sequence[PlanItem], ask: Ask) -> Iterator[str]:
+    """Yield what is lacking for a plan that runs by commands."""
+    if ask.about is None:
+        return
+    if ask.about.twin is None and items:
+        yield (
+            "The station wasn't measured. With its twin (gaploop probe, gaploop identify, then "
+            "gaploop plan --twin=station_twin.yaml) remedies without an operator are weighed, too."
+        )
+    if any(item.takes for item in items) and not ask.about.record_with:
+        yield (
+            "To have collecting as commands, say how takes are recorded here: --record_with="
+            "'--robot.type=… --robot.port=… --teleop.type=…'."
+        )
 
 
 def _quotas(
@@ -242,8 +390,8 @@ def _items(
         id=f"{plan}:{dimension.value}",  # takes carry it, and it leads them back to the plan
         dimension=dimension,
         takes=0,
-        remedy="demonstrate" if demonstrate else remedy.instead,
-        why=f"{_why_words(dimension, share, failures)} {verdict}",
+        remedy=COLLECT if demonstrate else remedy.instead,
+        why=f"{_why_words(dimension, share, failures)} {verdict}".rstrip(),
         protocol=remedy.protocol if demonstrate else remedy.steps,
         share=round(share, 4),
         sensors=remedy.sensors,
@@ -318,6 +466,8 @@ def _verdict_words(
             why = why_no_response(dimension, image_policy)
             likely = "don't" if curve.responds < 0.2 else "probably don't"
             return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."
+        case Decision.INSTEAD:
+            return ""
         case Decision.UNCLEAR:
             return "Too few failures with a named cause to pay for demonstrations yet."
         case Decision.NOT_WORTH:
@@ -340,12 +490,27 @@ def _verdict_words(
             )
 
 
-def _stop_words(quotas: Mapping[GapDimension, DimensionQuota], least_gain: float) -> str:
-    """Return why the plan ends where it does."""
+def _hidden(summary: Mapping[str, Any]) -> list[str]:
+    """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
+    names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
+    return [name.replace("_", " ") for name in names]
+
+
+def _stop_words(
+    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, hidden: Sequence[str]
+) -> str:
+    """Return why the plan ends where it does; `hidden` names what nobody could see."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
+    if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
+        return "Don't collect yet: run the commands, roll out at the station and diagnose again."
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        if hidden and not unclear:
+            return (
+                f"Not decided: this diagnosis couldn't see {', '.join(hidden)}. Measure first: "
+                "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
+            )
         return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
     dimension = max(open_ones, key=lambda d: open_ones[d].next_gain)
     gain = open_ones[dimension].next_gain
@@ -366,6 +531,12 @@ def _notes(
         names = sorted(unseen, key=lambda name: (-unseen[name], name))[:3]
         channels = f" What the takes have no channel for: {'; '.join(names)}."
     notes = []
+    if POLICY in summary.get("station", {}).get("named", ()):
+        notes.append(
+            "Fix the policy first: it fails in the nominal simulation, too. Train it longer or on "
+            "more simulated takes (gaploop pretrain, gaploop train), then roll out and diagnose "
+            "again; no takes of this station fix that."
+        )
     if named < LEAST_TAKES:
         notes.append(
             f"Find out first: {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "

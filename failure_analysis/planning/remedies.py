@@ -62,7 +62,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "the object on a measured mark and compare it with what the tracker says.",
     ),
     D.OBJECT_PROPERTY: Remedy(
-        "control",
+        "change_scene",
         "Use objects that the policy was made for, or set grip width and height by hand; then "
         "evaluate again.",
         "Record successful demonstrations with the real objects, sizes and weights in turn, each "
@@ -74,7 +74,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "should succeed.",
     ),
     D.CONTACT_DYNAMICS: Remedy(
-        "control",
+        "change_scene",
         "Clean or change the finger pads, raise the gripping force, slow the lift down; then "
         "evaluate again.",
         "First clean or change the finger pads and grip harder. Then record slow, firm grasps on "
@@ -86,7 +86,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "still slip?",
     ),
     D.HUMAN_BEHAVIOR: Remedy(
-        "control",
+        "change_scene",
         "Agree on when people may reach in, let the arm wait while somebody is in view; then "
         "evaluate again.",
         "Agree on when people may reach in. Record takes with consenting participants (gaploop "
@@ -97,7 +97,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "Roll out ten times with nobody near the cell: do the failures stop?",
     ),
     D.ACTUATOR_RESPONSE: Remedy(
-        "identify",
+        "change_scene",
         "Log fast and reversing motions, identify delay, play and gain, compensate them in the "
         "controller or service the drive; then evaluate again.",
         "First service the drive, or identify delay, play and gain and compensate them. If the arm "
@@ -121,7 +121,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "drop out?",
     ),
     D.VISUAL_DOMAIN: Remedy(
-        "perception",
+        "change_scene",
         "Fix exposure and white balance, focus the lens, add light, set the colour segmentation "
         "anew; then evaluate again.",
         "Fix exposure, white balance and focus. Then record successful demonstrations with the "
@@ -132,7 +132,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "Lock exposure and white balance, switch the usual lamp on and roll out ten times.",
     ),
     D.ENVIRONMENTAL_COMPLEXITY: Remedy(
-        "perception",
+        "change_scene",
         "Clear the cell, or make perception tell the object from what looks like it; keep "
         "obstacles out of the arm's way; then evaluate again.",
         "Record successful demonstrations with systematic clutter: 0, 2, 4 and 8 objects, in new "
@@ -143,7 +143,7 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
         "Clear the cell of everything but the object and roll out ten times.",
     ),
     D.TASK_SPECIFICATION: Remedy(
-        "restate",
+        "change_task",
         "Look at these takes together with whoever judges them, agree on criterion and tolerance, "
         "write them down, and evaluate again.",
         "Nothing to record.",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gaploop.core.plan import Plan
-from gaploop.core.statistics import Estimate, percent, rate
+from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
@@ -72,6 +72,8 @@ def diagnosis_report(
         sections += cohort_sections(cohort)
     if diagnosis.takes:
         sections += [_mode_section(diagnosis), _dimension_section(diagnosis)]
+        if "reproduction" in summary:
+            sections.append(_reproduction_section(summary["reproduction"]))
         sections.append(_surety_section(diagnosis))
         if plan is not None:
             sections.append(plan_section(plan))
@@ -129,8 +131,9 @@ def _in_a_minute(diagnosis: Diagnosis, plan: Plan | None) -> Section:
 
 
 def _why(diagnosis: Diagnosis) -> str:
+    station = str(diagnosis.summary.get("station", {}).get("says", ""))
     if not diagnosis.summary["top"]:
-        return "No failure points clearly to one cause."
+        return f"{station} No failure points clearly to one cause.".strip()
     spans = _cause_shares(diagnosis)
     shares: Mapping[str, float] = diagnosis.summary["dimensions"]
     ranked = sorted((n for n in shares if shares[n] >= LEAST_SHARE), key=lambda n: -shares[n])
@@ -140,7 +143,7 @@ def _why(diagnosis: Diagnosis) -> str:
     if not causes:
         return "No single cause explains a tenth of the failures."
     sentence = ", ".join(causes)
-    return f"{sentence[0].upper()}{sentence[1:]} of the failures."
+    return f"{station} {sentence[0].upper()}{sentence[1:]} of the failures.".strip()
 
 
 def _how_sure(diagnosis: Diagnosis) -> str:
@@ -160,6 +163,8 @@ def _surety_section(diagnosis: Diagnosis) -> Section:
     if by:
         judges = ", ".join(f"{k} ({n})" for k, n in by.items())
         rows.append(text(f"Causes judged by {judges}."))
+    for line in summary.get("evidence", {}).get("says", ()):
+        rows.append(notice(line) if line.startswith("Warning") else text(line))
     unseen = summary.get("unseen", {})
     if unseen:
         reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
@@ -202,6 +207,26 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
     )
     reach = max(0.2, *(s.high for s in spans.values()))
     return section(title, lead, [bars(rows, (0.0, min(1.0, 1.05 * reach)))])
+
+
+def _reproduction_section(found: Mapping[str, Any]) -> Section:
+    """Return what each cause costs by rolling the policy out in the station's twin."""
+    ranked = sorted(found["costs"], key=lambda c: -float(c["points"][0]))
+    rows = []
+    for cost in ranked:
+        span = Estimate(*cost["points"])
+        kind = "bad" if span.low > 0 else "quiet"
+        rows.append(BarRow(cost["says"], span.value, span.low, span.high, points(span), kind))
+    low, high = min(0.0, *(r.low for r in rows)), max(0.2, *(r.high for r in rows))
+    lead = (
+        "Points of success that each cause takes, with 95 % intervals; together they are the "
+        "station's failures."
+    )
+    said = [text(line) for line in found["says"] if not line.startswith(" ")]
+    if found["reproduces"] is False:
+        said[-1] = notice(str(found["says"][-1]))
+    title = "Reproduced in the station's twin"
+    return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said])
 
 
 def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[str, str]]]:

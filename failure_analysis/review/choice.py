@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import Outcome, set_up
 from gaploop.datasets.labels.query import Facts, matching
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.failure_analysis.diagnosis import NO_MODE, TakeDiagnosis
@@ -154,7 +154,7 @@ _WHO: Final[Mapping[Who, Callable[[Listed], bool]]] = {
 
 
 def _conditions(conditions: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={value}" for name, value in conditions.items()]
+    return [f"{name}={value}" for name, value in set_up(conditions).items()]
 
 
 def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:

@@ -14,7 +14,7 @@ from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome
+from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, set_up
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Options, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of, words
@@ -330,8 +330,8 @@ def _head(take: Listed) -> None:
             short = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
             facts.append(f"{what} {short}")
     _text(" · ".join(fact for fact in facts if fact), "facts")
-    if info.conditions:
-        _text(", ".join(f"{words(k)} {v}" for k, v in info.conditions.items()), "facts")
+    if set_up(info.conditions):
+        _text(", ".join(f"{words(k)} {v}" for k, v in set_up(info.conditions).items()), "facts")
 
 
 def _suggestion(now: Open) -> None:

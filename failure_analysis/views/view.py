@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.views.joints import angles_rad, answering
 from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
@@ -277,11 +278,18 @@ def _from_telemetry(take: Take) -> ArmMotion | None:
 
 def _from_frames(take: Take) -> ArmMotion | None:
     frames = take.frames
-    if len(frames) < 10 or not take.info.units.startswith("deg") or not frames.state.size:
+    if len(frames) < 10 or not frames.state.size or not frames.sent.size:
         return None
-    names = tuple(name.removesuffix(".pos") for name in take.info.joint_names)
-    sent, position = np.deg2rad(frames.sent), np.deg2rad(frames.state)
-    return _motion(frames.t_s, sent, position, np.full_like(position, np.nan), names)
+    sent, position = angles_rad(frames.sent, take.info), angles_rad(frames.state, take.info)
+    if sent is None or position is None:
+        return None
+    columns = answering(sent, position)
+    if columns is None:
+        return None
+    commanded, answers = columns
+    names = tuple(take.info.joint_names[k].removesuffix(".pos") for k in answers)
+    position = position[:, answers]
+    return _motion(frames.t_s, sent[:, commanded], position, np.full_like(position, np.nan), names)
 
 
 def _motion(

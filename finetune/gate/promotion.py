@@ -13,7 +13,7 @@ from typing import Any, Final
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
-from gaploop.core.run_record import versions
+from gaploop.core.run_record import read_run, versions
 from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, commitment
 from gaploop.finetune.runs import run_files
 
@@ -149,17 +149,17 @@ def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
     from gaploop.finetune.hub_policy import LINEAGE
 
     for file in (*run_files(path), path / LINEAGE):
-        held = read_json(file) if file.exists() else None
-        if not isinstance(held, dict):
+        if not file.exists():
             continue
-        result = held.get("result") or {}
-        named = {result.get("policy"), result.get("merged"), held.get("policy")} - {None}
-        named |= set(result.get("policies", ()))
+        held = read_run(file)
+        result = held["result"]
+        named = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
+        named = {*named, str(held.get("policy") or "")} - {""}
         if named and identity not in named:
             continue  # of another policy
         kept = {name: held.get(name) for name in ("id", "seed", "command")}
         shipped = {name: held.get(name) for name in ("base", "datasets")}
-        kept["lineage"] = held.get("lineage") or shipped
+        kept["lineage"] = shipped if file.name == LINEAGE else held["lineage"]
         return {"path": str(file.absolute()), "sha256": sha256(file), **kept}
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import read_text
 from gaploop.core.suite import Suite, SuiteTask
 from gaploop.finetune.gate.folder import SIDES
 from gaploop.finetune.gate.judge import Outcomes
@@ -85,13 +87,9 @@ class _Row:
 
 def _rows(path: Path) -> list[_Row]:
     try:
-        with path.open(newline="") as stream:
-            reader = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            lines = list(reader)
-    except FileNotFoundError:
-        raise UnusableInputError(f"{path} not found. Check --outcomes.") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        columns, lines = reader.fieldnames or [], list(reader)
+    except csv.Error as error:
         raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
     for name in NEEDED:
         if name not in columns:

@@ -30,7 +30,7 @@ from gaploop.finetune.batches import (
     load_mixture_sources,
     load_source,
 )
-from gaploop.finetune.demonstrations import scripted_source
+from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
@@ -191,7 +191,11 @@ def sources_of(
     sim = [load_source(r, options.select) for r in options.sim]
     if not sim and options.sim_takes:
         task, robot = cell or ("pick_place", SO101.name)
-        sim = [scripted_source(options.sim_takes, task=task, robot=robot, seed=options.spec.seed)]
+        sim = [
+            scripted_source(
+                options.sim_takes, DemonstratedCell(task, robot), seed=options.spec.seed
+            )
+        ]
     share = options.share_real if sim else 1.0
     if share <= 0 and not sim:
         raise UnusableInputError("A share of 0 for real takes needs simulated ones: --sim='[DIR]'.")

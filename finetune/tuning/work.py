@@ -21,7 +21,7 @@ STATS: Final = ("base", "new", "merged")
 `lerobot_bundle`."""
 LEAST, MOST = 0.25, 4.0
 """No dimension that is collected for is left out or drowns the others."""
-DEMONSTRATE: Final = "demonstrate"
+COLLECT: Final = "collect"
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def weights_of(plan: Plan) -> dict[str, float]:
     Raises:
         UnusableInputError: the plan collects nothing.
     """
-    items = [i for i in plan.items if i.remedy == DEMONSTRATE and i.takes + i.may_follow > 0]
+    items = [i for i in plan.items if i.remedy == COLLECT and i.takes + i.may_follow > 0]
     if not items:
         raise UnusableInputError(
             f"Plan {plan.id} collects no takes, so it says nothing about their weights. Leave "

@@ -1,1 +1,1 @@
-"""From a station's takes to its twin: `drives` fits the arm's drives, `arm` simulates them."""
+"""From a station's takes to its twin: `drives` fits its drives, `scene` what pictures show."""

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
 from gaploop.core.errors import DeviceError, unknown_choice
-from gaploop.core.twin import load_twin
 from gaploop.sim.arms import arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
+from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene import CAMERA_NAME
 
 __all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
@@ -97,6 +97,9 @@ class So101Sim(Robot):  # type: ignore[misc]
         if self._cell is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
         config = self.config
+        known, drawn = known_and_drawn(
+            config.twin, config.randomise, config.randomise_strength, config.model, "--robot.model"
+        )
         self._cell = SimCell(
             config.task,
             gaps=config.gaps,
@@ -106,7 +109,8 @@ class So101Sim(Robot):  # type: ignore[misc]
             camera_hz=config.camera_hz,
             camera_latency_s=config.camera_latency_s,
             robot=config.model,
-            parameters=load_twin(config.twin).values() if config.twin else None,
+            parameters=known,
+            randomise=drawn,
         )
         self._cell.reset(config.seed)
         _CELLS[config.cell] = (self._cell, config.seed)

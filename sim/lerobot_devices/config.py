@@ -33,6 +33,8 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
         cell: name under which the cell is shared with the scripted teleoperator.
         model: which arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
+        randomise: what every scene's cell is drawn from, such as all; as of gaploop record.
+        randomise_strength: 1 draws from the ranges as they are.
     """
 
     task: str = "pick_place"
@@ -47,6 +49,8 @@ class So101SimConfig(RobotConfig):  # type: ignore[misc]
     cell: str = DEFAULT_CELL
     model: str = SO101.name
     twin: Path | None = None
+    randomise: str = ""
+    randomise_strength: float = 1.0
 
 
 @TeleoperatorConfig.register_subclass("scripted")

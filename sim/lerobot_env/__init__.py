@@ -22,9 +22,9 @@ from lerobot.envs.configs import EnvConfig
 from lerobot.utils.constants import ACTION, OBS_IMAGES, OBS_STATE
 from numpy.typing import NDArray
 
-from gaploop.core.twin import load_twin
 from gaploop.sim.arms import SO101, arm_named, from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
+from gaploop.sim.randomise import known_and_drawn
 from gaploop.sim.scene import CAMERA_NAME
 
 __all__ = ["CellEnv", "CellEnvConfig"]
@@ -58,6 +58,8 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
         robot: the cell's arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
+        randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
+        randomise_strength: 1 draws from the ranges as they are.
     """
 
     task: str | None = "pick_place"
@@ -70,6 +72,8 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     first_scene: int = UNSEEN_SCENES
     robot: str = SO101.name
     twin: Path | None = None
+    randomise: str = ""
+    randomise_strength: float = 1.0
     features_map: dict[str, str] = field(
         default_factory=lambda: {
             ACTION: ACTION,
@@ -110,6 +114,8 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
             "first_scene": self.first_scene,
             "robot": self.robot,
             "twin": self.twin,
+            "randomise": self.randomise,
+            "randomise_strength": self.randomise_strength,
         }
 
 
@@ -131,6 +137,8 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         first_scene: scene of seed 0.
         robot: the cell's arm, one of `core.arms.CELL_ARMS`.
         twin: station_twin.yaml: the cell is as that station was measured.
+        randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
+        randomise_strength: 1 draws from the ranges as they are.
 
     Raises:
         UnusableInputError: an unknown task, dimension or condition.
@@ -149,7 +157,10 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         first_scene: int = UNSEEN_SCENES,
         robot: str = SO101.name,
         twin: Path | None = None,
+        randomise: str = "",
+        randomise_strength: float = 1.0,
     ) -> None:
+        known, drawn = known_and_drawn(twin, randomise, randomise_strength, robot, "--env.robot")
         self._cell = SimCell(
             task,
             gaps=gaps,
@@ -157,7 +168,8 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
             conditions=conditions,
             image_size=image_size,
             robot=robot,
-            parameters=load_twin(twin).values() if twin else None,
+            parameters=known,
+            randomise=drawn,
         )
         self.task = self.task_description = task.replace("_", " ")
         self.render_mode = "rgb_array"

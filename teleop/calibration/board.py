@@ -16,6 +16,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
@@ -175,7 +176,15 @@ def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
     if found is None:
         return None
     ids, corners = found
-    corners = _refined(board, grey, ids, corners)
+    # Both detectors leave some tenths of a pixel of bias. A window that reaches into a marker or
+    # to the next corner pulls the corner away.
+    gap = board.square_m - board.marker_m if board.kind == "charuco" else board.square_m
+    half = int(np.clip(0.4 * gap / board.square_m * pdist(corners).min(), 2, 9))
+    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
+    start = corners.reshape(-1, 1, 2).astype(np.float32)
+    moved = cv2.cornerSubPix(grey, start, (half, half), (-1, -1), criteria).reshape(-1, 2)
+    far = np.linalg.norm(moved - corners, axis=1) > half
+    corners = np.where(far[:, None], corners, moved).astype(np.float64)
     dx = cv2.Sobel(grey, cv2.CV_32F, 1, 0, scale=0.125)
     dy = cv2.Sobel(grey, cv2.CV_32F, 0, 1, scale=0.125)
     steep = cv2.dilate(cv2.magnitude(dx, dy), np.ones((9, 9), np.uint8))
@@ -200,15 +209,11 @@ def dictionary(name: str) -> Any:
     return cv2.aruco.getPredefinedDictionary(getattr(cv2.aruco, f"DICT_{name}"))
 
 
-@functools.lru_cache(maxsize=32)
-def _charuco_detector(board: Board) -> Any:
+def _find_charuco(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatArray] | None:
     parameters = cv2.aruco.CharucoParameters()
     parameters.tryRefineMarkers = True
-    return cv2.aruco.CharucoDetector(charuco(board), parameters)
-
-
-def _find_charuco(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatArray] | None:
-    corners, ids, _, _ = _charuco_detector(board).detectBoard(grey)
+    detector = cv2.aruco.CharucoDetector(charuco(board), parameters)
+    corners, ids, _, _ = detector.detectBoard(grey)
     if ids is None or len(ids) < MIN_CORNERS:
         return None
     ids = np.asarray(ids, dtype=np.int64).ravel()
@@ -248,27 +253,6 @@ def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
     if not ok or corners is None or meta is None:
         return None
     return np.asarray(corners, dtype=np.float64).reshape(*meta.shape[:2], 2)
-
-
-def _refined(board: Board, grey: Image, ids: NDArray[np.int64], corners: FloatArray) -> FloatArray:
-    """Refine corners by their gradients: both detectors leave some tenths of a pixel of bias."""
-    gap = board.square_m - board.marker_m if board.kind == "charuco" else board.square_m
-    place = {int(i): corner for i, corner in zip(ids, corners, strict=True)}
-    wide = board.columns - 1
-    steps_px = [
-        float(np.linalg.norm(place[i] - place[j]))
-        for i in place
-        for j in ((i + 1,) if (i + 1) % wide else ()) + (i + wide,)
-        if j in place
-    ]
-    # A window that reaches into a marker or to the next corner pulls the corner away.
-    nearest_px = min(steps_px, default=8.0)
-    half = int(np.clip(0.4 * gap / board.square_m * nearest_px, 2, 9))
-    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 50, 1e-3)
-    start = corners.reshape(-1, 1, 2).astype(np.float32)
-    moved = cv2.cornerSubPix(grey, start, (half, half), (-1, -1), criteria).reshape(-1, 2)
-    far = np.linalg.norm(moved - corners, axis=1) > half
-    return np.where(far[:, None], corners, moved).astype(np.float64)
 
 
 def why_not_found(board: Board, images: Iterable[Image]) -> str:

@@ -84,25 +84,20 @@ class BoardCapture:
     def look(self, image: Image, t_s: float) -> Advice:
         """Look at a picture, RGB of shape (h, w, 3), taken at `t_s` [s]."""
         view = find_board(self.board, image)
-        state = PictureState.NO_BOARD
-        if view is not None:
-            still = self._still.watch(_by_id(self.board, view), t_s)
-            state = PictureState.MOVING if not still else self._if_new(view)
-        else:
+        if view is None:
             self._still.forget()
-        return self._advice(state, view)
-
-    def advice(self) -> Advice:
-        """Return what to show next, before any picture."""
-        return self._advice(PictureState.NO_BOARD, None)
-
-    def _if_new(self, view: BoardView) -> PictureState:
-        if any(not _differs(self.board, view, other) for other in self.views):
-            return PictureState.KNOWN
+            return self.advice()
+        if not self._still.watch(_by_id(self.board, view), t_s):
+            return self.advice(PictureState.MOVING, view)
+        if not all(_differs(self.board, view, other) for other in self.views):
+            return self.advice(PictureState.KNOWN, view)
         self.views.append(view)
-        return PictureState.TAKEN
+        return self.advice(PictureState.TAKEN, view)
 
-    def _advice(self, state: PictureState, view: BoardView | None) -> Advice:
+    def advice(
+        self, state: PictureState = PictureState.NO_BOARD, view: BoardView | None = None
+    ) -> Advice:
+        """Return what to show next, after a picture or before any."""
         n = len(self.views)
         asks = coverage(self.board, self.views).missing() if n else ("board in the middle",)
         done = n >= self._wanted and (not asks or n >= 1.5 * self._wanted)
@@ -122,7 +117,7 @@ class PoseCapture:
         self.board = board
         self.poses: list[FloatArray] = list(known)
         self._wanted = wanted
-        self._still_board, self._still_arm = Stillness(STILL_PX), Stillness(float(STILL_RAD))
+        self._still = Stillness(1.0)
 
     def look(
         self,
@@ -142,20 +137,25 @@ class PoseCapture:
             force: take it even where there is a similar one; never while anything moves.
         """
         view = find_board(self.board, image)
-        state = PictureState.NO_BOARD
-        if view is not None:
-            still = self._still_board.watch(_by_id(self.board, view), t_s)
-            still = self._still_arm.watch(q_rad, t_s) and still
-            state = PictureState.MOVING if not still else self._if_new(T_base_tcp, force)
-        else:
-            self._still_board.forget()
-        return self._advice(state, view)
+        if view is None:
+            self._still.forget()
+            return self.advice()
+        both = np.concatenate([_by_id(self.board, view) / STILL_PX, q_rad / STILL_RAD])
+        if not self._still.watch(both, t_s):
+            return self.advice(PictureState.MOVING, view)
+        poses = np.array(self.poses).reshape(-1, 4, 4)
+        apart_m = np.linalg.norm(poses[:, :3, 3] - T_base_tcp[:3, 3], axis=1)
+        turned_rad = angle_rad(np.swapaxes(poses[:, :3, :3], 1, 2) @ T_base_tcp[:3, :3])
+        near = (apart_m < NEW_ARM_M) & (np.degrees(turned_rad) < NEW_ARM_DEG)
+        if near.any() and not force:
+            return self.advice(PictureState.KNOWN, view)
+        self.poses.append(T_base_tcp)
+        return self.advice(PictureState.TAKEN, view)
 
-    def advice(self) -> Advice:
-        """Return what to show next, before any picture."""
-        return self._advice(PictureState.NO_BOARD, None)
-
-    def _advice(self, state: PictureState, view: BoardView | None) -> Advice:
+    def advice(
+        self, state: PictureState = PictureState.NO_BOARD, view: BoardView | None = None
+    ) -> Advice:
+        """Return what to do next, after a picture or before any."""
         n = len(self.poses)
         return Advice(state, view, self.asks(), n, n >= self._wanted)
 
@@ -170,15 +170,6 @@ class PoseCapture:
                 "roll it, pitch it",
             )
         return ()
-
-    def _if_new(self, T: FloatArray, force: bool) -> PictureState:
-        for other in self.poses:
-            apart_m = float(np.linalg.norm(T[:3, 3] - other[:3, 3]))
-            turned = float(np.degrees(angle_rad(other[:3, :3].T @ T[:3, :3])))
-            if not force and apart_m < NEW_ARM_M and turned < NEW_ARM_DEG:
-                return PictureState.KNOWN
-        self.poses.append(T)
-        return PictureState.TAKEN
 
 
 class Stillness:
@@ -195,20 +186,16 @@ class Stillness:
 
     def watch(self, values: FloatArray, t_s: float) -> bool:
         """Take note of values, shape (k,), NaN where unknown, at `t_s` [s]; say if still."""
-        anchor = self._anchor
-        if anchor is None or not self._near(values, anchor):
-            self._anchor, self._since_s = values.copy(), t_s
-            return False
-        return t_s - self._since_s >= STILL_S
+        if self._anchor is not None:
+            apart = np.abs(values - self._anchor)
+            if np.isfinite(apart).any() and np.nanmax(apart) <= self._most:
+                return t_s - self._since_s >= STILL_S
+        self._anchor, self._since_s = values.copy(), t_s
+        return False
 
     def forget(self) -> None:
         """Begin anew."""
         self._anchor = None
-
-    def _near(self, values: FloatArray, anchor: FloatArray) -> bool:
-        apart = np.abs(values - anchor)
-        known = np.isfinite(apart)
-        return bool(known.any() and apart[known].max() <= self._most)
 
 
 def _by_id(board: Board, view: BoardView) -> FloatArray:

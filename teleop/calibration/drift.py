@@ -22,7 +22,6 @@ from gaploop.core.types import FloatArray
 from gaploop.teleop.calibration.board import Board, BoardView
 from gaploop.teleop.calibration.geometry import angle_rad, inverse, transform
 from gaploop.teleop.calibration.hand_eye import SETUPS
-from gaploop.teleop.calibration.intrinsics import Intrinsics
 from gaploop.teleop.calibration.store import OLD_DAYS, CellCalibration
 
 MAX_PX: Final = 3.0
@@ -116,16 +115,6 @@ class Drift:
     says: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Shift:
-    """One thing's drift; NaN where it can't be told."""
-
-    px: float = np.nan
-    mm: float = np.nan
-    deg: float = np.nan
-    says: str = ""
-
-
 def check_drift(
     calibration: CellCalibration,
     observation: CalibrationSighting,
@@ -156,7 +145,7 @@ def check_drift(
             )
         raise unknown_choice("reference", reference, known, str(calibration.path))
     before = CalibrationSighting.from_json(value, f"{calibration.path}: references.{reference}")
-    shifts = []
+    found: list[tuple[FloatArray, str]] = [(np.full(3, np.nan), "")]
     if before.q_rad is not None and observation.q_rad is not None:
         if before.joint_names != observation.joint_names:
             raise UnusableInputError(
@@ -164,19 +153,16 @@ def check_drift(
                 f"has {', '.join(observation.joint_names)}. Name another with --reference, or "
                 "store it again."
             )
-        shifts.append(
+        found.append(
             _joint_shift(before.q_rad, observation.q_rad, before.joint_names, reference, arm)
         )
     for name in sorted(before.views.keys() & observation.views.keys()):
-        shifts.append(_camera_shift(calibration, name, before, observation, arm))
-    px, mm, deg = (
-        max((v for v in values if np.isfinite(v)), default=float("nan"))
-        for values in ([s.px for s in shifts], [s.mm for s in shifts], [s.deg for s in shifts])
-    )
-    says = tuple(s.says for s in shifts if s.says)
-    if not np.isfinite([px, mm, deg]).any():
-        return Drift(px, mm, deg, "unknown")
-    return Drift(px, mm, deg, "drifted" if says else "ok", says)
+        found.append(_camera_shift(calibration, name, before, observation, arm))
+    worst = np.fmax.reduce([figures for figures, _ in found])
+    says = tuple(words for _, words in found if words)
+    verdict = "drifted" if says else "ok" if np.isfinite(worst).any() else "unknown"
+    px, mm, deg = worst.tolist()
+    return Drift(px, mm, deg, verdict, says)
 
 
 def before_recording(
@@ -185,7 +171,6 @@ def before_recording(
     reference: str = "rest",
     arm: ArmModel | None = None,
     arm_file: Path | None = None,
-    arm_name: str = "follower",
 ) -> tuple[str, ...]:
     """Return what a person should know before recording; empty where all is well.
 
@@ -197,14 +182,13 @@ def before_recording(
         reference: name of the stored pose.
         arm: its kinematics.
         arm_file: the arm's own calibration file (lerobot-calibrate's).
-        arm_name: of the arm in the calibration file.
     """
     said = [
         f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."
         for name, age in calibration.ages_days().items()
         if age > OLD_DAYS and not name.startswith("references.")
     ]
-    known = calibration.get("arms", arm_name, "calibration")
+    known = calibration.get("arms", "follower", "calibration")
     file = arm_file if arm_file is not None and arm_file.is_file() else None
     if known is not None and file is not None and known["sha256"] != sha256(file):
         said.append(
@@ -225,7 +209,8 @@ def _joint_shift(
     names: tuple[str, ...],
     reference: str,
     arm: ArmModel | None,
-) -> _Shift:
+) -> tuple[FloatArray, str]:
+    """Return how far the joints moved [px, mm, deg], NaN where it can't be told, and what of it."""
     degrees = np.degrees(now_rad - before_rad)
     worst = int(np.argmax(np.abs(degrees)))
     if abs(degrees[worst]) > ELSEWHERE_DEG:
@@ -233,21 +218,19 @@ def _joint_shift(
             f"The arm is not at '{reference}': {names[worst]} is {degrees[worst]:+.0f}° away. "
             "Put it there and look again."
         )
-    mm = np.nan
+    mm, where = np.nan, ""
     if arm is not None and arm.joint_names == names:
         apart = arm.T_base_tcp(now_rad) - arm.T_base_tcp(before_rad)
         mm = float(np.linalg.norm(apart[:3, 3])) * 1e3
+        where = f", {mm:.0f} mm at the tool"
     off = [
         f"{name} by {d:+.1f}°" for name, d in zip(names, degrees, strict=True) if abs(d) > MAX_DEG
     ]
-    says = ""
-    if off:
-        where = f", {mm:.0f} mm at the tool" if np.isfinite(mm) else ""
-        says = (
-            f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
-            "there, calibrate it again (lerobot-calibrate) before recording."
-        )
-    return _Shift(mm=mm, deg=float(np.abs(degrees).max()), says=says)
+    says = (
+        f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
+        "there, calibrate it again (lerobot-calibrate) before recording."
+    )
+    return np.array([np.nan, mm, np.abs(degrees).max()]), says if off else ""
 
 
 def _camera_shift(
@@ -256,7 +239,12 @@ def _camera_shift(
     before: CalibrationSighting,
     now: CalibrationSighting,
     arm: ArmModel | None,
-) -> _Shift:
+) -> tuple[FloatArray, str]:
+    """Return how far a camera moved, as `_joint_shift`.
+
+    One beside the arm must see the board where it saw it. Of one on the gripper it is predicted
+    where it must see the board, from wherever it looks.
+    """
     old, new, board = before.views[name], now.views[name], before.board
     if board is None or now.board != board:
         raise UnusableInputError(
@@ -268,68 +256,38 @@ def _camera_shift(
             f"Camera {name} takes {new.width}x{new.height} px, the reference has {old.width}x"
             f"{old.height}. Set the camera to that size, or store it again with --store."
         )
-    both = set(old.ids.tolist()) & set(new.ids.tolist())
+    parts = calibration.get("cameras", name) or {}
+    on_tool = parts.get("hand_eye", {}).get("setup") == SETUPS[0]
+    px = mm = deg = np.nan
+    both, was, here = np.intersect1d(old.ids, new.ids, return_indices=True)
     if len(both) < MIN_COMMON:
-        return _Shift()
-    lens = _lens(calibration, name)
-    on_tool = (calibration.get("cameras", name, "hand_eye") or {}).get("setup") == SETUPS[0]
-    if on_tool:
-        return _tool_camera_shift(calibration, name, before, now, arm)
-    moved = _of(new, both) - _of(old, both)
-    px = float(np.sqrt((moved**2).sum(axis=1).mean()))
-    mm = deg = np.nan
-    if lens is not None:
-        mm, deg = _apart(board, lens.board_pose(board, old)[0], lens.board_pose(board, new)[0])
+        return np.full(3, np.nan), ""
+    if not on_tool:
+        moved = new.corners_px[here] - old.corners_px[was]
+        px = float(np.sqrt((moved**2).sum(axis=1).mean()))
+    T_far_mount = [arm.T_base_tcp(at.q_rad) for at in (before, now) if arm and at.q_rad is not None]
+    if "intrinsics" in parts and (not on_tool or len(T_far_mount) == 2):
+        lens = calibration.intrinsics(name)
+        expected, seen = (lens.board_pose(board, view)[0] for view in (old, new))
+        if on_tool:
+            first, second = (T @ calibration.hand_eye(name).T_mount_camera for T in T_far_mount)
+            expected = inverse(second) @ first @ expected
+        centre = board.centre_m[None]
+        apart = transform(expected, centre) - transform(seen, centre)
+        mm = float(np.linalg.norm(apart)) * 1e3
+        deg = float(np.degrees(angle_rad(expected[:3, :3].T @ seen[:3, :3])))
     says = ""
-    if px > MAX_PX:
+    if on_tool and (mm > MAX_MM or deg > MAX_DEG):
+        says = (
+            f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera "
+            "place it. If the board was not moved, the camera's mount or the arm's calibration "
+            f"has: run gaploop calibrate hand_eye --camera_name={name}"
+        )
+    elif px > MAX_PX:
         far = f", {mm:.1f} mm and {deg:.1f}°" if np.isfinite(mm) else ""
         says = (
             f"Camera {name} sees the board {px:.1f} px from where it was{far}. If the board was "
             f"not moved, the camera was: put it back, or run gaploop calibrate hand_eye "
             f"--camera_name={name}"
         )
-    return _Shift(px, mm, deg, says)
-
-
-def _tool_camera_shift(
-    calibration: CellCalibration,
-    name: str,
-    before: CalibrationSighting,
-    now: CalibrationSighting,
-    arm: ArmModel | None,
-) -> _Shift:
-    """Predict where a camera on the gripper must see the board, from wherever it looks."""
-    lens, board = _lens(calibration, name), before.board
-    if arm is None or lens is None or board is None or before.q_rad is None or now.q_rad is None:
-        return _Shift()
-    X = calibration.hand_eye(name).T_mount_camera
-    at = [arm.T_base_tcp(o.q_rad) for o in (before, now) if o.q_rad is not None]
-    T_base_board = at[0] @ X @ lens.board_pose(board, before.views[name])[0]
-    expected = inverse(at[1] @ X) @ T_base_board
-    mm, deg = _apart(board, expected, lens.board_pose(board, now.views[name])[0])
-    says = ""
-    if mm > MAX_MM or deg > MAX_DEG:
-        says = (
-            f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera "
-            "place it. If the board was not moved, the camera's mount or the arm's calibration "
-            f"has: run gaploop calibrate hand_eye --camera_name={name}"
-        )
-    return _Shift(mm=mm, deg=deg, says=says)
-
-
-def _lens(calibration: CellCalibration, name: str) -> Intrinsics | None:
-    known = calibration.get("cameras", name, "intrinsics")
-    return calibration.intrinsics(name) if known is not None else None
-
-
-def _of(view: BoardView, ids: set[int]) -> FloatArray:
-    order = np.argsort(view.ids)
-    keep = [i for i in order if int(view.ids[i]) in ids]
-    return view.corners_px[keep]
-
-
-def _apart(board: Board, a: FloatArray, b: FloatArray) -> tuple[float, float]:
-    """Return how far two places of the board's centre are apart [mm], and their turn [deg]."""
-    centre = board.centre_m[None]
-    mm = float(np.linalg.norm(transform(a, centre) - transform(b, centre))) * 1e3
-    return mm, float(np.degrees(angle_rad(a[:3, :3].T @ b[:3, :3])))
+    return np.array([px, mm, deg]), says

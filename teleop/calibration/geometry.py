@@ -21,12 +21,7 @@ def pose(rotation_vector_rad: FloatArray, translation_m: FloatArray) -> FloatArr
 
 def inverse(T: FloatArray) -> FloatArray:
     """Return the inverse of poses, shape (..., 4, 4)."""
-    result = np.zeros_like(T)
-    transposed = np.swapaxes(T[..., :3, :3], -1, -2)
-    result[..., :3, :3] = transposed
-    result[..., :3, 3] = -np.einsum("...ij,...j->...i", transposed, T[..., :3, 3])
-    result[..., 3, 3] = 1.0
-    return result
+    return np.asarray(np.linalg.inv(T))
 
 
 def rotation_vector(R: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ one that places the board best in pictures left out of its fit wins.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -122,16 +122,6 @@ class HandEye:
     def name(self) -> str:
         """Return what `T_mount_camera` is called: `T_tcp_camera` or `T_base_camera`."""
         return "T_tcp_camera" if self.setup == SETUPS[0] else "T_base_camera"
-
-    def T_camera_board(self, T_base_tcp: FloatArray) -> FloatArray:  # noqa: N802
-        """Return where the board must appear, shape (..., 4, 4), for poses of the tool."""
-        far_mount = T_base_tcp if self.setup == SETUPS[0] else inverse(T_base_tcp)
-        return np.asarray(inverse(far_mount @ self.T_mount_camera) @ self.T_far_board)
-
-    def T_base_camera(self, T_base_tcp: FloatArray) -> FloatArray:  # noqa: N802
-        """Return the camera's pose on the base, shape (4, 4), for a pose of the tool."""
-        on_tool = self.setup == SETUPS[0]
-        return T_base_tcp @ self.T_mount_camera if on_tool else self.T_mount_camera
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> HandEye:
@@ -310,12 +300,10 @@ def main_turns_deg(T: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _held_out(equations: Equations, method: str) -> Residual | None:
     """Return a method's residual in pictures left out of its fit, or None where it fails."""
     n = len(equations.far_mount)
-    folds = min(FOLDS, n)
     parts = []
-    for fold in range(folds):
-        out = np.arange(n) % folds == fold
+    for out in (np.arange(fold, n, FOLDS) for fold in range(FOLDS)):
         try:
-            X, Y = solve(equations.take(~out), method)
+            X, Y = solve(equations.take(np.setdiff1d(np.arange(n), out)), method)
         except NoAnswerError:
             return None
         parts.append(_errors(equations.take(out), X, Y))
@@ -338,21 +326,17 @@ def _errors(
 
 
 def _bootstrap(
-    equations: Equations,
-    method: str,
-    fitted: tuple[FloatArray, FloatArray],
-    times: int,
-    seed: int,
+    equations: Equations, method: str, fitted: tuple[FloatArray, FloatArray], times: int, seed: int
 ) -> FloatArray:
     """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
     rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
     moved = []
     for _ in range(times):
-        counts = np.bincount(rng.integers(0, n, n), minlength=n)
-        if (counts > 0).sum() < 4:
+        drawn = rng.integers(0, n, n)
+        if len(np.unique(drawn)) < 4:
             continue
         try:
-            again, _ = solve(equations, method, counts, fitted)
+            again, _ = solve(equations.take(drawn), method, fitted)
         except NoAnswerError:
             continue
         turn = rotation_vector(again[:3, :3] @ X[:3, :3].T)
@@ -383,14 +367,56 @@ def explained(
     """
     setup = result.hand_eye.setup
     equations = make_equations(board, lens, sightings, setup)
-    start = result.hand_eye.T_mount_camera, result.hand_eye.T_far_board
-    before = _board_mm(equations, *start)
+    X, Y = result.hand_eye.T_mount_camera, result.hand_eye.T_far_board
     said: list[tuple[float, str]] = []
-    said += _outliers(result, equations)
-    said += _other_setup(board, lens, sightings, setup)
-    said += _wrong_scale(board, equations, start)
-    if arm is not None:
-        said += _joint_offsets(arm, sightings, setup, equations, start)
+    said += _without_outliers(result, equations)
+
+    other = SETUPS[1 - SETUPS.index(setup)]
+    with contextlib.suppress(NoAnswerError):
+        turned = make_equations(board, lens, sightings, other)
+        after = _board_mm(turned, *solve(turned, "park"))
+        said.append(
+            (after, f"As --setup={other} it is {after:.1f} mm: is the camera mounted that way?")
+        )
+
+    def scaled(given: Equations, p: FloatArray) -> Equations:
+        return replace(given, points_m=[points * (1 + p[0]) for points in given.points_m])
+
+    *fit, (change,) = refine(equations, X, Y, more=1, change=scaled)
+    if abs(change) >= 0.01 and change > -0.9:
+        camera_board = equations.camera_board.copy()
+        camera_board[:, :3, 3] *= 1 + change
+        after = _board_mm(replace(equations, camera_board=camera_board), *fit)
+        size_mm = board.square_m * 1e3
+        words = (
+            f"With squares of {size_mm * (1 + change):.2f} mm instead of {size_mm:g} it is "
+            f"{after:.1f} mm: measure the printed board and give --board.square_mm."
+        )
+        said.append((after, words))
+
+    known = [s.q_rad for s in sightings if s.q_rad is not None]
+    if arm is not None and len(known) == len(sightings):
+        model, joints = arm, len(arm.joint_names) - 1  # the gripper doesn't move the tool
+
+        def moved(given: Equations, p: FloatArray) -> Equations:
+            T = np.array([model.T_base_tcp(q + np.append(p, 0.0)) for q in known])
+            return replace(given, far_mount=T if setup == SETUPS[0] else inverse(T))
+
+        prior = np.full(joints, OFFSET_PRIOR_RAD)
+        *fit, shift = refine(equations, X, Y, more=joints, change=moved, prior=prior)
+        named = [
+            f"{name} by {value:+.1f}°"
+            for name, value in zip(arm.joint_names, np.degrees(shift), strict=False)
+            if abs(value) >= MIN_OFFSET_DEG
+        ]
+        if named:
+            after = _board_mm(moved(equations, shift), *fit)
+            words = (
+                f"With joint zeros shifted ({', '.join(named)}) it is {after:.1f} mm: the arm's "
+                "calibration is off, run lerobot-calibrate and take the pictures again."
+            )
+            said.append((after, words))
+    before = _board_mm(equations, X, Y)
     helps = sorted((s for s in said if s[0] < HELPS * before), key=lambda s: s[0])
     return replace(result, explanations=tuple(words for _, words in helps[:2]))
 
@@ -399,96 +425,27 @@ def _board_mm(equations: Equations, X: FloatArray, Y: FloatArray) -> float:
     return float(np.sqrt((_errors(equations, X, Y)[0] ** 2).mean()) * 1e3)
 
 
-def _outliers(result: HandEyeResult, equations: Equations) -> Iterator[tuple[float, str]]:
-    # The fit bends towards a bad picture: leave out the worst one by one until the rest agree.
-    keep = np.ones(len(result.names), dtype=bool)
-    errors = result.errors_mm
-    while keep.sum() > max(MIN_SIGHTINGS, 0.75 * len(keep)):
-        left = np.flatnonzero(keep)
+def _without_outliers(result: HandEyeResult, equations: Equations) -> list[tuple[float, str]]:
+    """Leave out the worst picture, one by one, until the rest agree: a fit bends towards it."""
+    keep, errors = np.arange(len(result.names)), result.errors_mm
+    while len(keep) > max(MIN_SIGHTINGS, 0.75 * len(result.names)):
         if errors.max() < OUTLIER_TIMES * np.median(errors):
             break
-        keep[left[int(np.argmax(errors))]] = False
+        keep = np.delete(keep, np.argmax(errors))
         some = equations.take(keep)
         try:
-            X, Y = solve(some, result.method)
+            errors = np.asarray(_errors(some, *solve(some, result.method))[0] * 1e3)
         except NoAnswerError:
-            return
-        errors = np.asarray(_errors(some, X, Y)[0] * 1e3)
-    if keep.all():
-        return
+            return []
+    if len(keep) == len(result.names):
+        return []
     after = float(np.sqrt((errors**2).mean()))
-    names = ", ".join(name for name, kept in zip(result.names, keep, strict=True) if not kept)
-    yield (
-        after,
+    names = ", ".join(name for i, name in enumerate(result.names) if i not in keep)
+    words = (
         f"Without {names} it is {after:.1f} mm: the board slipped or the arm moved there; remove "
-        "or retake them.",
+        "or retake them."
     )
-
-
-def _other_setup(
-    board: Board, lens: Intrinsics, sightings: Sequence[Sighting], setup: str
-) -> Iterator[tuple[float, str]]:
-    other = SETUPS[1 - SETUPS.index(setup)]
-    equations = make_equations(board, lens, sightings, other)
-    try:
-        after = _board_mm(equations, *solve(equations, "park"))
-    except NoAnswerError:
-        return
-    yield after, f"As --setup={other} it is {after:.1f} mm: is the camera mounted that way?"
-
-
-def _wrong_scale(
-    board: Board, equations: Equations, start: tuple[FloatArray, FloatArray]
-) -> Iterator[tuple[float, str]]:
-    def scaled(given: Equations, p: FloatArray) -> Equations:
-        return replace(given, points_m=given.points_m * (1 + p[0]))
-
-    X, Y, (change,) = refine(equations, *start, more=1, change=scaled)
-    if abs(change) < 0.01 or change < -0.9:
-        return
-    camera_board = equations.camera_board.copy()
-    camera_board[:, :3, 3] *= 1 + change
-    after = _board_mm(replace(equations, camera_board=camera_board), X, Y)
-    size_mm = board.square_m * 1e3
-    yield (
-        after,
-        f"With squares of {size_mm * (1 + change):.2f} mm instead of {size_mm:g} it is "
-        f"{after:.1f} mm: measure the printed board and give --board.square_mm.",
-    )
-
-
-def _joint_offsets(
-    arm: ArmModel,
-    sightings: Sequence[Sighting],
-    setup: str,
-    equations: Equations,
-    start: tuple[FloatArray, FloatArray],
-) -> Iterator[tuple[float, str]]:
-    known = [s.q_rad for s in sightings if s.q_rad is not None]
-    if len(known) < len(sightings):
-        return
-    q, joints = np.array(known), len(arm.joint_names) - 1  # the gripper doesn't move the tool
-
-    def moved(given: Equations, p: FloatArray) -> Equations:
-        shift = np.append(p, 0.0)
-        T = np.array([arm.T_base_tcp(row + shift) for row in q])
-        return replace(given, far_mount=T if setup == SETUPS[0] else inverse(T))
-
-    prior = np.full(joints, OFFSET_PRIOR_RAD)
-    X, Y, shift = refine(equations, *start, more=joints, change=moved, prior=prior)
-    degrees = np.degrees(shift)
-    named = [
-        f"{name} by {value:+.1f}°"
-        for name, value in zip(arm.joint_names, degrees, strict=False)
-        if abs(value) >= MIN_OFFSET_DEG
-    ]
-    if named:
-        after = _board_mm(moved(equations, shift), X, Y)
-        yield (
-            after,
-            f"With joint zeros shifted ({', '.join(named)}) it is {after:.1f} mm: the arm's "
-            "calibration is off, run lerobot-calibrate and take the pictures again.",
-        )
+    return [(after, words)]
 
 
 class NoAnswerError(GaploopError):
@@ -502,32 +459,27 @@ class Equations:
     Attributes:
         far_mount: A, shape (n, 4, 4).
         camera_board: B, shape (n, 4, 4).
-        points_m: every corner seen, in the board's frame [m], shape (m, 3).
-        rays: where it was seen (x/z, y/z), distortion removed, shape (m, 2).
-        picture: index of its picture, shape (m,).
-        corners_m: all of the board's corners [m], shape (k, 3).
+        points_m: for each picture the corners seen, in the board's frame [m], shape (k, 3).
+        rays: where they were seen (x/z, y/z), distortion removed, shape (k, 2).
+        corners_m: all of the board's corners [m], shape (m, 3).
         focal_px: turns rays into pixels [px].
     """
 
     far_mount: FloatArray
     camera_board: FloatArray
-    points_m: FloatArray
-    rays: FloatArray
-    picture: NDArray[np.intp]
+    points_m: Sequence[FloatArray]
+    rays: Sequence[FloatArray]
     corners_m: FloatArray
     focal_px: float
 
-    def take(self, keep: NDArray[np.bool_]) -> Equations:
-        """Return the equations of the pictures where `keep`, shape (n,), is true."""
-        corners = keep[self.picture]
-        number = np.cumsum(keep) - 1
+    def take(self, pictures: NDArray[np.intp]) -> Equations:
+        """Return the equations of these pictures, by index; one may stand there twice."""
         return replace(
             self,
-            far_mount=self.far_mount[keep],
-            camera_board=self.camera_board[keep],
-            points_m=self.points_m[corners],
-            rays=self.rays[corners],
-            picture=number[self.picture[corners]],
+            far_mount=self.far_mount[pictures],
+            camera_board=self.camera_board[pictures],
+            points_m=[self.points_m[i] for i in pictures],
+            rays=[self.rays[i] for i in pictures],
         )
 
 
@@ -536,45 +488,30 @@ def make_equations(
 ) -> Equations:
     """Return what the solvers need; raises UnusableInputError for pictures of another size."""
     T_base_tcp = np.array([s.T_base_tcp for s in sightings])
-    far_mount = T_base_tcp if setup == SETUPS[0] else inverse(T_base_tcp)
-    camera_board = np.array([lens.board_pose(board, s.view)[0] for s in sightings])
     return Equations(
-        far_mount,
-        camera_board,
-        np.concatenate([s.view.points_m(board) for s in sightings]),
-        np.concatenate([lens.straightened(s.view.corners_px) for s in sightings]),
-        np.repeat(np.arange(len(sightings)), [len(s.view.ids) for s in sightings]),
+        T_base_tcp if setup == SETUPS[0] else inverse(T_base_tcp),
+        np.array([lens.board_pose(board, s.view)[0] for s in sightings]),
+        [s.view.points_m(board) for s in sightings],
+        [lens.straightened(s.view.corners_px) for s in sightings],
         board.corners_m,
         lens.focal_px,
     )
 
 
 def solve(
-    equations: Equations,
-    method: str,
-    counts: NDArray[np.int64] | None = None,
-    start: tuple[FloatArray, FloatArray] | None = None,
+    equations: Equations, method: str, start: tuple[FloatArray, FloatArray] | None = None
 ) -> tuple[FloatArray, FloatArray]:
     """Return X and Y, each of shape (4, 4).
 
     Args:
         equations: from three pictures or more.
         method: one of `METHODS`.
-        counts: how often each picture counts, shape (n,); once unless given.
         start: X and Y to begin a fit with; a closed form unless given.
 
     Raises:
         NoAnswerError: the method gave no finite rigid motion.
     """
     if method != REFINED:
-        if counts is not None:
-            again = np.repeat(np.arange(len(counts)), counts)
-            # The closed forms look at poses only, so the corners may stay as they are.
-            equations = replace(
-                equations,
-                far_mount=equations.far_mount[again],
-                camera_board=equations.camera_board[again],
-            )
         return _closed_form(equations, method)
     for first in ("park", "shah", "daniilidis") if start is None else ():
         with contextlib.suppress(NoAnswerError):
@@ -582,7 +519,7 @@ def solve(
             break
     if start is None:
         raise NoAnswerError("no closed form to start from")
-    X, Y, _ = refine(equations, *start, counts=counts)
+    X, Y, _ = refine(equations, *start)
     return X, Y
 
 
@@ -591,9 +528,8 @@ def refine(
     X: FloatArray,
     Y: FloatArray,
     *,
-    counts: NDArray[np.int64] | None = None,
     more: int = 0,
-    change: Callable[[Equations, FloatArray], Equations] | None = None,
+    change: Callable[[Equations, FloatArray], Equations] = lambda equations, _: equations,
     prior: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return X, Y and extra parameters that bring the corners nearest to where they were seen.
@@ -602,55 +538,47 @@ def refine(
         equations: what is known.
         X: start.
         Y: start.
-        counts: how often each picture counts, shape (n,).
         more: number of extra parameters, started at 0.
         change: returns the equations for their values, shape (more,).
         prior: standard deviations that hold them near 0, shape (more,).
     """
-    weight = 1.0 if counts is None else np.sqrt(counts)[equations.picture].repeat(2)
+
+    def moved(p: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12]), p[12:]
 
     def errors(p: FloatArray) -> FloatArray:
-        given = equations if change is None else change(equations, p[12:])
-        at = X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12])
-        wrong = reprojection_px(given, *at) * weight
-        held = p[12:] / prior if prior is not None else np.empty(0)
-        return np.concatenate([wrong, held])
+        at_X, at_Y, extra = moved(p)
+        wrong = reprojection_px(change(equations, extra), at_X, at_Y)
+        return wrong if prior is None else np.concatenate([wrong, extra / prior])
 
     found = least_squares(errors, np.zeros(12 + more), method="lm", max_nfev=400)
-    p = np.asarray(found.x, dtype=np.float64)
-    return X @ pose(p[0:3], p[3:6]), Y @ pose(p[6:9], p[9:12]), p[12:]
+    return moved(np.asarray(found.x, dtype=np.float64))
 
 
 def reprojection_px(equations: Equations, X: FloatArray, Y: FloatArray) -> FloatArray:
     """Return where corners should appear less where they did [px], shape (2 m,)."""
     camera_board = inverse(equations.far_mount @ X) @ Y
-    T = camera_board[equations.picture]
-    seen = np.einsum("nij,nj->ni", T[:, :3, :3], equations.points_m) + T[:, :3, 3]
+    T = np.repeat(camera_board, [len(points) for points in equations.points_m], axis=0)
+    points = np.concatenate(equations.points_m)
+    seen = np.einsum("nij,nj->ni", T[:, :3, :3], points) + T[:, :3, 3]
     # A board behind the camera can't be seen: far outside the picture, rather than mirrored.
     rays = seen[:, :2] / np.maximum(seen[:, 2:], 1e-3)
-    return np.asarray((rays - equations.rays).ravel() * equations.focal_px)
+    wrong = (rays - np.concatenate(equations.rays)).ravel()
+    return np.asarray(wrong * equations.focal_px)
 
 
 def _closed_form(equations: Equations, method: str) -> tuple[FloatArray, FloatArray]:
     A, B = equations.far_mount, equations.camera_board
+
+    def parts(T: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
+        return list(T[:, :3, :3]), list(T[:, :3, 3])
+
     try:
         if method in _PAIRS:
-            R, t = cv2.calibrateHandEye(
-                list(A[:, :3, :3]),
-                list(A[:, :3, 3]),
-                list(B[:, :3, :3]),
-                list(B[:, :3, 3]),
-                method=_PAIRS[method],
-            )
-            X = _rigid(R, t, method)
+            X = _rigid(*cv2.calibrateHandEye(*parts(A), *parts(B), method=_PAIRS[method]), method)
             return X, mean_pose(A @ X @ B)
-        mount_far = inverse(A)
         R_board_far, t_board_far, R_camera_mount, t_camera_mount = cv2.calibrateRobotWorldHandEye(
-            list(B[:, :3, :3]),
-            list(B[:, :3, 3]),
-            list(mount_far[:, :3, :3]),
-            list(mount_far[:, :3, 3]),
-            method=_WORLDS[method],
+            *parts(B), *parts(inverse(A)), method=_WORLDS[method]
         )
     except cv2.error as error:
         raise NoAnswerError(f"{method}: {error}") from None

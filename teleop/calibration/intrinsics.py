@@ -10,6 +10,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import median_abs_deviation
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.types import FloatArray
@@ -33,11 +34,18 @@ MAX_SUSPECTS: Final = 5
 _UNTIL: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 60, 1e-9)
 CELLS: Final = (6, 8)
 """Rows and columns of the grid in which corners are counted."""
-REGIONS: Final = (
-    ("top left", "top", "top right"),
-    ("left", "middle", "right"),
-    ("bottom left", "bottom", "bottom right"),
-)
+REGIONS: Final = {
+    (0, 0): "top left",
+    (0, 2): "top right",
+    (2, 0): "bottom left",
+    (2, 2): "bottom right",
+    (0, 1): "top",
+    (2, 1): "bottom",
+    (1, 0): "left",
+    (1, 2): "right",
+    (1, 1): "middle",
+}
+"""Row and column of the ninths of the picture, in the order in which they are asked for."""
 TILTED_DEG: Final = 15.0
 """A board tilted by less says little about the focal length (Zhang, PAMI 2000, section 4)."""
 TILTED_VIEWS: Final = 6
@@ -221,9 +229,16 @@ class IntrinsicsResult:
         """Return why these intrinsics must not be used, each with its fix; empty where fine."""
         said = []
         if self.rms_px > MAX_RMS_PX:
+            wide = "" if self.intrinsics.lens == "wide" else " For a lens over 90° try --lens=wide."
+            fix = (
+                "No single picture stands out: check that the board is flat, that its size is as "
+                f"printed and that focus and exposure were fixed.{wide}"
+            )
+            if self.hurting:
+                worst = ", ".join(h.name for h in self.hurting)
+                fix = f"Remove or retake {worst} (--drop_outliers leaves them out)."
             said.append(
-                f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. "
-                f"{self._fix()}"
+                f"RMS reprojection error is {self.rms_px:.2f} px, above {MAX_RMS_PX:g}. {fix}"
             )
         share = max(self.std["fx"], self.std["fy"], self.focal_std_px) / self.intrinsics.focal_px
         tilted = int((self.coverage.tilt_deg >= TILTED_DEG).sum())
@@ -234,16 +249,6 @@ class IntrinsicsResult:
                 "45°, towards every side."
             )
         return tuple(said)
-
-    def _fix(self) -> str:
-        if self.hurting:
-            worst = ", ".join(h.name for h in self.hurting)
-            return f"Remove or retake {worst} (--drop_outliers leaves them out)."
-        wide = "" if self.intrinsics.lens == "wide" else " For a lens over 90° try --lens=wide."
-        return (
-            "No single picture stands out: check that the board is flat, that its size is as "
-            f"printed and that focus and exposure were fixed.{wide}"
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""
@@ -303,101 +308,92 @@ def calibrate_intrinsics(
 
 
 def _calibrate_once(board: Board, views: Sequence[BoardView], lens: str) -> IntrinsicsResult:
-    fit = _fit(board, views, lens)
-    held_out, focal_std_px = _held_out(board, views, lens)
+    intrinsics, std, errors = _fit(board, views, lens)
+    held_out, focal_px = [0.0] * len(views), []
+    for fold in range(FOLDS):
+        fitted, _, _ = _fit(board, [v for i, v in enumerate(views) if i % FOLDS != fold], lens)
+        focal_px.append(fitted.focal_px)
+        for i in range(fold, len(views), FOLDS):
+            held_out[i] = fitted.board_pose(board, views[i])[1]
     images = tuple(
         ImageError(
             view.name,
             len(view.ids),
-            _rms(errors),
-            float(np.linalg.norm(errors, axis=1).max()),
+            _rms(wrong),
+            float(np.linalg.norm(wrong, axis=1).max()),
             held,
             view.sharpness,
         )
-        for view, errors, held in zip(views, fit.errors, held_out, strict=True)
+        for view, wrong, held in zip(views, errors, held_out, strict=True)
     )
     weights = np.array([len(view.ids) for view in views])
     return IntrinsicsResult(
-        fit.intrinsics,
-        fit.std,
-        _rms(np.concatenate(fit.errors)),
-        float(np.sqrt((weights * np.square(held_out)).sum() / weights.sum())),
+        intrinsics,
+        std,
+        _rms(np.concatenate(errors)),
+        float(np.sqrt(np.average(np.square(held_out), weights=weights))),
         images,
         _hurting(board, views, lens, images),
-        coverage(board, views, fit.intrinsics),
-        focal_std_px,
+        coverage(board, views, intrinsics),
+        float(np.std(focal_px) * np.sqrt(FOLDS - 1)),
     )
 
 
-@dataclass(frozen=True)
-class _Fit:
-    intrinsics: Intrinsics
-    std: dict[str, float]
-    errors: list[FloatArray]
-    """For each view its corners' reprojection errors [px], shape (k, 2)."""
-
-
-def _fit(board: Board, views: Sequence[BoardView], lens: str) -> _Fit:
+def _fit(
+    board: Board, views: Sequence[BoardView], lens: str
+) -> tuple[Intrinsics, dict[str, float], list[FloatArray]]:
+    """Return the camera, its parameters' std, and each view's corner errors [px], shape (k, 2)."""
     points = [view.points_m(board).astype(np.float32) for view in views]
     pixels = [view.corners_px.astype(np.float32) for view in views]
     size = views[0].width, views[0].height
-    flags = cv2.CALIB_RATIONAL_MODEL if lens == LENSES[1] else 0
-    _, matrix, distortion, turns, shifts, std, _, _ = cv2.calibrateCameraExtended(
+    flags, n = (cv2.CALIB_RATIONAL_MODEL, 8) if lens == LENSES[1] else (0, 5)
+    _, matrix, distortion, turns, shifts, spread, _, _ = cv2.calibrateCameraExtended(
         points, pixels, size, None, None, flags=flags, criteria=_UNTIL
     )
-    n = 8 if lens == LENSES[1] else 5
-    intrinsics = Intrinsics(*size, matrix, np.ravel(distortion)[:n].astype(np.float64), lens)
-    errors = []
-    for view, turn, shift in zip(views, turns, shifts, strict=True):
-        seen, _ = cv2.projectPoints(
-            view.points_m(board), turn, shift, matrix, intrinsics.distortion
-        )
-        errors.append(np.asarray(seen).reshape(-1, 2) - view.corners_px)
+    found = Intrinsics(*size, matrix, np.ravel(distortion)[:n].astype(np.float64), lens)
+    places = [pose(np.ravel(turn), shift) for turn, shift in zip(turns, shifts, strict=True)]
+    errors = [
+        found.project(T, view.points_m(board)) - view.corners_px
+        for T, view in zip(places, views, strict=True)
+    ]
     names = ("fx", "fy", "cx", "cy", "k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
-    spread = {k: float(v) for k, v in zip(names[: 4 + n], np.ravel(std), strict=False)}
-    return _Fit(intrinsics, spread, errors)
-
-
-def _held_out(board: Board, views: Sequence[BoardView], lens: str) -> tuple[list[float], float]:
-    """Return each view's error under a fit to the other folds, and the focal length's std [px]."""
-    errors, focal = [0.0] * len(views), []
-    for fold in range(FOLDS):
-        out = [i for i in range(len(views)) if i % FOLDS == fold]
-        fitted = _fit(board, [v for i, v in enumerate(views) if i % FOLDS != fold], lens)
-        focal.append(fitted.intrinsics.focal_px)
-        for i in out:
-            errors[i] = fitted.intrinsics.board_pose(board, views[i])[1]
-    return errors, float(np.std(focal) * np.sqrt(FOLDS - 1))
+    std = {k: float(v) for k, v in zip(names[: 4 + n], np.ravel(spread), strict=False)}
+    return found, std, errors
 
 
 def _hurting(
-    board: Board,
-    views: Sequence[BoardView],
-    lens: str,
-    images: Sequence[ImageError],
+    board: Board, views: Sequence[BoardView], lens: str, images: Sequence[ImageError]
 ) -> tuple[HurtingImage, ...]:
     """Suspect pictures by their errors, and convict those that the others don't bear out."""
     held = np.array([image.held_out_px for image in images])
     middle = float(np.median(held))
-    spread = 1.4826 * float(np.median(np.abs(held - middle)))
     # Among very good pictures a harmless one can be many deviations out: half as bad again counts.
+    spread = float(median_abs_deviation(held, scale="normal"))
     limit = max(middle + SUSPECT_Z * spread, 1.5 * middle)
     suspects = [i for i in np.argsort(-held)[:MAX_SUSPECTS] if held[i] > limit]
     if not suspects or len(views) - len(suspects) < 4:
         return ()
     good = [view for i, view in enumerate(views) if i not in suspects]
-    without = _fit(board, good, lens)
-    others = _rms(np.concatenate(without.errors))
+    without, _, errors = _fit(board, good, lens)
+    # How far two cameras disagree about where rays go, all over the picture.
+    x, y = np.meshgrid(*(np.linspace(0.1, 0.9, 5) * n for n in (without.width, without.height)))
+    pixels = np.stack([x.ravel(), y.ravel()], axis=1)
+    rays = np.column_stack([without.straightened(pixels), np.ones(len(pixels))])
     found = []
     for i in suspects:
-        alone = without.intrinsics.board_pose(board, views[i])[1]
+        alone = without.board_pose(board, views[i])[1]
         if alone < limit:
             continue
-        together = _fit(board, [*good, views[i]], lens)
-        shift = _shift_px(without.intrinsics, together.intrinsics)
+        together, _, _ = _fit(board, [*good, views[i]], lens)
+        shift = np.linalg.norm(together.project(np.eye(4), rays) - pixels, axis=1).mean()
         found.append(
             HurtingImage(
-                views[i].name, images[i].rms_px, alone, others, shift, _why(images, i, middle)
+                views[i].name,
+                images[i].rms_px,
+                alone,
+                _rms(np.concatenate(errors)),
+                float(shift),
+                _why(images, i, middle),
             )
         )
     return tuple(found)
@@ -417,14 +413,6 @@ def _why(images: Sequence[ImageError], i: int, typical_px: float) -> str:
         f"{times:.0f} times the usual error: board bent or moved while the picture was "
         "taken, or glare; retake or drop it"
     )
-
-
-def _shift_px(a: Intrinsics, b: Intrinsics) -> float:
-    """Return how far two cameras disagree about where rays go, on average [px]."""
-    x, y = np.meshgrid(np.linspace(0.1, 0.9, 5) * a.width, np.linspace(0.1, 0.9, 5) * a.height)
-    pixels = np.stack([x.ravel(), y.ravel()], axis=1)
-    rays = np.column_stack([a.straightened(pixels), np.ones(len(pixels))])
-    return float(np.linalg.norm(b.project(np.eye(4), rays) - pixels, axis=1).mean())
 
 
 def _rms(errors: FloatArray) -> float:
@@ -452,24 +440,19 @@ class Coverage:
 
     def missing(self) -> tuple[str, ...]:
         """Return what to show the camera next, most needed first; empty where all is covered."""
-        asks = [f"board at the {name}" for name in self.empty_regions()]
+        rows, columns = (np.array_split(np.arange(n), 3) for n in CELLS)
+        asks = [  # ninths of the picture that are less than half covered
+            f"board at the {name}"
+            for (i, j), name in REGIONS.items()
+            if (self.counts[np.ix_(rows[i], columns[j])] > 0).mean() < 0.5
+        ]
         tilted = self.tilt_deg >= TILTED_DEG
         for about_x, words in ((True, "towards or away from the camera"), (False, "left or right")):
             if (tilted & (self.about_x == about_x)).sum() < SPREAD_ON_AXIS:
                 asks.append(f"board tilted {words} by 20 to 45°")
-        if tilted.sum() < TILTED_VIEWS and len(asks) == 0:
+        if tilted.sum() < TILTED_VIEWS and not asks:
             asks.append("more tilted boards")
         return tuple(asks)
-
-    def empty_regions(self) -> tuple[str, ...]:
-        """Return the names of the ninths of the picture that are less than half covered."""
-        rows = np.array_split(np.arange(CELLS[0]), 3)
-        columns = np.array_split(np.arange(CELLS[1]), 3)
-        return tuple(
-            REGIONS[i][j]
-            for i, j in ((0, 0), (0, 2), (2, 0), (2, 2), (0, 1), (2, 1), (1, 0), (1, 2), (1, 1))
-            if (self.counts[np.ix_(rows[i], columns[j])] > 0).mean() < 0.5
-        )
 
 
 def coverage(board: Board, views: Sequence[BoardView], lens: Intrinsics | None = None) -> Coverage:
@@ -485,23 +468,12 @@ def coverage(board: Board, views: Sequence[BoardView], lens: Intrinsics | None =
     corners = np.concatenate([view.corners_px for view in views])
     edges = [(-0.5, height - 0.5), (-0.5, width - 0.5)]
     counts, _, _ = np.histogram2d(corners[:, 1], corners[:, 0], bins=CELLS, range=edges)
-    tilts = [tilt(board, view, lens) for view in views]
-    return Coverage(
-        counts.astype(np.int64),
-        np.array([t for t, _ in tilts]),
-        np.array([about_x for _, about_x in tilts]),
-    )
-
-
-def tilt(board: Board, view: BoardView, lens: Intrinsics) -> tuple[float, bool]:
-    """Return a board's tilt against the line of sight [deg], and whether it is about x."""
-    T, _ = lens.board_pose(board, view)
-    sight = T[:3, :3] @ board.centre_m + T[:3, 3]
-    sight /= np.linalg.norm(sight)
-    normal = T[:3, 2] * np.sign(T[:3, 2] @ sight)
-    axis = np.cross(sight, normal)
-    angle = float(np.degrees(np.arcsin(min(1.0, float(np.linalg.norm(axis))))))
-    return angle, bool(abs(axis[0]) >= abs(axis[1]))
+    T = np.array([lens.board_pose(board, view)[0] for view in views])
+    sight = T[:, :3, :3] @ board.centre_m + T[:, :3, 3]
+    sight /= np.linalg.norm(sight, axis=1, keepdims=True)
+    axes = np.cross(sight, T[:, :3, 2])  # about which the board's normal is tilted
+    tilt_deg = np.degrees(np.arcsin(np.minimum(np.linalg.norm(axes, axis=1), 1.0)))
+    return Coverage(counts.astype(np.int64), tilt_deg, np.abs(axes[:, 0]) >= np.abs(axes[:, 1]))
 
 
 def assumed_lens(width: int, height: int) -> Intrinsics:

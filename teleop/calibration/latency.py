@@ -12,8 +12,8 @@ placed midway between them, is correlated with the speed of the joints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import cv2
@@ -61,15 +61,6 @@ class Lag:
     interval_s: tuple[float, float]
     correlation: float
     segments: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what the calibration file holds."""
-        return {
-            "latency_s": self.latency_s,
-            "interval_s": list(self.interval_s),
-            "correlation": self.correlation,
-            "segments": self.segments,
-        }
 
 
 @dataclass(frozen=True)
@@ -140,9 +131,9 @@ class LatencyResult:
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""
         return {
-            **self.overall.to_json(),
+            **asdict(self.overall),
             "rate_hz": self.rate_hz,
-            "joints": {name: lag.to_json() for name, lag in self.joints.items()},
+            "joints": {name: asdict(lag) for name, lag in self.joints.items()},
         }
 
 
@@ -165,11 +156,26 @@ def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyRes
     pieces: dict[str, Pieces] = {}
     skipped: dict[str, str] = {}
     for j, name in enumerate(names):
-        found = [_pieces(m.t_s, m.sent_rad[:, j], m.position_rad[:, j], period_s) for m in motions]
+        found = []
+        for m in motions:
+            grid_s = np.arange(m.t_s[0], m.t_s[-1], period_s)
+            goal = resampled(m.t_s, m.sent_rad[:, j], grid_s)
+            response = resampled(m.t_s, m.position_rad[:, j], grid_s)
+            speeds = _velocity(goal, period_s), _velocity(response, period_s)
+            found.append(correlate(*speeds, goal, MIN_MOTION_RAD, period_s))
         joined = Pieces.join(found)
-        why = _why_not(joined)
-        if why:
-            skipped[name] = why
+        best_s, correlation = joined.peak()
+        if len(joined.driver) < MIN_SEGMENTS:
+            skipped[name] = (
+                f"moved in {len(joined.driver) * SEGMENT_S:.0f} s, "
+                f"{MIN_SEGMENTS * SEGMENT_S:.0f} s are needed"
+            )
+        elif not correlation >= MIN_CORRELATION:
+            skipped[name] = (
+                f"doesn't follow (correlation {np.nan_to_num(correlation):.2f}): blocked or limp?"
+            )
+        elif not EARLIEST_S + 2 * period_s < best_s < LATEST_S - 2 * period_s:
+            skipped[name] = f"no peak between {EARLIEST_S:g} and {LATEST_S:g} s"
         else:
             pieces[name] = joined
     if not pieces:
@@ -192,36 +198,10 @@ def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyRes
     return LatencyResult(overall, joints, skipped, 1.0 / period_s)
 
 
-def _pieces(t_s: FloatArray, sent: FloatArray, position: FloatArray, period_s: float) -> Pieces:
-    grid_s = np.arange(t_s[0], t_s[-1], period_s)
-    goal = resampled(t_s, sent, grid_s)
-
-    def moving(piece: slice) -> bool:
-        part = goal[piece]
-        return bool(np.isfinite(part).all() and np.ptp(part) >= MIN_MOTION_RAD)
-
-    response = resampled(t_s, position, grid_s)
-    return correlate(_velocity(goal, period_s), _velocity(response, period_s), moving, period_s)
-
-
 def _velocity(values: FloatArray, period_s: float) -> FloatArray:
     sigma = max(SMOOTH_S / period_s, 1.0)
     smooth = gaussian_filter1d(values, sigma, mode="nearest")
     return np.asarray(np.gradient(smooth, period_s), dtype=np.float64)
-
-
-def _why_not(pieces: Pieces) -> str:
-    if len(pieces.driver) < MIN_SEGMENTS:
-        return (
-            f"moved in {len(pieces.driver) * SEGMENT_S:.0f} s, "
-            f"{MIN_SEGMENTS * SEGMENT_S:.0f} s are needed"
-        )
-    best_s, correlation = pieces.peak()
-    if not correlation >= MIN_CORRELATION:
-        return f"doesn't follow (correlation {np.nan_to_num(correlation):.2f}): blocked or limp?"
-    if not EARLIEST_S + 2 * pieces.period_s < best_s < LATEST_S - 2 * pieces.period_s:
-        return f"no peak between {EARLIEST_S:g} and {LATEST_S:g} s"
-    return ""
 
 
 def picture_motion(images: Iterable[Image]) -> FloatArray:
@@ -269,11 +249,8 @@ def camera_latency(
         # A change between two pictures is a mean over the time between them: so is the speed.
         speed += np.abs(np.gradient(gaussian_filter1d(q, STEPS / 2, mode="nearest"), step_s))
 
-    def moving(piece: slice) -> bool:
-        part = speed[piece]
-        return bool(np.isfinite(part).all() and np.ptp(part) >= MIN_SPEED_RAD_S)
-
-    pieces = correlate(speed, resampled(times, change, grid_s), moving, step_s)
+    shown = resampled(times, change, grid_s)
+    pieces = correlate(speed, shown, speed, MIN_SPEED_RAD_S, step_s)
     if len(pieces.driver) < MIN_SEGMENTS:
         raise UnusableInputError(
             f"The arm moved in {len(pieces.driver) * SEGMENT_S:.0f} s of the pictures, "
@@ -348,14 +325,15 @@ class Pieces:
 
 
 def correlate(
-    driver: FloatArray, response: FloatArray, ok: Callable[[slice], bool], period_s: float
+    driver: FloatArray, response: FloatArray, mover: FloatArray, least: float, period_s: float
 ) -> Pieces:
-    """Correlate pieces of two evenly sampled signals, shape (n,), where `ok` and moving.
+    """Correlate pieces of two evenly sampled signals, shape (n,), where something moves.
 
     Args:
         driver: what comes first.
         response: what follows.
-        ok: whether the piece that begins at a sample counts: a function of slice.
+        mover: shape (n,); a piece counts where all of it is known and it spans `least`.
+        least: in the unit of `mover`.
         period_s: between samples [s].
     """
     n, length = len(driver), round(SEGMENT_S / period_s)
@@ -364,7 +342,7 @@ def correlate(
     for start in range(-first, n - length - last, length):
         piece = slice(start, start + length)
         window = response[start + first : start + last + length]
-        if not ok(piece) or not np.isfinite(window).all():
+        if not np.isfinite(window).all() or not np.ptp(mover[piece]) >= least:
             continue
         x = driver[piece] - driver[piece].mean()
         shifted = sliding_window_view(window, length)

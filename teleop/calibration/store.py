@@ -115,21 +115,6 @@ class CellCalibration:
                 else:
                     yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
-    def version(self, id_: str) -> CellCalibration:
-        """Return the version that a take names.
-
-        Raises:
-            UnusableInputError: the history doesn't hold it.
-        """
-        for n, entry in enumerate(self.history):
-            if entry.id == id_:
-                return CellCalibration(self.path, entry.content, self.history[: n + 1])
-        known = ", ".join(e.id for e in self.history[-5:]) or "none"
-        raise UnusableInputError(
-            f"{self.path} holds no version {id_!r} (newest: {known}). Name the file of the station "
-            "that recorded it."
-        )
-
     def _lacks(self, what: str, camera: str, command: str) -> UnusableInputError:
         known = ", ".join(self.content.get("cameras", {})) or "none"
         return UnusableInputError(

@@ -134,17 +134,15 @@ def held_by(where: Path, held: Mapping[int, MotorRange]) -> tuple[Path | None, P
             ranges = {int(m["id"]): (name, MotorRange.of(m)) for name, m in motors.items()}
             if set(ranges) != set(held):
                 continue
-            differ = [i for i, (_, wanted) in ranges.items() if wanted != held[i]]
+            differ = [
+                f"{name}: {held[i].other_than(wanted)}"
+                for i, (name, wanted) in ranges.items()
+                if wanted != held[i]
+            ]
             if not differ:
                 return file, None, ""
             if len(differ) < nearest[0]:
-                (name, wanted), there = ranges[differ[0]], held[differ[0]]
-                field = next(f for f in vars(wanted) if getattr(wanted, f) != getattr(there, f))
-                words = (
-                    f"{name}: {field} {getattr(there, field)} in the motor, "
-                    f"{getattr(wanted, field)} in the file"
-                )
-                nearest = len(differ), file, words
+                nearest = len(differ), file, differ[0]
     return None, nearest[1], nearest[2]
 
 

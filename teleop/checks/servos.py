@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core.arm import SIX_JOINTS
 from gaploop.teleop.checks.calibrations import command_for, held_by
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
@@ -84,17 +85,9 @@ _CALIBRATION: Final = (
     "Max_Position_Limit",
     "Operating_Mode",
 )
-_JOINTS: Final = (
-    "shoulder_pan",
-    "shoulder_lift",
-    "elbow_flex",
-    "wrist_flex",
-    "wrist_roll",
-    "gripper",
-)
 _ARM_OF: Final = {
-    (Protocol.FEETECH, tuple(range(1, 7))): ("so101", dict(enumerate(_JOINTS, 1))),
-    (Protocol.DYNAMIXEL, tuple(range(11, 17))): ("omx", dict(enumerate(_JOINTS, 11))),
+    (Protocol.FEETECH, tuple(range(1, 7))): ("so101", dict(enumerate(SIX_JOINTS, 1))),
+    (Protocol.DYNAMIXEL, tuple(range(11, 17))): ("omx", dict(enumerate(SIX_JOINTS, 11))),
 }
 """LeRobot's arms that can be told by what is on the bus; ids 1 to 6 of Dynamixel are Koch's or the
 OMX leader's, whose joints turn freely."""
@@ -185,11 +178,11 @@ class _Bus:
         """Return the calibration in a servo and its mode, or None where it stops answering."""
         numbers = []
         for name in _CALIBRATION:
-            raw = self.read(servo_id, TABLES[self.protocol][name])
+            register = TABLES[self.protocol][name]
+            raw = self.read(servo_id, register)
             if not raw:
                 return None
-            is_signed = self.protocol is Protocol.DYNAMIXEL and len(raw) == 4
-            value = int.from_bytes(raw, "little", signed=is_signed)
+            value = int.from_bytes(raw, "little", signed=register.signed)
             if self.protocol is Protocol.FEETECH and name == "Homing_Offset" and value & 0x800:
                 value = -(value & 0x7FF)  # sign and magnitude
             numbers.append(value)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
-
-import numpy as np
 
 from gaploop.core.arm import SIX_JOINTS
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
-from gaploop.teleop.emulator.dynamixel import DynamixelServo, dynamixel_table
-from gaploop.teleop.emulator.feetech import FeetechServo, feetech_table, sign_magnitude
+from gaploop.teleop.emulator.dynamixel import DynamixelServo
+from gaploop.teleop.emulator.feetech import FeetechServo, sign_magnitude
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
 from gaploop.teleop.emulator.servo import EmulatedServo, Mount
 from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
@@ -70,23 +68,14 @@ class ServoPlan:
         motors = {**dynamixel.MOTORS, **feetech.MOTORS}
         if self.model not in motors:
             raise unknown_choice("servo model", self.model, motors)
-        table = (
-            feetech_table(self.model) if _is_feetech(self.model) else dynamixel_table(self.model)
-        )
-        for name in self.settings:
-            if name not in table.by_name:
-                raise unknown_choice("register", name, table.by_name, self.name)
         joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
         mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
-        ours = _is_feetech(self.model)
-        make: Callable[[str, Mount, Joint], EmulatedServo] = (
-            FeetechServo if ours else DynamixelServo
-        )
-        return make(self.model, mount, joint)
-
-
-def _is_feetech(model: str) -> bool:
-    return model in feetech.MOTORS
+        make = FeetechServo if self.model in feetech.MOTORS else DynamixelServo
+        servo: EmulatedServo = make(self.model, mount, joint)
+        for name in self.settings:
+            if name not in servo.memory.table.by_name:
+                raise unknown_choice("register", name, servo.memory.table.by_name, self.name)
+        return servo
 
 
 @dataclass(frozen=True)
@@ -216,7 +205,8 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
                 f"The {model} has {chain.protocol} servos, not {protocol}. Leave --protocol "
                 f"out, or use --protocol={chain.protocol}."
             )
-    full_turn = known[model].full_turn
+    full_turn, joints = known[model].full_turn, ArmModel.load(model)
+    ends = zip(joints.joint_names, joints.joint_limits_rad.tolist(), strict=True)
     servos = tuple(
         ServoPlan(
             name,
@@ -230,17 +220,9 @@ def arm_plan(model: str, role: str = "follower", protocol: str | None = None) ->
             full_turn=full_turn is None or name in full_turn,
             settings=dict(chain.settings),
         )
-        for n, (name, low_rad, high_rad) in enumerate(_joints(model))
+        for n, (name, (low_rad, high_rad)) in enumerate(ends)
     )
     return ArmPlan(model, role, Protocol(chain.protocol), servos, chain.homing_offset)
-
-
-@functools.cache
-def _joints(model: str) -> tuple[tuple[str, float, float], ...]:
-    """Return name and end stops [rad] of each joint."""
-    arm = ArmModel.load(model)
-    limits = ((float(low), float(high)) for low, high in np.asarray(arm.joint_limits_rad))
-    return tuple((name, *ends) for name, ends in zip(arm.joint_names, limits, strict=True))
 
 
 so101 = functools.partial(arm_plan, "so101")

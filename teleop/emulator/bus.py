@@ -56,7 +56,6 @@ class WireCounts:
         exchanges: pieces of input that were worked on.
         answers: packets that servos sent.
         spoiled: answers that faults dropped or changed.
-        unheard_bytes: came at a bit rate that no servo has.
     """
 
     received_bytes: int = 0
@@ -64,11 +63,10 @@ class WireCounts:
     exchanges: int = 0
     answers: int = 0
     spoiled: int = 0
-    unheard_bytes: int = 0
 
 
 class EmulatedBus:
-    """An arm's servos on a pseudo-terminal. Use `EmulatedBus.start`.
+    """An arm's servos on a pseudo-terminal, switched on and served by a thread; a context manager.
 
     Attributes:
         plan: the arm.
@@ -81,51 +79,6 @@ class EmulatedBus:
 
     def __init__(
         self,
-        plan: ArmPlan,
-        *,
-        link: Path | None = None,
-        hand: str = "still",
-        wire_time: bool = True,
-        faults: Iterable[Fault] = (),
-        seed: int = 0,
-        plant: Plant | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        """Build the arm; `start`, which says what is what, switches it on."""
-        self.plan = plan
-        self.lock = threading.RLock()
-        built = [servo.build() for servo in plan.servos]
-        joints = [servo.joint for servo in built]
-        mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
-        self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
-            FeetechChain(cast(list[FeetechServo], built), mechanics)
-            if plan.protocol is Protocol.FEETECH
-            else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
-        )
-        if plant is not None:
-            for servo in built:
-                servo.power_up()  # where the plant is, not where they were built
-        self.all_servos = tuple(built)
-        self.servos: Mapping[int, EmulatedServo] = {servo.id: servo for servo in built}
-        self.hand = ManualHand(built, hand, leads=plan.role == "leader")
-        self.counts = WireCounts()
-        self.wire_time = wire_time
-        self._link = link
-        self._clock = clock or MonotonicClock()
-        self._start_s = self._clock.now_s()
-        self.chain.now_s = self._start_s
-        self._heard_s = self._start_s
-        self._late: deque[tuple[float, bytes]] = deque()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.faults = InjectedBusFaults(self, faults, seed)
-        self._port: PseudoTerminal | None = PseudoTerminal(link)
-        self._path = self._port.path
-        self._wake_read, self._wake_write = os.pipe()
-
-    @classmethod
-    def start(
-        cls,
         model: str = "so101",
         protocol: str | None = None,
         role: str = "follower",
@@ -139,8 +92,8 @@ class EmulatedBus:
         seed: int = 0,
         plant: Plant | None = None,
         clock: Clock | None = None,
-    ) -> Self:
-        """Build an arm, switch it on and serve its port from a thread; a context manager.
+    ) -> None:
+        """Build an arm, switch it on and serve its port.
 
         Args:
             model: so101, koch or openmanipulator.
@@ -162,25 +115,37 @@ class EmulatedBus:
         if plan is None:
             plan = arm_plan(model, role, protocol)
             plan = plan.calibrated() if calibrated else plan
-        bus = cls(
-            plan,
-            link=None if link is None else Path(link),
-            hand=hand,
-            wire_time=wire_time,
-            faults=faults,
-            seed=seed,
-            plant=plant,
-            clock=clock,
+        self.plan = plan
+        self.lock = threading.RLock()
+        built = [servo.build() for servo in plan.servos]
+        joints = [servo.joint for servo in built]
+        mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
+        self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
+            FeetechChain(cast(list[FeetechServo], built), mechanics)
+            if plan.protocol is Protocol.FEETECH
+            else DynamixelChain(cast(list[DynamixelServo], built), mechanics)
         )
-        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
-        bus._thread = threading.Thread(target=bus.serve, name="emulated-bus", daemon=True)
-        bus._thread.start()
-        return bus
-
-    @property
-    def port(self) -> str:
+        if plant is not None:
+            for servo in built:
+                servo.power_up()  # where the plant is, not where they were built
+        self.all_servos = tuple(built)
+        self.servos: Mapping[int, EmulatedServo] = {servo.id: servo for servo in built}
+        self.hand = ManualHand(built, hand, leads=plan.role == "leader")
+        self.counts = WireCounts()
+        self.wire_time = wire_time
+        self._link = None if link is None else Path(link)
+        self._clock = clock or MonotonicClock()
+        self._start_s = self.chain.now_s = self._heard_s = self._clock.now_s()
+        self._late: deque[tuple[float, bytes]] = deque()
+        self._stop = threading.Event()
+        self.faults = InjectedBusFaults(self, faults, seed)
+        self._port: PseudoTerminal | None = PseudoTerminal(self._link)
+        self.port = self._port.path
         """What a host opens."""
-        return self._path
+        self._wake_read, self._wake_write = os.pipe()
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._thread = threading.Thread(target=self._serve, name="emulated-bus", daemon=True)
+        self._thread.start()
 
     def age_s(self) -> float:
         """Return the time since the start [s]."""
@@ -199,17 +164,17 @@ class EmulatedBus:
 
     def plug(self, names: Iterable[str] | None = None) -> None:
         """Connect only the named motors to the bus, or all."""
-        wanted = None if names is None else {self.servo(name) for name in names}
+        wanted = self.all_servos if names is None else [self.servo(name) for name in names]
         with self.lock:
             for servo in self.all_servos:
-                servo.connected = wanted is None or servo in wanted
+                servo.connected = servo in wanted
 
     def stop(self) -> None:
         """End the thread, close the port and remove its link; safe to call twice."""
         self._stop.set()
         if self._wake_write >= 0:
             os.write(self._wake_write, b"x")
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             self._thread.join()
         with self.lock:
             self._close_port()
@@ -231,7 +196,7 @@ class EmulatedBus:
 
     # --- the thread ------------------------------------------------------------------------
 
-    def serve(self) -> None:
+    def _serve(self) -> None:
         """Answer the host until `stop`."""
         raise_priority()
         while not self._stop.is_set():
@@ -274,10 +239,10 @@ class EmulatedBus:
         baud = port.baud() or 1
         self.counts.received_bytes += len(data)
         self.counts.exchanges += 1
-        if self.faults.wire.drop and self.faults.rng.random() < self.faults.wire.drop:
+        wire, rng = self.faults.wire, self.faults.rng
+        if wire.drop and rng.random() < wire.drop:
             self.counts.spoiled += 1
             return now_s, b""
-        wire, rng = self.faults.wire, self.faults.rng
         answers = self.chain.hear(data, baud)
         self.counts.answers += len(answers)
         if wire.drop or wire.corrupt or wire.garbage:
@@ -306,54 +271,38 @@ class EmulatedBus:
             ids = ", ".join(str(i) for i in self.servos)
             raise UnusableInputError(f"No servo has id {identity}. There are: {ids}.")
 
-    def strike(self, fault: Fault) -> None:
-        """Begin a fault."""
-        log.info("fault: %s", fault)
+    def inflict(self, fault: Fault, on: bool = True) -> None:
+        """Begin or end a fault of a servo, the supply or the cable."""
+        log.info("fault%s: %s", "" if on else " over", fault)
         value = fault.value
-        if fault.fault == "unplug":
-            self._close_port()
-        elif fault.fault == "voltage":
-            rail_v = max(s.joint.motor.nominal_v for s in self.all_servos)
-            self.chain.mechanics.brown_out = (4.0 if value is None else value) / rail_v
+        match fault.fault:
+            case "unplug" if on:
+                self._close_port()
+            case "unplug" if self._port is None and not self._stop.is_set():
+                self._port = PseudoTerminal(self._link)
+                self.port = self._port.path
+            case "voltage":
+                rail_v = max(s.joint.motor.nominal_v for s in self.all_servos)
+                left = (4.0 if value is None else value) / rail_v
+                self.chain.mechanics.brown_out = left if on else 1.0
         if fault.id is None:
             return
         servo = self.servos[fault.id]
         match fault.fault:
-            case "vanish":
+            case "vanish" if on:
                 servo.power_down()
-            case "reboot":
-                servo.power_up()
-            case "stuck":
-                servo.joint.stuck = True
-            case "slip":
-                servo.slip_ticks = 1024 if value is None else round(value)
-            case "overheat":
-                servo.forced_temperature_c = 95.0 if value is None else value
-            case "overload":
-                servo.forced_load = 1.0 if value is None else value
-
-    def mend(self, fault: Fault) -> None:
-        """End a fault."""
-        log.info("fault over: %s", fault.fault)
-        if fault.fault == "unplug" and self._port is None and not self._stop.is_set():
-            self._port = PseudoTerminal(self._link)
-            self._path = self._port.path
-        elif fault.fault == "voltage":
-            self.chain.mechanics.brown_out = 1.0
-        if fault.id is None:
-            return
-        servo = self.servos[fault.id]
-        match fault.fault:
             case "vanish":
                 servo.power_up()
+            case "reboot" if on:
+                servo.power_up()
             case "stuck":
-                servo.joint.stuck = False
+                servo.joint.stuck = on
             case "slip":
-                servo.slip_ticks = 0
+                servo.slip_ticks = round(1024 if value is None else value) if on else 0
             case "overheat":
-                servo.forced_temperature_c = None
+                servo.forced_temperature_c = (95.0 if value is None else value) if on else None
             case "overload":
-                servo.forced_load = None
+                servo.forced_load = (1.0 if value is None else value) if on else None
 
     def _close_port(self) -> None:
         if self._port is not None:
@@ -374,8 +323,9 @@ class InjectedBusFaults:
     def __init__(self, bus: EmulatedBus, scheduled: Iterable[Fault], seed: int) -> None:
         self._bus = bus
         self.rng = random.Random(seed)
-        self._waiting = sorted(scheduled, key=lambda f: f.at_s)
-        for fault in self._waiting:
+        self._planned = list(scheduled)
+        """Those that aren't over."""
+        for fault in self._planned:
             bus.require_servo(fault.id)
         self.active: list[Fault] = []
         self.wire = WireFaults()
@@ -384,44 +334,33 @@ class InjectedBusFaults:
         """Let a fault strike now, or when its `at_s` [s] comes."""
         with self._bus.lock:
             self._bus.require_servo(fault.id)
-            at_s = max(fault.at_s, self._bus.age_s())
-            self._waiting = sorted(
-                [*self._waiting, replace(fault, at_s=at_s)], key=lambda f: f.at_s
-            )
-            self.update(self._bus.age_s())
+            age_s = self._bus.age_s()
+            self._planned.append(replace(fault, at_s=max(fault.at_s, age_s)))
+            self.update(age_s)
 
-    def clear(self, kind: str | None = None, servo: int | None = None) -> None:
-        """End all faults, or those of a kind, or of a servo, scheduled ones included."""
+    def clear(self, kind: str | None = None) -> None:
+        """End all faults, or those of a kind, scheduled ones included."""
         with self._bus.lock:
-
-            def meant(fault: Fault) -> bool:
-                return kind in (None, fault.fault) and servo in (None, fault.id)
-
-            self._waiting = [f for f in self._waiting if not meant(f)]
-            for fault in [f for f in self.active if meant(f)]:
-                self._end(fault)
-            self.wire = wire_faults(self.active)
+            self._planned = [f for f in self._planned if kind not in (None, f.fault)]
+            self.update(self._bus.age_s())
 
     def update(self, now_s: float) -> None:
         """Begin and end what is due at `now_s` [s] since the start."""
-        if not self._waiting and not self.active:
+        if not self._planned and not self.active:
             return
-        changed = False
-        for fault in [f for f in self.active if f.end_s <= now_s]:
-            self._end(fault)
-            changed = True
-        while self._waiting and self._waiting[0].at_s <= now_s:
-            fault = self._waiting.pop(0)
-            self.active.append(fault)
-            self._bus.strike(fault)
-            changed = True
-        if changed:
-            self.wire = wire_faults(self.active)
-
-    def _end(self, fault: Fault) -> None:
-        self.active.remove(fault)
-        if not any(f.fault == fault.fault and f.id == fault.id for f in self.active):
-            self._bus.mend(fault)
+        before = self.active
+        self._planned = [f for f in self._planned if f not in before or f.end_s > now_s]
+        self.active = [f for f in self._planned if f.at_s <= now_s]
+        if self.active == before:
+            return
+        lasting = {(f.fault, f.id) for f in self.active}
+        for fault in before:
+            if (fault.fault, fault.id) not in lasting:
+                self._bus.inflict(fault, False)
+        for fault in self.active:
+            if fault not in before:
+                self._bus.inflict(fault)
+        self.wire = wire_faults(self.active)
 
 
 def raise_priority() -> None:

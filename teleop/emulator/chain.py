@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from gaploop.teleop.emulator.joint import Mechanics
+from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, FrameParser
 
@@ -24,13 +24,13 @@ class Chain[S: EmulatedServo](ABC):
         now_s: time up to which they have moved [s].
     """
 
-    def __init__(
-        self, servos: Sequence[S], mechanics: Mechanics, parser: FrameParser, now_s: float = 0.0
-    ) -> None:
+    PARSER: type[FrameParser]
+
+    def __init__(self, servos: Sequence[S], mechanics: JointMechanics) -> None:
         self.servos = tuple(servos)
         self.mechanics = mechanics
-        self.now_s = now_s
-        self._parser = parser
+        self.now_s = 0.0
+        self._parser = self.PARSER()
         self._slow_s = 0.0
         self._by_id: dict[int, list[S]] = {}
         self._wired: list[int] = []
@@ -111,6 +111,16 @@ class Chain[S: EmulatedServo](ABC):
         if target != BROADCAST_ID:
             return self._by_id.get(target, ())
         return (servo for _, some in sorted(self._by_id.items()) for servo in some)
+
+    def _single(self, frame: Frame) -> list[bytes]:
+        """One servo is spoken to, or all with a broadcast; two may have the id."""
+        answers: dict[int, list[bytes]] = {}
+        for servo in self._each(frame.id):
+            before = servo.id
+            answer = servo.carry_out(frame.code, frame.params, frame.id == BROADCAST_ID)
+            if answer is not None:
+                answers.setdefault(before, []).append(answer)
+        return [self._collide(some) for some in answers.values()]
 
     def _sync_write(self, address: int, size: int, id_data: bytes) -> None:
         """Let servos store `size` bytes from `address` on: in `id_data` each one's id and bytes."""

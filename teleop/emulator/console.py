@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -27,22 +26,15 @@ power off|on|cycle              the arm's power switch
 quit                            end"""
 
 
+COMMANDS: Final = ("status", "hand", "pose", "fault", "plug", "power", "help", "quit")
+
+
 class EmulatorConsole:
     """Carries out commands on a bus."""
 
     def __init__(self, bus: EmulatedBus) -> None:
         self.bus = bus
         self.over = False
-        self._commands: Mapping[str, Callable[[list[str]], str]] = {
-            "status": lambda _: table(self.bus),
-            "hand": self._hand,
-            "pose": self._pose,
-            "fault": self._fault,
-            "plug": self._plug,
-            "power": self._power,
-            "help": lambda _: HELP,
-            "quit": self._quit,
-        }
 
     def carry_out(self, line: str) -> str:
         """Do what a line says; return what to show.
@@ -50,69 +42,70 @@ class EmulatorConsole:
         Raises:
             UnusableInputError: it can't be understood.
         """
+        bus = self.bus
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise UnusableInputError(f"{line.strip()}: {error}.") from error
-        if not words:
-            return ""
-        if words[0] not in self._commands:
-            raise unknown_choice("command", words[0], self._commands)
-        return self._commands[words[0]](words[1:])
-
-    def _hand(self, words: list[str]) -> str:
-        mode = words[0] if words else ""
-        with self.bus.lock:
-            if mode == "trace" and len(words) == 2:
-                self.bus.hand.follow(read_trace(Path(words[1]), len(self.bus.all_servos)))
-            else:
-                self.bus.hand.set_mode(mode)
-        return f"hand: {mode}"
-
-    def _pose(self, words: list[str]) -> str:
-        angles = [_number("pose", word) for word in words]
-        wanted = len(self.bus.all_servos)
-        if len(angles) != wanted:
-            raise UnusableInputError(f"pose needs {wanted} angles [rad], got {len(angles)}.")
-        with self.bus.lock:
-            self.bus.hand.pose(angles)
-        return "hand: pose"
-
-    def _fault(self, words: list[str]) -> str:
-        if words and words[0] == "clear":
-            if len(words) > 1 and words[1] not in KINDS:
-                raise unknown_choice("fault", words[1], KINDS)
-            self.bus.faults.clear(words[1] if len(words) > 1 else None)
-            return "faults: cleared"
-        if not words:
-            raise UnusableInputError(f"Which fault? One of: {', '.join(KINDS)}, clear.")
-        options: dict[str, float] = {}
-        for word in words[1:]:
-            name, equals, value = word.partition("=")
-            if not equals:
-                name, value = "id", word
-            options[name] = _number(f"fault {words[0]}", value)
-        self.bus.faults.add(*parse_faults([{"fault": words[0], **options}], "fault"))
-        return f"fault: {' '.join(words)}"
-
-    def _plug(self, words: list[str]) -> str:
-        self.bus.plug(None if words in ([], ["all"]) else words)
-        return f"plugged in: {', '.join(s.mount.name for s in self.bus.all_servos if s.connected)}"
-
-    def _power(self, words: list[str]) -> str:
-        what = words[0] if words else ""
-        if what not in ("on", "off", "cycle"):
-            raise unknown_choice("power", what, ("on", "off", "cycle"))
-        with self.bus.lock:
-            for servo in self.bus.all_servos:
-                if what != "on":
-                    servo.power_down()
-                if what != "off":
-                    servo.power_up()
-        return f"power: {what}"
-
-    def _quit(self, _words: list[str]) -> str:
-        self.over = True
+        match words:
+            case []:
+                return ""
+            case ["status", *_]:
+                return table(bus)
+            case ["help", *_]:
+                return HELP
+            case ["quit", *_]:
+                self.over = True
+                return ""
+            case ["hand", *how]:
+                with bus.lock:
+                    if how[:1] == ["trace"] and len(how) == 2:
+                        bus.hand.follow(read_trace(Path(how[1]), len(bus.all_servos)))
+                    else:
+                        bus.hand.set_mode(how[0] if how else "")
+                return f"hand: {bus.hand.mode}"
+            case ["pose", *values]:
+                angles = [_number("pose", value) for value in values]
+                wanted = len(bus.all_servos)
+                if len(angles) != wanted:
+                    raise UnusableInputError(
+                        f"pose needs {wanted} angles [rad], got {len(angles)}."
+                    )
+                with bus.lock:
+                    bus.hand.pose(angles)
+                return "hand: pose"
+            case ["fault", "clear", *kinds]:
+                if kinds and kinds[0] not in KINDS:
+                    raise unknown_choice("fault", kinds[0], KINDS)
+                bus.faults.clear(kinds[0] if kinds else None)
+                return "faults: cleared"
+            case ["fault", kind, *settings]:
+                options: dict[str, float] = {}
+                for setting in settings:
+                    name, equals, value = setting.partition("=")
+                    if not equals:
+                        name, value = "id", setting
+                    options[name] = _number(f"fault {kind}", value)
+                bus.faults.add(*parse_faults([{"fault": kind, **options}], "fault"))
+                return f"fault: {' '.join(words[1:])}"
+            case ["fault"]:
+                raise UnusableInputError(f"Which fault? One of: {', '.join(KINDS)}, clear.")
+            case ["plug", *names]:
+                bus.plug(None if names in ([], ["all"]) else names)
+                there = (s.mount.name for s in bus.all_servos if s.connected)
+                return f"plugged in: {', '.join(there)}"
+            case ["power", ("on" | "off" | "cycle") as what, *_]:
+                with bus.lock:
+                    for servo in bus.all_servos:
+                        if what != "on":
+                            servo.power_down()
+                        if what != "off":
+                            servo.power_up()
+                return f"power: {what}"
+            case ["power", *other]:
+                raise unknown_choice("power", "".join(other[:1]), ("on", "off", "cycle"))
+            case [command, *_]:
+                raise unknown_choice("command", command, COMMANDS)
         return ""
 
 

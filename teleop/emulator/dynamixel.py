@@ -1,8 +1,6 @@
-"""DYNAMIXEL X servos: their control table, what its registers do, what they answer on a bus.
+"""DYNAMIXEL X servos: what their registers do, and what they answer on a bus.
 
-Those of Koch's arms and OpenMANIPULATOR-X/OMX. Addresses, initial values and ranges: ROBOTIS
-e-Manual, pages XL330-M288-T, XL330-M077-T and XL430-W250-T, "Control Table of EEPROM Area" and "of
-RAM Area". Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
+Those of Koch's arms and OpenMANIPULATOR-X/OMX. Packets: ROBOTIS e-Manual, "DYNAMIXEL Protocol 2.0".
 """
 
 from __future__ import annotations
@@ -10,22 +8,20 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.emulator.servo import (
     ControlTable,
-    EmulatedRegister,
     EmulatedServo,
     Mount,
-    approach,
 )
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
-from gaploop.teleop.servos.registers import MODELS
+from gaploop.teleop.servos.registers import ServoRegister, dynamixel_registers
 
 BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_500_000)
 """Bits per second for each value of Baud_Rate."""
@@ -33,102 +29,28 @@ BAUD_RATES: Final = (9_600, 57_600, 115_200, 1_000_000, 2_000_000, 3_000_000, 4_
 RAM: Final = 64
 """First address that may be written with torque on, and that a reboot forgets."""
 
-FIRMWARE: Final = 52  # a version that has fast sync read (it came with 45 on the X series)
-_GAIN: Final = 16_383
-_EXTENDED: Final = 1_048_575
-_PROFILE: Final = 32_767
-
 
 @functools.cache
 def dynamixel_table(model: str) -> ControlTable:
-    """Return the control table of `model`, one of xl330-m077, xl330-m288 and xl430-w250."""
+    """Return the control table of `model`, indirect registers included.
+
+    The XL330 has 20 pairs of them, the XL430 56 in two blocks.
+    """
     small = model.startswith("xl330")
-    volts = (70, 35, 31, 70) if small else (140, 60, 60, 140)
-    speed = {"xl330-m077": (1620, 2047), "xl330-m288": (445, 2047), "xl430-w250": (265, 1023)}
-    gains = (1_600, 180, 0, 400) if small else (1_000, 100, 4_000, 640)
-    who = (
-        ("Model_Number", 0, 2, MODELS[model].number),
-        ("Model_Information", 2, 4, 0),
-        ("Firmware_Version", 6, 1, FIRMWARE),
-    )
-    # Name, address, size, initial, least and greatest value.
-    eeprom = [
-        ("ID", 7, 1, 1, 0, 252),
-        ("Baud_Rate", 8, 1, 1, 0, 6 if small else 7),
-        ("Return_Delay_Time", 9, 1, 250, 0, 254),
-        ("Drive_Mode", 10, 1, 0, 0, 13),
-        ("Operating_Mode", 11, 1, 3, 0, 16),
-        ("Secondary_ID", 12, 1, 255, 0, 255),
-        ("Protocol_Type", 13, 1, 2, 2 if small else 1, 22 if small else 2),
-        ("Homing_Offset", 20, 4, 0, -1_044_479, 1_044_479),
-        ("Moving_Threshold", 24, 4, 10, 0, 1_023),
-        ("Temperature_Limit", 31, 1, 70 if small else 72, 0, 100),
-        ("Max_Voltage_Limit", 32, 2, volts[0], volts[2], volts[3]),
-        ("Min_Voltage_Limit", 34, 2, volts[1], volts[2], volts[3]),
-        ("PWM_Limit", 36, 2, 885, 0, 885),
-        *([("Current_Limit", 38, 2, 1_750, 0, 1_750)] if small else []),
-        ("Velocity_Limit", 44, 4, speed[model][0], 0, speed[model][1]),
-        ("Max_Position_Limit", 48, 4, 4_095, 0, 4_095),
-        ("Min_Position_Limit", 52, 4, 0, 0, 4_095),
-        ("Startup_Configuration", 60, 1, 0, 0, 3),
-        *([("PWM_Slope", 62, 1, 140, 1, 255)] if small else []),
-        ("Shutdown", 63, 1, 53 if small else 52, 0, 255),
-    ]
-    ram = [
-        ("Torque_Enable", 64, 1, 0, 0, 1),
-        ("LED", 65, 1, 0, 0, 1),
-        ("Status_Return_Level", 68, 1, 2, 0, 2),
-        ("Velocity_I_Gain", 76, 2, gains[0], 0, _GAIN),
-        ("Velocity_P_Gain", 78, 2, gains[1], 0, _GAIN),
-        ("Position_D_Gain", 80, 2, gains[2], 0, _GAIN),
-        ("Position_I_Gain", 82, 2, 0, 0, _GAIN),
-        ("Position_P_Gain", 84, 2, gains[3], 0, _GAIN),
-        ("Feedforward_2nd_Gain", 88, 2, 0, 0, _GAIN),
-        ("Feedforward_1st_Gain", 90, 2, 0, 0, _GAIN),
-        ("Bus_Watchdog", 98, 1, 0, 0, 127),
-        ("Goal_PWM", 100, 2, 885, -885, 885),
-        *([("Goal_Current", 102, 2, 1_750, -1_750, 1_750)] if small else []),
-        ("Goal_Velocity", 104, 4, 0, -2_047, 2_047),
-        ("Profile_Acceleration", 108, 4, 0, 0, _PROFILE),
-        ("Profile_Velocity", 112, 4, 0, 0, _PROFILE),
-        ("Goal_Position", 116, 4, 0, -_EXTENDED, _EXTENDED),
-    ]
-    measured = (  # name, address, size, two's complement
-        ("Registered_Instruction", 69, 1, False),
-        ("Hardware_Error_Status", 70, 1, False),
-        ("Realtime_Tick", 120, 2, False),
-        ("Moving", 122, 1, False),
-        ("Moving_Status", 123, 1, False),
-        ("Present_PWM", 124, 2, True),
-        ("Present_Current" if small else "Present_Load", 126, 2, True),
-        ("Present_Velocity", 128, 4, True),
-        ("Present_Position", 132, 4, True),
-        ("Velocity_Trajectory", 136, 4, True),
-        ("Position_Trajectory", 140, 4, True),
-        ("Present_Input_Voltage", 144, 2, False),
-        ("Present_Temperature", 146, 1, False),
-        ("Backup_Ready", 147, 1, False),
-    )
-    registers = [
-        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
-        *(EmulatedRegister(*row, kept=True, signed=row[4] < 0) for row in eeprom),
-        *(EmulatedRegister(*row, signed=row[4] < 0) for row in ram),
-        *(
-            EmulatedRegister(name, address, size, writable=False, signed=signed)
-            for name, address, size, signed in measured
-        ),
-    ]
-    # XL330: 20 pairs of indirect registers. XL430: 56 pairs in two blocks.
     blocks = ((1, 20, 168, 208),) if small else ((1, 28, 168, 224), (29, 28, 578, 634))
     size = 228 if small else 662
+    registers = dynamixel_registers(model)
     for first, count, addresses, data in blocks:
         for n in range(count):
-            name, target = f"Indirect_Address_{first + n}", data + n
-            registers += [
-                EmulatedRegister(name, addresses + 2 * n, 2, target, RAM, size - 1),
-                EmulatedRegister(f"Indirect_Data_{first + n}", target, 1, 0, 0, 255),
-            ]
-    return ControlTable(tuple(sorted(registers, key=lambda one: one.address)), size)
+            target = data + n
+            for one in (
+                ServoRegister(
+                    addresses + 2 * n, 2, f"Indirect_Address_{first + n}", target, RAM, size - 1
+                ),
+                ServoRegister(target, 1, f"Indirect_Data_{first + n}", 0, 0, 255),
+            ):
+                registers[one.name] = one
+    return ControlTable(registers, size)
 
 
 # --- one servo ---------------------------------------------------------------------------------
@@ -240,11 +162,11 @@ class DynamixelServo(EmulatedServo):
         self.goal = float(goal)
         return True
 
-    def _refusal(self, register: EmulatedRegister, value: int) -> int:
+    def _refusal(self, register: ServoRegister, value: int) -> int:
         """Return the error number of writing `value`."""
         if register.address < RAM and self.memory["Torque_Enable"]:
             return ErrorCode.ACCESS
-        if register.bounded and not register.low <= value <= register.high:
+        if register.low <= register.high and not register.low <= value <= register.high:
             return ErrorCode.DATA_RANGE
         name = register.name
         if name == "Torque_Enable" and value and self.shut_off:
@@ -262,7 +184,7 @@ class DynamixelServo(EmulatedServo):
         }.get(name)
         return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
 
-    def _apply(self, register: EmulatedRegister, value: int) -> None:
+    def _apply(self, register: ServoRegister, value: int) -> None:
         name, memory = register.name, self.memory
         was = memory[name]
         memory.store(register, value)
@@ -311,6 +233,47 @@ class DynamixelServo(EmulatedServo):
         has_current = "Goal_Current" in memory.table.by_name
         self._goal_current_a = memory["Goal_Current"] / 1000 if has_current else math.inf
 
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence."""
+        before, level = self.id, self.memory["Status_Return_Level"]
+        error, data = int(ErrorCode.NONE), b""
+        match code:
+            case Instruction.PING:
+                data = bytes(self.memory.bytes[0:2] + self.memory.bytes[6:7])
+            case Instruction.READ if len(params) == 4:
+                error, data = self.read(_word(params, 0), _word(params, 2))
+            case Instruction.WRITE if len(params) >= 3:
+                error = self.write(_word(params, 0), params[2:])
+            case Instruction.REG_WRITE if len(params) >= 3:
+                self.registered = (_word(params, 0), params[2:])
+            case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
+                error = ErrorCode.DATA_LENGTH
+            case Instruction.ACTION if self.registered is not None:
+                registered, self.registered = self.registered, None
+                error = self.write(*registered)
+            case Instruction.REBOOT:
+                self.power_up()
+            case Instruction.FACTORY_RESET:
+                spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
+                if spared is None:
+                    error = ErrorCode.DATA_RANGE
+                else:
+                    self.forget(spared)
+            case Instruction.CLEAR:
+                if params != b"\x01\x44\x58\x4c\x22" or not self.clear_turns():
+                    error = ErrorCode.RESULT_FAIL
+            case _:
+                error = ErrorCode.INSTRUCTION
+        # Status_Return_Level: 0 answers pings, 1 reads too, 2 everything that is for it alone.
+        least = 0 if code == Instruction.PING else 1 if code == Instruction.READ else 2
+        if level < least or (to_all and code != Instruction.PING):
+            return None
+        return self.status(before, error, data)
+
+    def status(self, identity: int, error: int, data: bytes) -> bytes:
+        """Return an answer under this id."""
+        return dynamixel.status(identity, error | (ALERT if self.alarm_bits else 0), data)
+
     # --- motion ----------------------------------------------------------------------------
 
     def shown_ticks(self) -> float:
@@ -321,7 +284,7 @@ class DynamixelServo(EmulatedServo):
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
         joint = self.joint
-        if not self.powered or not self.memory.bytes[RAM] or self.shut_off:
+        if not self.torque:
             joint.drive = Drive.LIMP
             return
         joint.duty_limit = self._pwm
@@ -332,23 +295,19 @@ class DynamixelServo(EmulatedServo):
             self.memory["Goal_Velocity"] = 0
         mode = self.mode
         if mode in (OperatingMode.POSITION, OperatingMode.EXTENDED, OperatingMode.CURRENT_POSITION):
-            self.setpoint, self.setpoint_speed = approach(
-                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
-            )
-            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
+            self.drive(Drive.POSITION, dt)
             if mode == OperatingMode.CURRENT_POSITION:
                 share = abs(self._goal_current_a) / joint.motor.stall_a
                 emf = abs(joint.v_rad_s) / joint.motor.free_rad_s
                 joint.duty_limit = min(self._pwm, share + emf)
         elif mode == OperatingMode.VELOCITY:
             speed = self.memory["Goal_Velocity"] * VELOCITY_TICKS_S / TICKS_PER_RAD
-            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
+            self.drive(Drive.VELOCITY, dt, speed)
+        elif mode == OperatingMode.CURRENT:
+            emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
+            self.drive(Drive.DUTY, dt, self._goal_current_a / joint.motor.stall_a + emf)
         else:
-            share = self.memory["Goal_PWM"] / _PWM
-            if mode == OperatingMode.CURRENT:
-                emf = joint.v_rad_s / joint.motor.free_rad_s * self.shown_direction()
-                share = self._goal_current_a / joint.motor.stall_a + emf
-            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+            self.drive(Drive.DUTY, dt, self.memory["Goal_PWM"] / _PWM)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -428,10 +387,7 @@ class DynamixelServo(EmulatedServo):
 class DynamixelChain(Chain[DynamixelServo]):
     """XL330 and XL430 servos, Protocol 2.0."""
 
-    def __init__(
-        self, servos: Sequence[DynamixelServo], mechanics: Mechanics, now_s: float = 0.0
-    ) -> None:
-        super().__init__(servos, mechanics, dynamixel.Parser(), now_s)
+    PARSER = dynamixel.Parser
 
     def advance(self, now_s: float) -> None:
         """Let the servos move until `now_s` [s]."""
@@ -447,15 +403,7 @@ class DynamixelChain(Chain[DynamixelServo]):
         for servo in self._each(BROADCAST_ID):
             servo.heard_s = self.now_s
         params = frame.params
-        try:
-            code = Instruction(frame.code)
-        except ValueError:
-            if frame.id == BROADCAST_ID or frame.id not in self._by_id:
-                return []
-            error = ErrorCode.INSTRUCTION
-            replies = [self._status(s, error, b"", frame.id) for s in self._by_id[frame.id]]
-            return [self._collide(replies)]
-        match code:
+        match frame.code:
             case Instruction.SYNC_READ:
                 return self._in_turn((i, _word(params, 0), _word(params, 2)) for i in params[4:])
             case Instruction.BULK_READ:
@@ -479,29 +427,16 @@ class DynamixelChain(Chain[DynamixelServo]):
             case Instruction.STATUS:
                 pass  # another servo's answer, or an echo
             case _:
-                return self._single(frame, code)
+                return self._single(frame)
         return []
 
-    def _single(self, frame: Frame, code: Instruction) -> list[bytes]:
-        """One servo is spoken to, or all with a broadcast."""
-        answers: dict[int, list[bytes]] = {}
-        for servo in self._each(frame.id):
-            level = servo.memory["Status_Return_Level"]
-            before = servo.id
-            error, data = _carry_out(servo, code, frame.params)
-            if frame.id == BROADCAST_ID and code is not Instruction.PING:
-                continue
-            asks = (Instruction.PING, Instruction.READ)
-            if level == 2 or code is asks[0] or (level == 1 and code in asks):
-                answers.setdefault(before, []).append(self._status(servo, error, data, before))
-        if code is Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
+    def _single(self, frame: Frame) -> list[bytes]:
+        answers = super()._single(frame)
+        if frame.code == Instruction.WRITE and frame.id < 253 and len(frame.params) > 2:
             for servo in self._each(BROADCAST_ID):
                 if servo.memory.bytes[12] == frame.id != servo.id:
-                    _carry_out(servo, code, frame.params)  # its secondary id: it says nothing
-        return [self._collide(some) for some in answers.values()]
-
-    def _status(self, servo: DynamixelServo, error: int, data: bytes, identity: int) -> bytes:
-        return dynamixel.status(identity, error | (ALERT if servo.alarm_bits else 0), data)
+                    servo.carry_out(frame.code, frame.params, True)  # its secondary id
+        return answers
 
     def _in_turn(self, spans: Iterable[tuple[int, int, int]]) -> list[bytes]:
         """Read (id, address, size). Each waits for the one before: after a silent one none answers.
@@ -513,7 +448,7 @@ class DynamixelChain(Chain[DynamixelServo]):
             some = self._by_id.get(identity)
             if not some:
                 break
-            replies = [self._status(s, *s.read(address, size), identity) for s in some]
+            replies = [s.status(identity, *s.read(address, size)) for s in some]
             answers.append(self._collide(replies))
         return answers
 
@@ -531,36 +466,3 @@ class DynamixelChain(Chain[DynamixelServo]):
 
 def _word(params: bytes, place: int) -> int:
     return int.from_bytes(params[place : place + 2], "little")
-
-
-def _carry_out(servo: DynamixelServo, code: Instruction, params: bytes) -> tuple[int, bytes]:
-    """Do what one instruction asks of one servo; return error number and data."""
-    error, data = ErrorCode.NONE, b""
-    match code:
-        case Instruction.PING:
-            data = bytes(servo.memory.bytes[0:2] + servo.memory.bytes[6:7])
-        case Instruction.READ if len(params) == 4:
-            return servo.read(_word(params, 0), _word(params, 2))
-        case Instruction.WRITE if len(params) >= 3:
-            return servo.write(_word(params, 0), params[2:]), b""
-        case Instruction.REG_WRITE if len(params) >= 3:
-            servo.registered = (_word(params, 0), params[2:])
-        case Instruction.READ | Instruction.WRITE | Instruction.REG_WRITE:
-            error = ErrorCode.DATA_LENGTH
-        case Instruction.ACTION if servo.registered is not None:
-            registered, servo.registered = servo.registered, None
-            return servo.write(*registered), b""
-        case Instruction.REBOOT:
-            servo.power_up()
-        case Instruction.FACTORY_RESET:
-            spared = {b"\xff": (), b"\x01": ("ID",), b"\x02": ("ID", "Baud_Rate")}.get(params)
-            if spared is None:
-                error = ErrorCode.DATA_RANGE
-            else:
-                servo.forget(spared)
-        case Instruction.CLEAR:
-            if params != b"\x01\x44\x58\x4c\x22" or not servo.clear_turns():
-                error = ErrorCode.RESULT_FAIL
-        case _:
-            error = ErrorCode.INSTRUCTION
-    return error, data

@@ -6,9 +6,10 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.schema import number
 
 KINDS: Final[Mapping[str, str]] = {
     "drop": "packets are lost, each with probability `rate` (0.1)",
@@ -27,6 +28,17 @@ KINDS: Final[Mapping[str, str]] = {
 """Faults by name, and what each does."""
 
 _NEEDS_ID: Final = ("vanish", "reboot", "stuck", "slip", "overheat", "overload")
+
+
+_RANGES: Final = {
+    "rate": (0.0, 1.0),
+    "at_s": (0.0, math.inf),
+    "for_s": (0.0, math.inf),
+    "latency_s": (0.0, 10.0),
+    "jitter_s": (0.0, 10.0),
+    "id": (0, 253),
+    "value": (-math.inf, math.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -58,18 +70,10 @@ class Fault:
             raise unknown_choice("fault", self.fault, KINDS)
         if self.fault in _NEEDS_ID and self.id is None:
             raise UnusableInputError(f"Fault {self.fault} needs the id of a servo, such as id: 3.")
-        for name, low, high in (
-            ("rate", 0.0, 1.0),
-            ("at_s", 0.0, math.inf),
-            ("for_s", 0.0, math.inf),
-            ("latency_s", 0.0, 10.0),
-            ("jitter_s", 0.0, 10.0),
-        ):
+        for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise UnusableInputError(
-                    f"Fault {self.fault}: {name} must be from {low:g} to {high:g}, got {value}."
-                )
+            if value is not None:
+                number(value, f"Fault {self.fault}: {name}", low, high)
 
     @property
     def end_s(self) -> float:
@@ -89,28 +93,21 @@ def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
         )
     names = [f.name for f in fields(Fault)]
     faults = []
-    for number, entry in enumerate(entries, 1):
-        place = f"{where}, entry {number}"
+    for nth, entry in enumerate(entries, 1):
+        place = f"{where}, entry {nth}"
         if not isinstance(entry, Mapping) or "fault" not in entry:
             raise UnusableInputError(f"{place} needs `fault`, one of: {', '.join(KINDS)}.")
         for name in entry:
             if name not in names:
                 raise unknown_choice("field", name, names, place)
         try:
-            faults.append(Fault(**{str(k): _value(k, v) for k, v in entry.items()}))
-        except (UnusableInputError, TypeError, ValueError) as error:
+            given = {str(name): value for name, value in entry.items()}
+            if isinstance(given.get("id"), float):  # as the console has it
+                given["id"] = round(given["id"])
+            faults.append(Fault(**given))
+        except UnusableInputError as error:
             raise UnusableInputError(f"{place}: {error}") from error
     return tuple(faults)
-
-
-def _value(name: str, value: object) -> Any:
-    if name == "fault":
-        return str(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnusableInputError(f"{name} must be a number, got {value!r}.")
-    if name == "id":
-        return int(value)
-    return float(value)
 
 
 @dataclass

@@ -1,126 +1,33 @@
-"""Feetech STS servos: their memory table, what its registers do, and what they answer on a bus.
+"""Feetech STS servos: what their registers do, and what they answer on a bus.
 
-Addresses, initial values and ranges: Feetech, "STS series memory table" (SMS & STS), and LeRobot's
-motors/feetech/tables.py, whose names are used. Where a factory value isn't in the table, it is
-what LeRobot's users read from a 12 V STS3215. Packets: Feetech, "Communication Protocol User
-Manual".
+Packets: Feetech, "Communication Protocol User Manual".
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, Mechanics, MotorSpec
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.emulator.servo import (
     ControlTable,
-    EmulatedRegister,
     EmulatedServo,
     Mount,
-    approach,
 )
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
-from gaploop.teleop.servos.frames import BROADCAST_ID, Frame
-from gaploop.teleop.servos.registers import MODELS
+from gaploop.teleop.servos.frames import Frame
+from gaploop.teleop.servos.registers import FEETECH, MODELS
 
 BAUD_RATES: Final = (1_000_000, 500_000, 250_000, 128_000, 115_200, 76_800, 57_600, 38_400)
 """Bits per second for each value of Baud_Rate."""
 
+TABLE: Final = ControlTable(FEETECH, 87)
 SRAM: Final = 40
 """First address that is never kept without power."""
-
-FIRMWARE: Final = (3, 10)
-
-_EPROM: Final = (
-    ("ID", 5, 1, 1, 0, 253),
-    ("Baud_Rate", 6, 1, 0, 0, 7),
-    ("Return_Delay_Time", 7, 1, 250, 0, 254),
-    ("Response_Status_Level", 8, 1, 1, 0, 1),
-    ("Min_Position_Limit", 9, 2, 0, 0, 4_095),
-    ("Max_Position_Limit", 11, 2, 4_095, 0, 4_095),
-    ("Max_Temperature_Limit", 13, 1, 70, 0, 100),
-    ("Max_Voltage_Limit", 14, 1, 140, 0, 254),
-    ("Min_Voltage_Limit", 15, 1, 40, 0, 254),
-    ("Max_Torque_Limit", 16, 2, 1_000, 0, 1_000),
-    ("Phase", 18, 1, 12, 0, 254),
-    ("Unloading_Condition", 19, 1, 44, 0, 254),
-    ("LED_Alarm_Condition", 20, 1, 47, 0, 254),
-    ("P_Coefficient", 21, 1, 32, 0, 254),
-    ("D_Coefficient", 22, 1, 32, 0, 254),
-    ("I_Coefficient", 23, 1, 0, 0, 254),
-    ("Minimum_Startup_Force", 24, 2, 16, 0, 1_000),
-    ("CW_Dead_Zone", 26, 1, 1, 0, 32),
-    ("CCW_Dead_Zone", 27, 1, 1, 0, 32),
-    ("Protection_Current", 28, 2, 500, 0, 2_047),
-    ("Angular_Resolution", 30, 1, 1, 1, 128),
-    ("Homing_Offset", 31, 2, 0, 0, 4_095),
-    ("Operating_Mode", 33, 1, 0, 0, 3),
-    ("Protective_Torque", 34, 1, 20, 0, 254),
-    ("Protection_Time", 35, 1, 200, 0, 254),
-    ("Overload_Torque", 36, 1, 80, 0, 254),
-    ("Velocity_closed_loop_P_proportional_coefficient", 37, 1, 10, 0, 254),
-    ("Over_Current_Protection_Time", 38, 1, 200, 0, 254),
-    ("Velocity_closed_loop_I_integral_coefficient", 39, 1, 10, 0, 254),
-)
-"""Name, address, size, initial, least and greatest value of what is kept without power."""
-_SRAM: Final = (
-    ("Torque_Enable", 40, 1, 0, 0, 128),
-    ("Acceleration", 41, 1, 0, 0, 254),
-    ("Goal_Position", 42, 2, 0, 0, -1),
-    ("Goal_Time", 44, 2, 0, 0, -1),
-    ("Goal_Velocity", 46, 2, 0, 0, -1),
-    ("Torque_Limit", 48, 2, 1_000, 0, 1_000),
-    ("Lock", 55, 1, 1, 0, 1),
-)
-"""The same of what isn't; a range of 0 to -1 is none."""
-_FEEDBACK: Final = (
-    ("Present_Position", 56, 2),
-    ("Present_Velocity", 58, 2),
-    ("Present_Load", 60, 2),
-    ("Present_Voltage", 62, 1),
-    ("Present_Temperature", 63, 1),
-    ("Async_Write_Flag", 64, 1),
-    ("Status", 65, 1),
-    ("Moving", 66, 1),
-    ("Present_Current", 69, 2),
-    ("Goal_Position_2", 71, 2),
-)
-"""Name, address and size of what is only read."""
-_FACTORY: Final = (
-    ("Moving_Velocity_Threshold", 80, 3),
-    ("DTs", 81, 1),
-    ("Velocity_Unit_factor", 82, 1),
-    ("Hts", 83, 0),
-    ("Maximum_Velocity_Limit", 84, 100),
-    ("Maximum_Acceleration", 85, 100),
-    ("Acceleration_Multiplier", 86, 4),
-)
-"""Name, address and initial value."""
-
-
-@functools.cache
-def feetech_table(model: str) -> ControlTable:
-    """Return the memory table of `model`, sts3215 or sts3250."""
-    who = (
-        ("Firmware_Major_Version", 0, 1, FIRMWARE[0]),
-        ("Firmware_Minor_Version", 1, 1, FIRMWARE[1]),
-        ("Endianness", 2, 1, 0),
-        ("Model_Number", 3, 2, MODELS[model].number),
-    )
-    registers = [
-        *(EmulatedRegister(*row, writable=False, kept=True) for row in who),
-        *(EmulatedRegister(*row, kept=True) for row in _EPROM),
-        *(EmulatedRegister(*row) for row in _SRAM),
-        *(EmulatedRegister(*row, writable=False) for row in _FEEDBACK),
-        *(EmulatedRegister(name, at, 1, value, 0, 254, kept=True) for name, at, value in _FACTORY),
-    ]
-    return ControlTable(tuple(registers), 87)
-
 
 # --- one servo ---------------------------------------------------------------------------------
 
@@ -166,7 +73,8 @@ class FeetechServo(EmulatedServo):
         self.limited = False
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
-        super().__init__(model, feetech_table(model), mount, joint)
+        settings = {**mount.settings, "Model_Number": MODELS[model].number}
+        super().__init__(model, TABLE, replace(mount, settings=settings), joint)
 
     @property
     def torque(self) -> bool:
@@ -193,11 +101,11 @@ class FeetechServo(EmulatedServo):
             return
         image = bytearray(memory.bytes)
         image[address:end] = data[: end - address]
-        for register in memory.table.spanned(address, end - address):
+        for register in dict.fromkeys(memory.table.by_byte[address:end]):
             if register is None or not register.writable:
                 continue
             value = int.from_bytes(image[register.address : register.end], "little")
-            if register.bounded:
+            if register.low <= register.high:
                 value = max(register.low, min(register.high, value))
             self._apply(register.name, value)
             if register.kept and not memory["Lock"]:
@@ -261,6 +169,32 @@ class FeetechServo(EmulatedServo):
         ceiling = memory["Maximum_Acceleration"] or 254
         self._rate = min(memory["Acceleration"] or 254, ceiling) * 100.0
 
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence."""
+        before, speaks = self.id, not to_all and bool(self.memory["Response_Status_Level"])
+        data = b""
+        match code:
+            case Instruction.PING:
+                speaks = True
+            case Instruction.READ if len(params) == 2:
+                data, speaks = self.read(params[0], params[1]), not to_all
+            case Instruction.WRITE if params:
+                self.write(params[0], params[1:])
+            case Instruction.REG_WRITE if params:
+                self.registered = (params[0], params[1:])
+            case Instruction.ACTION:
+                if self.registered is not None:
+                    registered, self.registered = self.registered, None
+                    self.write(*registered)
+            case Instruction.RESET:
+                self.forget(["ID"])
+            case Instruction.REBOOT:
+                self.power_up()
+                return None
+            case _:
+                return None
+        return feetech.status(before, self.alarm_bits, data) if speaks else None
+
     # --- motion ----------------------------------------------------------------------------
 
     def shown_ticks(self) -> float:
@@ -288,17 +222,14 @@ class FeetechServo(EmulatedServo):
             return
         limit = self.memory["Protective_Torque"] / 100 if self.limited else 1.0
         joint.duty_limit = min(self._limit, limit)
-        if self.mode in (0, 3):
-            self.setpoint, self.setpoint_speed = approach(
-                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
-            )
-            joint.drive, joint.goal_rad = Drive.POSITION, self.joint_rad(self.setpoint)
-        elif self.mode == 1:
+        if self.mode == 1:
             speed = from_sign_magnitude(self.memory["Goal_Velocity"], 15) / TICKS_PER_RAD
-            joint.drive, joint.goal_rad_s = Drive.VELOCITY, speed * self.shown_direction()
-        else:
+            self.drive(Drive.VELOCITY, dt, speed)
+        elif self.mode == 2:
             share = from_sign_magnitude(self.memory["Goal_Time"], 10) / 1000
-            joint.drive, joint.goal_rad_s = Drive.DUTY, share * self.shown_direction()
+            self.drive(Drive.DUTY, dt, share)
+        else:
+            self.drive(Drive.POSITION, dt)
 
     def protect(self, dt: float) -> None:
         """Check limits `dt` [s] after the last check; shut off where one is passed."""
@@ -363,10 +294,7 @@ class FeetechServo(EmulatedServo):
 class FeetechChain(Chain[FeetechServo]):
     """STS servos."""
 
-    def __init__(
-        self, servos: Sequence[FeetechServo], mechanics: Mechanics, now_s: float = 0.0
-    ) -> None:
-        super().__init__(servos, mechanics, feetech.Parser(), now_s)
+    PARSER = feetech.Parser
 
     def _answer(self, frame: Frame) -> list[bytes]:
         code, params = frame.code, frame.params
@@ -382,38 +310,4 @@ class FeetechChain(Chain[FeetechServo]):
             if len(params) >= 2:
                 self._sync_write(params[0], params[1], params[2:])
             return []
-        answers: dict[int, list[bytes]] = {}
-        for servo in self._each(frame.id):
-            before, level = servo.id, servo.memory["Response_Status_Level"]
-            data = _carry_out(servo, code, params)
-            asks = code in (Instruction.PING, Instruction.READ)
-            spoken_to = frame.id != BROADCAST_ID or code == Instruction.PING
-            if data is not None and spoken_to and (asks or level):
-                answer = feetech.status(before, servo.alarm_bits, data)
-                answers.setdefault(before, []).append(answer)
-        return [self._collide(some) for some in answers.values()]
-
-
-def _carry_out(servo: FeetechServo, code: int, params: bytes) -> bytes | None:
-    """Do what one instruction asks of one servo; return its data, or None to stay silent."""
-    if code == Instruction.READ:
-        return servo.read(params[0], params[1]) if len(params) == 2 else None
-    if code == Instruction.PING:
-        return b""
-    if code == Instruction.WRITE and params:
-        servo.write(params[0], params[1:])
-        return b""
-    if code == Instruction.REG_WRITE and params:
-        servo.registered = (params[0], params[1:])
-        return b""
-    if code == Instruction.ACTION:
-        if servo.registered is not None:
-            registered, servo.registered = servo.registered, None
-            servo.write(*registered)
-        return b""
-    if code == Instruction.RESET:
-        servo.forget(["ID"])
-        return b""
-    if code == Instruction.REBOOT:
-        servo.power_up()
-    return None
+        return self._single(frame)

@@ -103,11 +103,15 @@ class ManualHand:
                 span_s = this[0] - last[0]
                 share = (at_s - last[0]) / span_s if span_s > 0 else 0.0
                 return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
-        # Hold the middle until it is written down, then sweep until the ranges are.
-        if not all(_centred(s) for s in self.servos):
-            self._since_s = self._now_s
-            return self._middle
-        if any(_ranged(s) for s in self.servos):
+        # Hold the middle until it is written down, as a homing offset that makes it read as half a
+        # turn; then sweep until the ranges are, as limits narrower than a whole turn.
+        for servo, middle_rad in zip(self.servos, self._middle, strict=True):
+            off = abs(servo.shown_ticks_at(middle_rad) - 2047)
+            if not servo.memory["Homing_Offset"] or off > _CENTRED_TICKS:
+                self._since_s = self._now_s
+                return self._middle
+        memories = [servo.memory for servo in self.servos]
+        if any(m["Max_Position_Limit"] - m["Min_Position_Limit"] < 4000 for m in memories):
             self.set_mode("wave" if self.leads else "still")
             return self._middle
         phase = math.sin(at_s * math.tau / self.sweep_s)
@@ -117,17 +121,3 @@ class ManualHand:
         """Yield each joint's middle [rad], and so much of half its range [rad]."""
         for servo, middle in zip(self.servos, self._middle, strict=True):
             yield middle, share * (servo.joint.high_rad - servo.joint.low_rad) / 2
-
-
-def _centred(servo: EmulatedServo) -> bool:
-    """A homing offset was written that makes the middle read as half a turn."""
-    joint = servo.joint
-    middle = (joint.low_rad + joint.high_rad) / 2
-    shown = servo.shown_ticks_at(middle)
-    return bool(servo.memory["Homing_Offset"]) and abs(shown - 2047) <= _CENTRED_TICKS
-
-
-def _ranged(servo: EmulatedServo) -> bool:
-    """Limits narrower than a whole turn were written."""
-    memory = servo.memory
-    return memory["Max_Position_Limit"] - memory["Min_Position_Limit"] < 4000

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ _COOLING_S: Final = 300.0  # assumed: time constant of a small plastic housing i
 _HAND_NM_PER_RAD: Final = 100.0  # assumed: a firm grip that watches what it does
 _HAND_NM_S_PER_RAD: Final = 2.0
 _LONGEST_STEP_S: Final = 0.005
+_LEADS_OHM: Final = 0.15  # between the supply and its servos
 
 
 @dataclass(frozen=True)
@@ -194,20 +195,6 @@ class Joint:
         return torque + stall * self.duty, implicit
 
 
-class Mechanics(Protocol):
-    """Moves the joints."""
-
-    brown_out: float
-
-    def advance(self, duration_s: float) -> None:
-        """Let time pass [s]."""
-        ...
-
-    def settle(self, duration_s: float) -> None:
-        """Bring what changes slowly, heat and supply voltage, up to date [s]."""
-        ...
-
-
 class JointMechanics:
     """Every joint on its own; those of one nominal voltage share a supply.
 
@@ -216,10 +203,8 @@ class JointMechanics:
         brown_out: what is left of the supply voltages, 1 where all is well.
     """
 
-    def __init__(self, joints: Sequence[Joint], resistance_ohm: float = 0.15) -> None:
-        """Connect the joints to supplies behind `resistance_ohm` [Ω] of leads."""
+    def __init__(self, joints: Sequence[Joint]) -> None:
         self.joints = tuple(joints)
-        self.resistance_ohm = resistance_ohm
         self.brown_out = 1.0
 
     def advance(self, duration_s: float) -> None:
@@ -237,7 +222,7 @@ class JointMechanics:
             drawn_a[rail] = drawn_a.get(rail, 0.0) + joint.motor.standby_a + abs(joint.current_a)
         for joint in self.joints:
             rail = joint.motor.nominal_v
-            joint.voltage_v = rail * self.brown_out - self.resistance_ohm * drawn_a[rail]
+            joint.voltage_v = rail * self.brown_out - _LEADS_OHM * drawn_a[rail]
 
 
 class PlantJoints(JointMechanics):

@@ -1,91 +1,37 @@
 """What every emulated servo has: a memory, an encoder on a joint, power, a moving set point.
 
-Its control table says what is at which address of the memory, what it holds at power-up, and what
-it takes.
+Its control table (`servos.registers`) says what is at which address of the memory, what it holds at
+power-up, and what it takes.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint
+from gaploop.teleop.servos.registers import ServoRegister
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class EmulatedRegister:
-    """One entry of a control table.
-
-    Attributes:
-        name: as in LeRobot's tables.
-        address: of its first byte.
-        size: bytes, little-endian.
-        initial: value as shipped; after power-up where it is not kept.
-        low: smallest value that is taken.
-        high: largest value that is taken.
-        writable: may be written.
-        kept: survives a loss of power (EEPROM area).
-        signed: two's complement.
-    """
-
-    name: str
-    address: int
-    size: int
-    initial: int = 0
-    low: int = 0
-    high: int = -1
-    writable: bool = True
-    kept: bool = False
-    signed: bool = False
-
-    @property
-    def end(self) -> int:
-        """Address after its last byte."""
-        return self.address + self.size
-
-    @property
-    def bounded(self) -> bool:
-        """Whether `low` and `high` limit it."""
-        return self.low <= self.high
-
-
-@dataclass(frozen=True)
 class ControlTable:
     """All registers of a servo model.
 
     Attributes:
-        registers: in the order of their addresses.
+        by_name: register by its name.
+        by_byte: the register that each byte belongs to.
         size: bytes that can be read, from address 0.
     """
 
-    registers: tuple[EmulatedRegister, ...]
-    size: int
-    by_name: Mapping[str, EmulatedRegister] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {r.name: r for r in self.registers})
-
-    @cached_property
-    def by_byte(self) -> tuple[EmulatedRegister | None, ...]:
-        """The register that each byte belongs to."""
-        owner: list[EmulatedRegister | None] = [None] * self.size
-        for register in self.registers:
-            owner[register.address : register.end] = [register] * register.size
-        return tuple(owner)
-
-    def spanned(self, address: int, length: int) -> Iterable[EmulatedRegister | None]:
-        """Yield the registers that `length` bytes from `address` touch, each once."""
-        last: EmulatedRegister | None = None
-        for owner in self.by_byte[address : address + length]:
-            if owner is None or owner is not last:
-                yield owner
-            last = owner
+    def __init__(self, by_name: Mapping[str, ServoRegister], size: int) -> None:
+        self.by_name, self.size = by_name, size
+        self.by_byte: list[ServoRegister | None] = [None] * size
+        for register in by_name.values():
+            self.by_byte[register.address : register.end] = [register] * register.size
 
 
 class Memory:
@@ -94,13 +40,13 @@ class Memory:
     def __init__(self, table: ControlTable, overrides: Mapping[str, int] | None = None) -> None:
         self.table = table
         self.bytes = bytearray(table.size)
-        self._places = {r.name: (r.address, r.end, r.signed) for r in table.registers}
+        self._places = {r.name: (r.address, r.end, r.signed) for r in table.by_name.values()}
         self._kept = bytearray(table.size)
-        for register in table.registers:
+        for register in table.by_name.values():
             self.store(register, (overrides or {}).get(register.name, register.initial))
         self._kept[:] = self.bytes
 
-    def store(self, register: EmulatedRegister, value: int) -> None:
+    def store(self, register: ServoRegister, value: int) -> None:
         """Set a register without any check; too large a value wraps, as in the firmware."""
         raw = (value % (1 << 8 * register.size)).to_bytes(register.size, "little")
         self.bytes[register.address : register.end] = raw
@@ -112,14 +58,14 @@ class Memory:
     def __setitem__(self, name: str, value: int) -> None:
         self.store(self.table.by_name[name], value)
 
-    def keep(self, register: EmulatedRegister) -> None:
+    def keep(self, register: ServoRegister) -> None:
         """Make the present value of a register survive a loss of power."""
         here = slice(register.address, register.end)
         self._kept[here] = self.bytes[here]
 
     def power_up(self) -> None:
         """Take back what was kept; the rest begins with its initial value."""
-        for register in self.table.registers:
+        for register in self.table.by_name.values():
             if register.kept:
                 here = slice(register.address, register.end)
                 self.bytes[here] = self._kept[here]
@@ -215,6 +161,8 @@ class EmulatedServo(ABC):
         self.setpoint = self.setpoint_speed = self.goal = 0.0
         self.turns = 0
         self._strained_s = 0.0
+        self._top_speed = self._rate = math.inf
+        """Of the set point [ticks/s, ticks/s²]."""
         self.power_up()
 
     @property
@@ -289,12 +237,33 @@ class EmulatedServo(ABC):
         """Write bytes, as a host does."""
 
     @abstractmethod
+    def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
+        """Do what one instruction asks of one servo; return its answer, or None for silence.
+
+        Args:
+            code: the instruction.
+            params: its parameters.
+            to_all: every servo was spoken to.
+        """
+
+    @abstractmethod
     def refresh(self) -> None:
         """Write what is measured into the memory."""
 
     @abstractmethod
     def control(self, dt: float) -> None:
         """Move the set point by `dt` [s] and set the joint's drive."""
+
+    def drive(self, how: Drive, dt: float, asked: float = 0.0) -> None:
+        """Let the motor follow the set point, or a speed [rad/s] or duty that is `asked` for."""
+        self.joint.drive = how
+        if how is Drive.POSITION:
+            self.setpoint, self.setpoint_speed = approach(
+                self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
+            )
+            self.joint.goal_rad = self.joint_rad(self.setpoint)
+        else:
+            self.joint.goal_rad_s = asked * self.shown_direction()
 
     @abstractmethod
     def protect(self, dt: float) -> None:
@@ -312,7 +281,7 @@ class EmulatedServo(ABC):
 
     def forget(self, spared: Collection[str]) -> None:
         """Set all registers but `spared` to what they were when shipped, and restart."""
-        for register in self.memory.table.registers:
+        for register in self.memory.table.by_name.values():
             if register.kept and register.writable and register.name not in spared:
                 self.memory.store(register, register.initial)
                 self.memory.keep(register)

@@ -143,20 +143,13 @@ class Controls:
 
     Args:
         options: speed step and frame to start with.
-        on_estop: called when the e-stop is pressed.
-        on_clear: called when the operator clears a trip.
     """
 
-    def __init__(
-        self,
-        options: CartesianOptions,
-        on_estop: Callable[[], None] = lambda: None,
-        on_clear: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, options: CartesianOptions) -> None:
         self._amounts: dict[ControlAction, float] = {}
         self._step, self._frame = options.speed_step, options.frame
         self._clutch_in = True
-        self._on_estop, self._on_clear = on_estop, on_clear
+        self.listen(lambda: None, lambda: None)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these from now on when the e-stop is pressed and when a trip is cleared."""
@@ -171,8 +164,23 @@ class Controls:
         """Take note of a press; `amount` in (0, 1] is how far a stick is pushed."""
         new = action not in self._amounts
         self._amounts[action] = min(max(amount, 0.0), 1.0)
-        if new:
-            self._switch(action)
+        if not new:
+            return
+        match action:
+            case ControlAction.ESTOP:
+                self.release_all()
+                self._on_estop()
+            case ControlAction.CLEAR:
+                self.release_all()
+                self._on_clear()
+            case ControlAction.CLUTCH:
+                self._clutch_in = not self._clutch_in
+            case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
+                self._frame = FRAMES[1 - FRAMES.index(self._frame)]
+            case ControlAction.SLOWER:
+                self.set_speed_step(self._step - 1)
+            case ControlAction.FASTER:
+                self.set_speed_step(self._step + 1)
 
     def release(self, action: ControlAction) -> None:
         """Take note of a release."""
@@ -208,22 +216,3 @@ class Controls:
             present=present,
             focused=focused,
         )
-
-    def _switch(self, action: ControlAction) -> None:
-        match action:
-            case ControlAction.ESTOP:
-                self.release_all()
-                self._on_estop()
-            case ControlAction.CLEAR:
-                self.release_all()
-                self._on_clear()
-            case ControlAction.CLUTCH:
-                self._clutch_in = not self._clutch_in
-            case ControlAction.FRAME if ControlAction.HOLD not in self._amounts:
-                self._frame = FRAMES[1 - FRAMES.index(self._frame)]
-            case ControlAction.SLOWER:
-                self.set_speed_step(self._step - 1)
-            case ControlAction.FASTER:
-                self.set_speed_step(self._step + 1)
-            case _:
-                pass

@@ -51,7 +51,19 @@ class ForceLaw:
             now_s: time on the loop's clock [s].
         """
         options = self._options
-        ahead, contact = self._coupled(leader, follower, now_s)
+        ahead = contact = np.zeros_like(self._last_a)
+        if follower is not None and 0.0 <= now_s - follower.t_s <= STALE_S:
+            with np.errstate(invalid="ignore"):
+                ahead = leader.q_rad - follower.position_rad
+            heard = np.isfinite(ahead) & ((follower.status & NO_REPLY) == 0)
+            heard &= np.abs(ahead) < FAR_RAD
+            heard[-1] = False
+            by_current = np.abs(follower.current_a) / options.contact_a - 1.0
+            by_load = np.abs(follower.load_pct) / options.contact_pct - 1.0
+            known = np.where(np.isfinite(by_current), by_current, by_load)
+            # A follower that reports neither is judged by how far it is behind alone.
+            contact = np.clip(np.where(np.isfinite(known), known, 1.0), 0.0, 1.0) * heard
+            ahead = np.where(heard, ahead, 0.0)
         beyond = np.sign(ahead) * np.maximum(np.abs(ahead) - options.slack_rad, 0.0)
         spring = np.clip(-contact * options.gain_a_rad * beyond, -options.most_a, options.most_a)
         same = np.where(np.sign(spring) == np.sign(self._last_a), np.abs(self._last_a), 0.0)
@@ -63,27 +75,3 @@ class ForceLaw:
         # together swing a leader up that nobody holds.
         brake = contact * options.damping_a_s_rad * np.where(np.isfinite(speed), speed, 0.0)
         return np.asarray(np.clip(self._last_a - brake, -options.most_a, options.most_a))
-
-    def _coupled(
-        self, leader: LeaderSample, follower: FollowerState | None, now_s: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return how far the leader is ahead [rad], and how sure it is of contact, in [0, 1]."""
-        nothing = np.zeros_like(self._last_a)
-        if follower is None or not 0.0 <= now_s - follower.t_s <= STALE_S:
-            return nothing, nothing
-        with np.errstate(invalid="ignore"):
-            ahead = leader.q_rad - follower.position_rad
-        heard = np.isfinite(ahead) & ((follower.status & NO_REPLY) == 0)
-        heard &= np.abs(ahead) < FAR_RAD
-        heard[-1] = False
-        contact = np.where(heard, _contact(follower, self._options), 0.0)
-        return np.where(heard, ahead, 0.0), contact
-
-
-def _contact(follower: FollowerState, options: ForceOptions) -> FloatArray:
-    """Return how sure it is that each joint pushes against something, in [0, 1]."""
-    by_current = np.abs(follower.current_a) / options.contact_a - 1.0
-    by_load = np.abs(follower.load_pct) / options.contact_pct - 1.0
-    known = np.where(np.isfinite(by_current), by_current, by_load)
-    # A follower that reports neither is judged by how far it is behind alone.
-    return np.asarray(np.clip(np.where(np.isfinite(known), known, 1.0), 0.0, 1.0))

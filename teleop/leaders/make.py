@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from gaploop.core.errors import UnusableInputError
@@ -16,60 +15,47 @@ from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
 
-def make_keyboard_leader(
-    follower: Follower,
-    station: Station,
-    options: CartesianOptions | None = None,
-    *,
-    on_estop: Callable[[], None] = lambda: None,
-    on_clear: Callable[[], None] = lambda: None,
+def make_tool_leader(
+    device: str, follower: Follower, station: Station, options: CartesianOptions | None = None
 ) -> CartesianLeader:
-    """Open the operator's window and return a leader that drives the tool from the keyboard.
+    """Open the operator's window and return a leader that drives the tool from an input device.
 
     Call it on the main thread, and there `leader.pump(trip)` 30 times a second or more. Attach
     the leader to the control loop as a sink.
 
     Args:
+        device: keyboard or gamepad.
         follower: the arm; asked where it is when a take begins.
         station: arm model, workspace, limits.
         options: speeds.
-        on_estop: called on the main thread when the e-stop key is pressed.
-        on_clear: the same when the operator clears a trip.
-
-    Raises:
-        UnusableInputError: no model of this arm is known, or it doesn't fit.
-        DeviceError: no window can be opened.
-    """
-    from gaploop.teleop.leaders.controls import Controls
-    from gaploop.teleop.leaders.keyboard import Keyboard
-
-    options = options or CartesianOptions()
-    arm = arm_of(follower, station, "--teleop.type=keyboard")
-    controls = Controls(options, on_estop, on_clear)
-    return _cartesian(arm, follower, station, options, Keyboard(controls, _title(follower)))
-
-
-def make_gamepad_leader(
-    follower: Follower,
-    station: Station,
-    options: CartesianOptions | None = None,
-    *,
-    on_estop: Callable[[], None] = lambda: None,
-    on_clear: Callable[[], None] = lambda: None,
-) -> CartesianLeader:
-    """As `make_keyboard_leader`, from a gamepad.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
         DeviceError: there is no gamepad, or no window can be opened.
     """
     from gaploop.teleop.leaders.controls import Controls
-    from gaploop.teleop.leaders.gamepad import Gamepad
 
     options = options or CartesianOptions()
-    arm = arm_of(follower, station, "--teleop.type=gamepad")
-    controls = Controls(options, on_estop, on_clear)
-    return _cartesian(arm, follower, station, options, Gamepad(controls, _title(follower)))
+    arm = arm_of(follower, station, f"--teleop.type={device}")
+    controls, title = Controls(options), f"gaploop: {follower.robot_type}"
+    source: IntentSource
+    if device == "keyboard":
+        from gaploop.teleop.leaders.keyboard import Keyboard
+
+        source = Keyboard(controls, title)
+    else:
+        from gaploop.teleop.leaders.gamepad import Gamepad
+
+        source = Gamepad(controls, title)
+    fastest = min(options.joint_velocity_rad_s, station.safety.velocity_rad_s)
+    return CartesianLeader(
+        arm,
+        station.joint_limits(follower.joint_names, follower.joint_limits_rad),
+        source,
+        lambda: follower.read().position_rad,
+        replace(options, joint_velocity_rad_s=fastest),
+        box_of(arm, station),
+    )
 
 
 def make_motion_leader(
@@ -152,26 +138,3 @@ def box_of(arm: ArmModel, station: Station) -> Box | None:
         return (station.workspace.x, station.workspace.y, station.workspace.z)
     spec = ARM_MODELS.get(arm.name)
     return None if spec is None else spec.workspace_m
-
-
-def _cartesian(
-    arm: ArmModel,
-    follower: Follower,
-    station: Station,
-    options: CartesianOptions,
-    source: IntentSource,
-) -> CartesianLeader:
-    limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
-    fastest = min(options.joint_velocity_rad_s, station.safety.velocity_rad_s)
-    return CartesianLeader(
-        arm,
-        limits_rad,
-        source,
-        lambda: follower.read().position_rad,
-        replace(options, joint_velocity_rad_s=fastest),
-        box_of(arm, station),
-    )
-
-
-def _title(follower: Follower) -> str:
-    return f"gaploop: {follower.robot_type}"

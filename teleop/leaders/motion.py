@@ -79,11 +79,6 @@ class MotionLeader:
         """How long the script takes [s]; 0 before `reset`."""
         return 0.0 if self._script is None else self._script.trajectory.duration_s
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What of the script was made smaller or left out, and why."""
-        return () if self._script is None else self._script.notes
-
     def reset(self) -> None:
         """Read the arm's pose, and build and check the whole script from there.
 
@@ -234,13 +229,12 @@ def build_script(
     if options.script in _WHOLE:
         pieces = _WHOLE[options.script](stage, rng)
     else:
-        swing = _SWINGS[options.script]
         names, pieces = arm.joint_names, []
         for name in options.joints:
             if name not in names:
                 raise unknown_choice("joint", name, names, "--teleop.joints")
         for name in options.joints or names:
-            pieces += _fitted(stage, names.index(name), swing, rng)
+            pieces += _fitted(stage, names.index(name), rng)
     if not pieces:
         raise UnusableInputError(
             f"Nothing of --teleop.script={options.script} fits the arm from here: "
@@ -250,14 +244,7 @@ def build_script(
     return Script(Trajectory(pieces), tuple(stage.notes))
 
 
-type _Swing = Callable[
-    [_Stage, int, FloatArray, float, np.random.Generator], Iterator[MotionSegment]
-]
-
-
-def _fitted(
-    stage: _Stage, joint: int, swing: _Swing, rng: np.random.Generator
-) -> list[MotionSegment]:
+def _fitted(stage: _Stage, joint: int, rng: np.random.Generator) -> list[MotionSegment]:
     """Return one joint's part of a script, made smaller until it fits; empty if it never does."""
     name, options = stage.arm.joint_names[joint], stage.options
     order = rng.spawn(1)[0]
@@ -267,7 +254,7 @@ def _fitted(
     while amplitude_rad >= LEAST_RAD:
         order.bit_generator.state = state  # made smaller, it is otherwise the same
         pieces: list[MotionSegment] = [stage.smooth(stage.start_rad, centre)]
-        pieces += swing(stage, joint, centre, amplitude_rad, order)
+        pieces += _swings(stage, joint, centre, amplitude_rad, order)
         pieces += [stage.smooth(centre, stage.start_rad), Dwell(stage.start_rad, PAUSE_S)]
         reason = stage.reason_against(pieces)
         if not reason:
@@ -280,21 +267,7 @@ def _fitted(
     return []
 
 
-def _chirp(
-    stage: _Stage,
-    joint: int,
-    centre: FloatArray,
-    amplitude_rad: float,
-    order: np.random.Generator,
-) -> Iterator[MotionSegment]:
-    del order
-    o = stage.options
-    # Fading and growing frequency add a little to a sine's own speed.
-    speed, change = 0.8 * o.velocity_rad_s, 0.7 * o.acceleration_rad_s2
-    yield Chirp(centre, joint, amplitude_rad, o.low_hz, o.high_hz, o.seconds, speed, change)
-
-
-def _reverse(
+def _swings(
     stage: _Stage,
     joint: int,
     centre: FloatArray,
@@ -302,6 +275,18 @@ def _reverse(
     order: np.random.Generator,
 ) -> Iterator[MotionSegment]:
     o = stage.options
+    if o.script == "chirp":
+        # Fading and growing frequency add a little to a sine's own speed.
+        speed, change = 0.8 * o.velocity_rad_s, 0.7 * o.acceleration_rad_s2
+        yield Chirp(centre, joint, amplitude_rad, o.low_hz, o.high_hz, o.seconds, speed, change)
+        return
+    if o.script == "step":
+        at = centre.copy()
+        for way_rad in (amplitude_rad, -2.0 * amplitude_rad, amplitude_rad):
+            yield Stroke(at.copy(), joint, way_rad, o.velocity_rad_s, o.acceleration_rad_s2)
+            at[joint] += way_rad
+            yield Dwell(at.copy(), o.dwell_s)
+        return
     low, high = centre.copy(), centre.copy()
     low[joint] -= amplitude_rad
     high[joint] += amplitude_rad
@@ -313,25 +298,6 @@ def _reverse(
             yield Stroke(high, joint, -2 * amplitude_rad, fast, o.acceleration_rad_s2)
         yield stage.smooth(low, centre)
         yield Dwell(centre, PAUSE_S)
-
-
-def _step(
-    stage: _Stage,
-    joint: int,
-    centre: FloatArray,
-    amplitude_rad: float,
-    order: np.random.Generator,
-) -> Iterator[MotionSegment]:
-    del order
-    o, at = stage.options, centre.copy()
-    for way_rad in (amplitude_rad, -2.0 * amplitude_rad, amplitude_rad):
-        yield Stroke(at.copy(), joint, way_rad, o.velocity_rad_s, o.acceleration_rad_s2)
-        at[joint] += way_rad
-        yield Dwell(at.copy(), o.dwell_s)
-
-
-_SWINGS: Final[dict[str, _Swing]] = {"chirp": _chirp, "reverse": _reverse, "step": _step}
-"""Scripts that move one joint after the other."""
 
 
 def _rest(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.schema import number
 
 FRAMES: Final = ("base", "tool")
 SPEED_STEPS: Final = (0.1, 0.25, 0.5, 1.0)
@@ -49,9 +50,7 @@ class CartesianOptions:
             UnusableInputError: what is wrong, and what is valid.
         """
         for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UnusableInputError(f"{name} must be {low:g} to {high:g}, got {value!r}.")
+            number(getattr(self, name), name, low, high)
         if self.speed_step not in range(1, len(SPEED_STEPS) + 1):
             raise UnusableInputError(
                 f"speed_step must be 1 to {len(SPEED_STEPS)}, got {self.speed_step!r}."
@@ -120,11 +119,7 @@ class MotionOptions:
         if self.script not in SCRIPTS:
             raise unknown_choice("script", self.script, SCRIPTS, "--teleop.script")
         for name, (low, high) in _MOTION_RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UnusableInputError(
-                    f"--teleop.{name} must be {low:g} to {high:g}, got {value!r}."
-                )
+            number(getattr(self, name), f"--teleop.{name}", low, high)
         if self.high_hz < self.low_hz:
             raise UnusableInputError(
                 f"--teleop.high_hz ({self.high_hz:g}) must not be below --teleop.low_hz "
@@ -176,8 +171,4 @@ class ForceOptions:
             UnusableInputError: what is wrong, and what is valid.
         """
         for name, (low, high) in _FORCE_RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UnusableInputError(
-                    f"--force.{name} must be {low:g} to {high:g}, got {value!r}."
-                )
+            number(getattr(self, name), f"--force.{name}", low, high)

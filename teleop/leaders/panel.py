@@ -81,7 +81,16 @@ class LeaderPanel:
         self._closed = False
         self._trip = ""
         self._guest: Guest | None = None
-        self._window: LeaderWindow | None = _open_window(title, help_lines)
+        self._window: LeaderWindow | None = None
+        try:
+            pygame.display.init()
+            driver = pygame.display.get_driver()
+            if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
+                pygame.display.quit()
+                raise DeviceError(_no_window(f"SDL fell back to its driver '{driver}'"))
+            self._window = LeaderWindow(title, help_lines)
+        except pygame.error as error:
+            raise DeviceError(_no_window(str(error))) from error
         self._focused = bool(pygame.key.get_focused())
         self._drawn_s = float("-inf")
         self._snapshot: tuple[Intent, float, bool] = (Intent(), now_s(), False)
@@ -136,8 +145,17 @@ class LeaderPanel:
             return
         for event in pygame.event.get():
             held = ControlAction.HOLD in self.controls.pressed
-            if self._guest is None or not self._guest.on_event(event, held):
-                self._handle(event)
+            if self._guest is not None and self._guest.on_event(event, held):
+                continue
+            if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
+                self.controls.release_all()
+                self._closed = True
+            elif event.type in (pygame.WINDOWFOCUSLOST, pygame.WINDOWFOCUSGAINED):
+                # What is let go of elsewhere is never heard here.
+                self._focused = event.type == pygame.WINDOWFOCUSGAINED
+                self.controls.release_all()
+            else:
+                self.on_event(event)
         intent = self.controls.intent(present=self.present, focused=self._focused)
         # A device that is gone isn't heard any more: its last word grows old.
         heard_s = self._now_s() if self.present else self._snapshot[1]
@@ -149,31 +167,6 @@ class LeaderPanel:
                 self._window.draw(sign, intent)
             else:
                 self._guest.draw(sign)
-
-    def _handle(self, event: Any) -> None:
-        if event.type in (pygame.QUIT, pygame.WINDOWCLOSE):
-            self.controls.release_all()
-            self._closed = True
-        elif event.type == pygame.WINDOWFOCUSLOST:
-            self._focused = False
-            self.controls.release_all()
-        elif event.type == pygame.WINDOWFOCUSGAINED:
-            self._focused = True
-            self.controls.release_all()  # what was let go of elsewhere was never heard here
-        else:
-            self.on_event(event)
-
-
-def _open_window(title: str, help_lines: Sequence[HelpLine]) -> LeaderWindow:
-    try:
-        pygame.display.init()
-        driver = pygame.display.get_driver()
-        if driver in UNSEEN and "SDL_VIDEODRIVER" not in os.environ:
-            pygame.display.quit()
-            raise DeviceError(_no_window(f"SDL fell back to its driver '{driver}'"))
-        return LeaderWindow(title, help_lines)
-    except pygame.error as error:
-        raise DeviceError(_no_window(str(error))) from error
 
 
 def _no_window(why: str) -> str:

@@ -165,7 +165,11 @@ class ToolServo:
         error[:3] = turned.T @ (self._at_m - at_m)
         error[3:] = mink.SO3.from_matrix(turned.T @ self._turn_m).log() * LEVER_M
         jacobian = self._configuration.get_frame_jacobian(self._site, "site")[:, self._dofs]
-        kept = self._reachable(error, jacobian * SCALE)
+        # Directions that the Jacobian doesn't reach are dropped, position before orientation.
+        directions, gains, _ = np.linalg.svd(jacobian * SCALE)
+        lost = directions[:, int((gains > UNREACHED_M).sum()) :]
+        give = self._yield @ lost
+        kept = error - give @ np.linalg.solve(lost.T @ give, lost.T @ error)
         low, high = self._limits_rad[:-1].T
         q = self._q_rad[:-1]
         if np.minimum(q - low, high - q).min() < AT_LIMIT_RAD:
@@ -173,15 +177,6 @@ class ToolServo:
         self._at_m = at_m + _no_further(turned @ kept[:3], moves[:3], LEAD_M)
         turn = _no_further(kept[3:] / LEVER_M, turned.T @ moves[3:], LEAD_RAD)
         self._turn_m = turned @ mink.SO3.exp(turn).as_matrix()
-
-    def _reachable(self, error: FloatArray, jacobian: FloatArray) -> FloatArray:
-        """Drop the part of `error` along directions that the Jacobian doesn't reach."""
-        directions, gains, _ = np.linalg.svd(jacobian)
-        lost = directions[:, int((gains > UNREACHED_M).sum()) :]
-        if lost.shape[1] == 0:
-            return error
-        give = self._yield @ lost
-        return np.asarray(error - give @ np.linalg.solve(lost.T @ give, lost.T @ error))
 
 
 def _no_further(error: FloatArray, moves: FloatArray, lead: float) -> FloatArray:

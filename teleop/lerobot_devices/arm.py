@@ -39,7 +39,6 @@ from gaploop.teleop.servos.torque import torque_off
 
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
-_FIELDS: Final = ("homing_offset", "range_min", "range_max")
 _ARMS: Final[Mapping[str, Mapping[int, str]]] = {
     "koch_follower": {1: "xl430-w250", 2: "xl430-w250", **dict.fromkeys(range(3, 7), "xl330-m288")},
     "koch_leader": dict.fromkeys(range(1, 7), "xl330-m077"),
@@ -181,8 +180,7 @@ def require_calibration(device: Any) -> None:
     if device.is_calibrated:
         feetech = isinstance(device.bus, FeetechMotorsBus)
         protocol = Protocol.FEETECH if feetech else Protocol.DYNAMIXEL
-        motors = {name: MotorRange.of(motor) for name, motor in device.calibration.items()}
-        wrong = list(unusable(protocol, device.name, motors, {}))
+        wrong = list(unusable(protocol, device.name, _ranges(device.calibration), {}))
         if wrong:
             raise DeviceError(
                 f"The {device.name} on {port} can't be driven with its calibration: "
@@ -208,12 +206,11 @@ def require_calibration(device: Any) -> None:
             f"The motors on {port} hold the calibration of {owner[1]!r}, not of {device.id!r}. If "
             f"the arms are swapped, swap {kind}; if it is this arm, run: {command}"
         )
-    ours = _numbers(held)
+    ours, theirs = _ranges(held), _ranges(device.calibration)
     differences = [
-        f"{name}: {field} {here} in the motor, {there} in the file"
-        for name, numbers in _numbers(device.calibration).items()
-        for field, there, here in zip(_FIELDS, numbers, ours.get(name, ()), strict=False)
-        if there != here
+        f"{name}: {ours[name].other_than(wanted)}"
+        for name, wanted in theirs.items()
+        if name in ours and ours[name] != wanted
     ]
     difference = differences[0] if differences else "the motors' names differ"
     raise DeviceError(
@@ -222,31 +219,21 @@ def require_calibration(device: Any) -> None:
     )
 
 
-def _numbers(calibration: Any) -> dict[str, tuple[int, ...]]:
-    """Return motor to offset and range, of LeRobot's objects or a file's JSON."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, motor in dict(calibration).items():
-        get = motor.get if isinstance(motor, dict) else lambda f, m=motor: getattr(m, f, None)
-        values = [get(field) for field in _FIELDS]
-        found[str(name)] = tuple(int(v) for v in values if isinstance(v, int))
-    return found
+def _ranges(calibration: Mapping[str, Any]) -> dict[str, MotorRange]:
+    return {str(name): MotorRange.of(motor) for name, motor in calibration.items()}
 
 
-def _owner(held: Any, device: Any) -> tuple[str, str] | None:
+def _owner(held: Mapping[str, Any], device: Any) -> tuple[str, str] | None:
     """Return kind and id of the device whose calibration file the motors hold."""
-    wanted = _numbers(held)
+    wanted = _ranges(held)
     roots = (device.calibration_dir.parent.parent, Path(HF_LEROBOT_CALIBRATION))
     folders = {device.calibration_dir}
     for root in roots:
         folders |= {folder for kind in (ROBOTS, TELEOPERATORS) for folder in root.glob(f"{kind}/*")}
-    for folder in sorted(folder for folder in folders if folder.is_dir()):
-        for path in sorted(folder.glob("*.json")):
-            try:
-                numbers = _numbers(read_json(path))
-            except (UnusableInputError, *DAMAGE):
-                continue  # not a calibration
-            if numbers == wanted and path != device.calibration_fpath:
-                return folder.parent.name, path.stem
+    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+        with contextlib.suppress(UnusableInputError, *DAMAGE):  # not a calibration
+            if _ranges(read_json(path)) == wanted and path != device.calibration_fpath:
+                return path.parent.parent.name, path.stem
     return None
 
 

@@ -73,11 +73,6 @@ class LerobotCamera:
             raise DeviceError(f"Camera {self.name!r} has given no picture yet.")
         return newest
 
-    @property
-    def age_s(self) -> float:
-        """How old the newest picture is [s]."""
-        return self._clock.now_s() - self.frame().t_capture_s
-
     def close(self) -> None:
         """Stop the thread and disconnect; safe to call twice, never raises."""
         self._stop.set()
@@ -88,7 +83,11 @@ class LerobotCamera:
     def _watch(self) -> None:
         while not self._stop.is_set():
             try:
-                self._newest = self._take()
+                image = self._camera.async_read(timeout_ms=WAIT_MS)
+                # LeRobot stamps pictures with time.perf_counter(); age is the same on any clock.
+                taken_s = getattr(self._camera, "latest_timestamp", None)
+                age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
+                self._newest = CameraFrame(np.asarray(image), self._clock.now_s() - age_s)
                 self._first.set()
                 self.fault = ""
             except _faults() as error:
@@ -101,13 +100,6 @@ class LerobotCamera:
                     self._camera.connect(warmup=False)
                 except _faults() as again:
                     self._note(again)
-
-    def _take(self) -> CameraFrame:
-        image = self._camera.async_read(timeout_ms=WAIT_MS)
-        # LeRobot stamps pictures with time.perf_counter(); age is the same on any clock.
-        taken_s = getattr(self._camera, "latest_timestamp", None)
-        age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
-        return CameraFrame(np.asarray(image), self._clock.now_s() - age_s)
 
     def _note(self, error: BaseException) -> None:
         self.faults += 1

@@ -23,6 +23,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
+from gaploop.teleop.stopping import undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -126,17 +127,13 @@ class GenericFollower:
             position = np.where(np.isfinite(position), position, self._position)
         missing = [key not in seen for key in self._keys]
         self._position = position
-        readings = {name: self._reading(seen, ends) for name, ends in _READINGS.items()}
+        readings = {}
+        for name, ends in _READINGS.items():
+            columns = [self._column(seen, end) for end in ends]
+            readings[name] = next((c for c in columns if np.isfinite(c).any()), columns[0])
         readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
         flags = np.where(missing, status | NO_REPLY, 0).astype(np.int64)
         return FollowerState(t_s, position, **readings, status=flags)
-
-    def _reading(self, seen: Mapping[str, Any], ends: Sequence[str]) -> FloatArray:
-        for end in ends:
-            found = self._column(seen, end)
-            if np.isfinite(found).any():
-                return found
-        return np.full(len(self._keys), np.nan)
 
     def _column(self, seen: Mapping[str, Any], end: str) -> FloatArray:
         keys = [key.removesuffix(_POSITION) + end for key in self._keys] if end else self._keys
@@ -183,6 +180,7 @@ class GenericFollower:
             raise DeviceError(f"{self.robot_type} doesn't hold: {first_line(error)}") from error
         self._holding = True
 
+    @undisturbed()
     def torque_off(self) -> None:
         """Take torque off by whatever the class offers; disconnect where it offers nothing.
 
@@ -253,7 +251,10 @@ class GenericLeader:
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         if set(by_joint) != set(follower.joint_names):
-            gives = ", ".join(by_joint) or f"no joint positions but {', '.join(_says(device))}"
+            features = dict(device.action_features)
+            names = features.get("names")  # as the keyboard's and gamepad's: a tool's steps
+            says = map(str, names if isinstance(names, Mapping | list | tuple) else features)
+            gives = ", ".join(by_joint) or f"no joint positions but {', '.join(says)}"
             raise UnusableInputError(
                 f"{device.name} gives {gives}; {follower.robot_type} "
                 f"takes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool is "
@@ -299,13 +300,6 @@ class GenericLeader:
             self._connected = False
             with contextlib.suppress(*LEROBOT_FAULTS):
                 self.device.disconnect()
-
-
-def _says(device: Any) -> tuple[str, ...]:
-    """Return the names of what a teleoperator gives instead of joint positions."""
-    features = dict(device.action_features)
-    names = features.get("names")  # as the keyboard's and gamepad's, which give a tool's steps
-    return tuple(map(str, names if isinstance(names, Mapping | list | tuple) else features))
 
 
 def _number(value: Any) -> float:

@@ -22,9 +22,11 @@ from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
+from gaploop.teleop.servos.ranges import WHOLE_TURN_TICKS
 from gaploop.teleop.servos.registers import TICKS_PER_TURN, describe_error
 from gaploop.teleop.servos.state import BusState
 from gaploop.teleop.servos.torque import torque_off, torque_on
+from gaploop.teleop.stopping import undisturbed
 
 FRESH_S: Final = 0.1
 """A reading that waited for longer than this is read again [s]."""
@@ -106,6 +108,7 @@ class ServoArms:
             names += [f"{joint} (servo {i} on {arm.port.path})" for joint, i in found]
         return names
 
+    @undisturbed()
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
 
@@ -257,8 +260,10 @@ class ServoLeader(ServoArms):
         free = units.degrees[self._order]
         low, high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
         self._way = _rows(np.array(self._order), low, high, self._slope, self._offset)
-        self._seen_ticks = [math.nan] * len(self.joint_names)
-        self._turned_ticks = [0] * len(self.joint_names)
+        has_stops = units.high_ticks - units.low_ticks < WHOLE_TURN_TICKS
+        middles = (units.low_ticks + units.high_ticks) / 2.0
+        self._middle_ticks = np.where(has_stops, middles, np.nan).tolist()
+        self.reset()
 
     @property
     def servo_joints(self) -> tuple[str, ...]:
@@ -287,7 +292,9 @@ class ServoLeader(ServoArms):
         self.set_goals(ticks.tolist(), if_holding=lambda: True)
 
     def reset(self) -> None:
-        """Nothing to get ready: the operator is."""
+        """Take the arm as it stands now: nobody looked while it was turned."""
+        self._seen_ticks = [math.nan] * len(self.joint_names)
+        self._turned_ticks = [0] * len(self.joint_names)
 
     def _unconfirmed(self, who: str) -> str:
         if self._may_hold:
@@ -315,8 +322,9 @@ class ServoLeader(ServoArms):
     def _unwrapped(self, ticks: list[float]) -> list[float]:
         """Return positions [ticks] that go on where an encoder begins again at 0.
 
-        A wrist that is turned on past 4095 asks for more of the same, not for the other end of its
-        range. No hand turns a joint by half a turn between two readings.
+        A joint with end stops is in the turn that its range is in. A wrist that is turned on past
+        4095 asks for more of the same, not for the other end of its range: no hand turns it by half
+        a turn between two readings.
         """
         for k, (tick, seen) in enumerate(zip(ticks, self._seen_ticks, strict=True)):
             if tick - seen > HALF_TURN_TICKS:
@@ -325,7 +333,14 @@ class ServoLeader(ServoArms):
                 self._turned_ticks[k] += TICKS_PER_TURN
         if not any(map(math.isnan, ticks)):
             self._seen_ticks = ticks
-        return [tick + turned for tick, turned in zip(ticks, self._turned_ticks, strict=True)]
+        return [
+            tick + turned
+            if middle != middle
+            else (tick - middle + HALF_TURN_TICKS) % TICKS_PER_TURN + middle - HALF_TURN_TICKS
+            for tick, turned, middle in zip(
+                ticks, self._turned_ticks, self._middle_ticks, strict=True
+            )
+        ]
 
 
 def _rows(*columns: NDArray[Any]) -> list[tuple[Any, ...]]:

@@ -12,7 +12,6 @@ When the script has ended, the pose that it began with is asked for.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -22,13 +21,10 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box
-from gaploop.core.types import FloatArray
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.lerobot_motion.config import MotionConfig
 
 __all__ = ["Motion", "MotionConfig"]
-
-log = logging.getLogger(__name__)
 
 
 class Motion(Teleoperator):  # type: ignore[misc]
@@ -73,14 +69,20 @@ class Motion(Teleoperator):  # type: ignore[misc]
         del calibrate
         if self._leader is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
-        start_rad = self._from_units(self.config.start)
+        names, start = self._arm.joint_names, self.config.start
+        if len(start) != len(names):
+            raise UnusableInputError(
+                f"--teleop.start must be {len(names)} numbers, for {', '.join(names)}; "
+                f"got {len(start)}."
+            )
+        start_rad = np.radians(np.array(start, dtype=np.float64))
+        closed, opened = self._gripper_rad
+        start_rad[-1] = closed + (opened - closed) * start[-1] / 100.0
         limits_rad = self._arm.joint_limits_rad
         leader = MotionLeader(
             self._arm, limits_rad, lambda: start_rad, self.config.options(), self._box
         )
         leader.reset()
-        for note in leader.notes:
-            log.warning("%s", note)
         self._leader = leader
 
     @property
@@ -98,8 +100,11 @@ class Motion(Teleoperator):  # type: ignore[misc]
         """Next joint command in LeRobot's units."""
         if self._leader is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
-        values = self._to_units(self._leader.read(time.monotonic()).q_rad)
-        return dict(zip(self.action_features, values, strict=True))
+        q_rad = self._leader.read(time.monotonic()).q_rad
+        values = np.degrees(q_rad)
+        closed, opened = self._gripper_rad
+        values[-1] = 100.0 * (q_rad[-1] - closed) / (opened - closed)
+        return dict(zip(self.action_features, values.tolist(), strict=True))
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
         """Ignore feedback."""
@@ -108,21 +113,3 @@ class Motion(Teleoperator):  # type: ignore[misc]
     def disconnect(self) -> None:
         """End the script; safe to call twice."""
         self._leader = None
-
-    def _from_units(self, values: list[float]) -> FloatArray:
-        names = self._arm.joint_names
-        if len(values) != len(names):
-            raise UnusableInputError(
-                f"--teleop.start must be {len(names)} numbers, for {', '.join(names)}; "
-                f"got {len(values)}."
-            )
-        q = np.radians(np.array(values, dtype=np.float64))
-        closed, opened = self._gripper_rad
-        q[-1] = closed + (opened - closed) * values[-1] / 100.0
-        return np.asarray(q)
-
-    def _to_units(self, q_rad: FloatArray) -> list[float]:
-        values = np.degrees(q_rad)
-        closed, opened = self._gripper_rad
-        values[-1] = 100.0 * (q_rad[-1] - closed) / (opened - closed)
-        return [float(value) for value in values]

@@ -25,10 +25,6 @@ class MotionConfig(MotionOptions, TeleoperatorConfig):  # type: ignore[misc]
     robot_model: str = ""
     start: list[float] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Check every value."""
-        MotionOptions.__post_init__(self)
-
     def options(self) -> MotionOptions:
         """Return the script's own options."""
         return MotionOptions(**{f.name: getattr(self, f.name) for f in fields(MotionOptions)})

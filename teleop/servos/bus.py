@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from gaploop.core.types import NO_REPLY, REBOOTED, FloatArray
-from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.exchange import (
     Answers,
@@ -154,24 +154,16 @@ class ServoBus:
                 return Request(b"", wanted, register.size)
             more = found
         address, size = register.address - more, register.size + more
-        is_feetech = self.protocol is reg.Protocol.FEETECH
-        packet = (
-            feetech.sync_read(address, size, wanted)
-            if is_feetech
-            else dynamixel.sync_read(address, size, wanted, self.fast)
-        )
-        fast = self.fast and not is_feetech
-        return Request(packet, wanted, size, fast, wait_s, skip=more, fresh=True)
+        packet = self.line.wire.sync_read(address, size, wanted, self.fast)
+        return Request(packet, wanted, size, self.fast, wait_s, skip=more, fresh=True)
 
     def store(self, servo_id: int, register: reg.ServoRegister, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""
-        wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
-        return Request(wire.write(servo_id, register.address, data), (servo_id,))
+        return Request(self.line.wire.write(servo_id, register.address, data), (servo_id,))
 
     def store_all(self, register: reg.ServoRegister, id_data: bytes) -> Request:
         """Return the request that writes a register of several servos; nobody answers."""
-        wire = dynamixel if self.protocol is reg.Protocol.DYNAMIXEL else feetech
-        return Request(wire.sync_write(register.address, register.size, id_data))
+        return Request(self.line.wire.sync_write(register.address, register.size, id_data))
 
     def set_goals(self, ticks: Iterable[float]) -> None:
         """Send a goal position for each servo [ticks] in one packet that nobody answers."""
@@ -224,12 +216,7 @@ class ServoBus:
         if kind != self._last_kind:
             request = self.ask(self._span, order)
             if at_ease:
-                size, is_feetech = self._span.size, self.protocol is reg.Protocol.FEETECH
-                expected = (
-                    feetech.expected(size, order)
-                    if is_feetech
-                    else dynamixel.expected(size, order, self.fast)
-                )
+                expected = self.line.wire.expected(self._span.size, order, self.fast)
                 request = replace(request, expected=expected)
             self._last_kind, self._last_request = kind, request
         return self._last_request

@@ -12,7 +12,14 @@ from typing import Final
 
 import fastcrc
 
-from gaploop.teleop.servos.frames import BROADCAST_ID, Expected, Frame, FrameParser, Reply
+from gaploop.teleop.servos.frames import (
+    BROADCAST_ID,
+    SLACK_BYTES,
+    Expected,
+    Frame,
+    FrameParser,
+    Reply,
+)
 
 HEADER: Final = b"\xff\xff\xfd\x00"
 ALERT: Final = 0x80
@@ -122,16 +129,6 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, _span(address, size) + id_data)
 
 
-def reply_bytes(size: int) -> int:
-    """Length on the wire of one reply with `size` data bytes, without stuffing."""
-    return _OVERHEAD + 1 + size
-
-
-def fast_reply_bytes(size: int, count: int) -> int:
-    """Length on the wire of `count` servos' fast reply with `size` data bytes each."""
-    return 8 + count * (size + _FAST_OVERHEAD)
-
-
 def _span(address: int, size: int) -> bytes:
     return address.to_bytes(2, "little") + size.to_bytes(2, "little")
 
@@ -174,14 +171,21 @@ class Parser(FrameParser):
             reply is handed on as one status frame per servo, whole or as far as it came; one of
             another length is an earlier request's.
         fast_count: servos that were asked for it, or None where that isn't known.
-        unexpected: fast replies of another length that came.
     """
 
     def __init__(self, max_frame_bytes: int = 1024) -> None:
         super().__init__(max_frame_bytes)
         self.fast_size: int | None = None
         self.fast_count: int | None = None
-        self.unexpected = 0
+
+    def expect(self, size: int, count: int, fast: bool) -> int:
+        """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
+        self.fast_size, self.fast_count = size if fast else None, count
+        one, all_fast = _OVERHEAD + 1 + size, 8 + count * (size + _FAST_OVERHEAD)
+        # Stuffing makes a reply longer by a third at most; a fast one isn't stuffed.
+        longest = max(all_fast if fast else 0, one + one // 3)
+        self.max_frame_bytes = longest + SLACK_BYTES
+        return all_fast if fast else count * one
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer
@@ -205,18 +209,11 @@ class Parser(FrameParser):
         if len(buffer) < total:
             return None
         if crc16(buffer[: total - 2]) != buffer[total - 2] | buffer[total - 1] << 8:
-            return self._broken()
-        return self._whole(total)
-
-    def _broken(self) -> list[Frame]:
-        saved = self._salvage()
-        if not saved:
-            self.corrupt_ids.append(self._buffer[4])
-            self._reject(1)
-        return saved
-
-    def _whole(self, total: int) -> list[Frame]:
-        buffer = self._buffer
+            saved = self._salvage()
+            if not saved:
+                self.corrupt_ids.append(buffer[4])
+                self._reject(1)
+            return saved
         servo_id, code = buffer[4], buffer[7]
         params = bytes(buffer[8 : total - 2])
         if self.fast_size is not None and servo_id == BROADCAST_ID and code == Instruction.STATUS:

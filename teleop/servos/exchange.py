@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gaploop.teleop.servos import dynamixel, feetech
-from gaploop.teleop.servos.frames import Expected, Frame, Reply
+from gaploop.teleop.servos.frames import Expected, Frame, FrameParser, Reply
 from gaploop.teleop.servos.port import SerialPort
 from gaploop.teleop.servos.registers import Protocol
 
@@ -41,8 +41,6 @@ LATE_S: Final = 0.25
 the arm."""
 _PATIENCE: Final = 6.0
 """How many usual reply times are waited for."""
-_SLACK_BYTES: Final = 48
-"""A frame may be this much longer than expected and still be told from noise, not waited for."""
 _ERROR_CODE: Final = 0x7F  # of a Dynamixel's error byte; the highest bit is the alert
 
 type Answers = Mapping[int, Reply]
@@ -97,11 +95,6 @@ class ServoFaults:
     late: int = 0
     reboots: int = 0
 
-    @property
-    def total(self) -> int:
-        """All of them together."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
 
 @dataclass(slots=True)
 class BusErrorCounts:
@@ -129,25 +122,6 @@ class BusErrorCounts:
         """Return the counts of one servo."""
         return self.servos.setdefault(servo_id, ServoFaults())
 
-    def count_corrupt(self, ids: Iterable[int]) -> None:
-        """Count packets with a wrong checksum under the ids they claim."""
-        for servo_id in ids:
-            if servo_id in self.servos:
-                self.servos[servo_id].corrupt += 1
-            else:
-                self.corrupt += 1
-
-    @property
-    def total(self) -> int:
-        """All of them together; bytes count one each."""
-        own = self.garbage_bytes + self.corrupt + self.unasked + self.stale_bytes
-        return (
-            own
-            + self.timeouts
-            + self.io_errors
-            + sum(servo.total for servo in self.servos.values())
-        )
-
 
 class BusLine:
     """One bus: its port, what comes in on it, and what went wrong.
@@ -163,17 +137,14 @@ class BusLine:
         self.faults = BusErrorCounts()
         self.reply_s = MIN_WAIT_S / _PATIENCE
         """Usual time between what the bytes take and the last answer [s]."""
-        self.parser: dynamixel.Parser | feetech.Parser = (
-            dynamixel.Parser() if protocol is Protocol.DYNAMIXEL else feetech.Parser()
-        )
+        self.wire = dynamixel if protocol is Protocol.DYNAMIXEL else feetech
+        """How requests and answers are written."""
+        self.parser: FrameParser = self.wire.Parser()
         self.answers: dict[int, Reply] = {}
         self.whole: bytes | None = None
         """Data of all that were asked, in order, where a request's `expected` is what came."""
         self.request = Request(b"")
         self.deadline_s = 0.0
-        self._reply_of: Callable[[Frame], Reply | None] = (
-            dynamixel.reply_of if protocol is Protocol.DYNAMIXEL else feetech.reply_of
-        )
         self._sent_s = 0.0
         self._wire_s = 0.0
         self._counted_bytes = 0
@@ -209,7 +180,7 @@ class BusLine:
         """Send a request. A port that fails counts as nobody answering."""
         self.request, self.answers, self.whole = request, {}, None
         self._expected, self._held = request.expected, b""
-        expected = self._expect(request)
+        expected = self.parser.expect(request.size, len(request.ids), request.fast)
         if self.owed:  # which late answers would be taken for this request's?
             now_s = time.monotonic()
             self.owed = {key: one for key, one in self.owed.items() if now_s - one[0] < LATE_S}
@@ -259,20 +230,6 @@ class BusLine:
                 if newest_s < best_s:
                     best, best_s = more, newest_s
         return best if owed else 0
-
-    def _expect(self, request: Request) -> int:
-        """Prepare the parser; return how many bytes the answers take."""
-        asked, parser = len(request.ids), self.parser
-        if isinstance(parser, feetech.Parser):
-            parser.max_frame_bytes = feetech.reply_bytes(request.size) + _SLACK_BYTES
-            return asked * feetech.reply_bytes(request.size)
-        parser.fast_size = request.size if request.fast else None
-        parser.fast_count = asked
-        one, fast = dynamixel.reply_bytes(request.size), 0
-        if request.fast:
-            fast = dynamixel.fast_reply_bytes(request.size, asked)
-        parser.max_frame_bytes = max(fast, one + one // 3) + _SLACK_BYTES
-        return fast or asked * one
 
     def receive(self) -> None:
         """Take in what has come; a port that fails ends the request."""
@@ -328,12 +285,11 @@ class BusLine:
             if request.packet:
                 owed = (self._sent_s, request.packet)
                 self.owed.update({(servo_id, request.size): owed for servo_id in missing})
-        if self.parser.corrupt_ids:
-            faults.count_corrupt(self.parser.corrupt_ids)
-            self.parser.corrupt_ids.clear()
-        if isinstance(self.parser, dynamixel.Parser):
-            faults.unasked += self.parser.unexpected
-            self.parser.unexpected = 0
+        for servo_id in self.parser.corrupt_ids:  # counted under the ids that they claim
+            (faults.servos.get(servo_id) or faults).corrupt += 1
+        self.parser.corrupt_ids.clear()
+        faults.unasked += self.parser.unexpected
+        self.parser.unexpected = 0
         faults.garbage_bytes += self.parser.rejected_bytes - self._counted_bytes
         self._counted_bytes = self.parser.rejected_bytes
         return self.answers
@@ -341,7 +297,7 @@ class BusLine:
     def _take(self, frames: Sequence[Frame]) -> None:
         ids, size, answers = self.request.ids, self.request.size, self.answers
         for frame in frames:
-            reply = self._reply_of(frame)
+            reply = self.wire.reply_of(frame)
             if reply is None:
                 continue  # an adapter that echoes what is sent
             if self._foreign and (reply.id, len(reply.data)) in self._foreign:

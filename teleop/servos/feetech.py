@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from gaploop.teleop.servos.frames import BROADCAST_ID, Expected, Frame, FrameParser, Reply
+from gaploop.teleop.servos.frames import (
+    BROADCAST_ID,
+    SLACK_BYTES,
+    Expected,
+    Frame,
+    FrameParser,
+    Reply,
+)
 
 HEADER: Final = b"\xff\xff"
 _OVERHEAD: Final = 6  # header 2, id 1, length 1, instruction or error 1, checksum 1
@@ -61,8 +68,9 @@ def write(servo_id: int, address: int, data: bytes) -> bytes:
     return frame(servo_id, Instruction.WRITE, bytes((address,)) + data)
 
 
-def sync_read(address: int, size: int, ids: Iterable[int]) -> bytes:
+def sync_read(address: int, size: int, ids: Iterable[int], fast: bool = False) -> bytes:
     """Ask several servos for the same registers; each replies, in the order asked."""
+    del fast  # there is no other way here
     return frame(BROADCAST_ID, Instruction.SYNC_READ, bytes((address, size)) + bytes(ids))
 
 
@@ -75,13 +83,9 @@ def sync_write(address: int, size: int, id_data: bytes) -> bytes:
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 
-def reply_bytes(size: int) -> int:
-    """Length on the wire of one reply with `size` data bytes."""
-    return _OVERHEAD + size
-
-
-def expected(size: int, ids: Iterable[int]) -> Expected:
+def expected(size: int, ids: Iterable[int], fast: bool = False) -> Expected:
     """Return what these servos send where each has `size` data bytes and no error to tell."""
+    del fast
     heads = [HEADER + bytes((servo_id, size + 2, 0)) for servo_id in ids]
     step, head_bytes = size + _OVERHEAD, _OVERHEAD - 1
 
@@ -103,6 +107,12 @@ class Parser(FrameParser):
 
     def __init__(self, max_frame_bytes: int = 259) -> None:
         super().__init__(max_frame_bytes)
+
+    def expect(self, size: int, count: int, fast: bool) -> int:
+        """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""
+        del fast
+        self.max_frame_bytes = _OVERHEAD + size + SLACK_BYTES
+        return count * (_OVERHEAD + size)
 
     def _next(self) -> list[Frame] | None:
         buffer = self._buffer

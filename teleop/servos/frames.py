@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 BROADCAST_ID = 0xFE
 """The id that every servo listens to, in both protocols."""
+SLACK_BYTES = 48
+"""A frame may be this much longer than expected."""
 MAX_ID = 0xFC
 """Highest id of a Dynamixel servo (Protocol 2.0); Feetech's is 0xFD."""
 
@@ -66,6 +68,7 @@ class FrameParser(abc.ABC):
         accepted_bytes: how many of them were part of a frame that was handed on.
         rejected_bytes: how many weren't: noise, or part of a broken frame.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
+        unexpected: whole packets that answer an earlier request.
     """
 
     def __init__(self, max_frame_bytes: int = 1024) -> None:
@@ -74,6 +77,7 @@ class FrameParser(abc.ABC):
         self.accepted_bytes = 0
         self.rejected_bytes = 0
         self.corrupt_ids: list[int] = []
+        self.unexpected = 0
         self._buffer = bytearray()
 
     @property
@@ -122,6 +126,13 @@ class FrameParser(abc.ABC):
     def _salvage(self) -> list[Frame]:
         """Return what an incomplete frame at the buffer's start still tells."""
         return []
+
+    @abc.abstractmethod
+    def expect(self, size: int, count: int, fast: bool) -> int:
+        """Get ready for `count` answers of `size` data bytes; return how many bytes they take.
+
+        A frame may be a little longer than that and still be told from noise, not waited for.
+        """
 
     @abc.abstractmethod
     def _next(self) -> list[Frame] | None:

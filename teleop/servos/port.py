@@ -42,7 +42,6 @@ class SerialPort:
         self.baud = baud
         self._serial: serial.Serial | None = None
         self._fd = -1
-        self._readable: select.poll | None = None
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +101,7 @@ class SerialPort:
 
     def close(self) -> None:
         """Close the port; safe to call twice."""
-        device, self._serial, self._fd, self._readable = self._serial, None, -1, None
+        device, self._serial, self._fd = self._serial, None, -1
         if device is not None:
             with contextlib.suppress(*platform_calls.TERMINAL_ERRORS):
                 device.close()
@@ -153,10 +152,11 @@ class SerialPort:
         """Wait until there is something to read; return whether there is."""
         if self.fileno() < 0:  # closed meanwhile, by who takes torque off
             return False
-        if self._readable is None:
-            self._readable = select.poll()
-            self._readable.register(self.fileno(), select.POLLIN)
-        return bool(self._readable.poll(max(timeout_s, 0.0) * 1000.0))
+        # A poll object of its own each time: who takes torque off from outside mustn't fail because
+        # a thread that hangs is waiting in the other one.
+        readable = select.poll()
+        readable.register(self.fileno(), select.POLLIN)
+        return bool(readable.poll(max(timeout_s, 0.0) * 1000.0))
 
 
 # --- why one can't be opened --------------------------------------------------------------------

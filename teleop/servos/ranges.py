@@ -58,6 +58,13 @@ class MotorRange:
                 raise TypeError(f"{name} must be a whole number, got {value!r}")
         return cls(*found)
 
+    def other_than(self, file: MotorRange) -> str:
+        """Return in what it, a motor's, differs from a file's; "" where it doesn't."""
+        for name, there in vars(file).items():
+            if (here := getattr(self, name)) != there:
+                return f"{name} {here} in the motor, {there} in the file"
+        return ""
+
 
 def turns_freely(arm: str, joint: str) -> bool:
     """Say whether a joint has no end stop, or nobody knows.

@@ -2,7 +2,8 @@
 
 Sources: ROBOTIS e-manual, pages XL330-M077-T, XL330-M288-T, XL430-W250-T, XM430-W350, XC330
 ("Control Table of RAM Area" and "of EEPROM Area"); Feetech, "Magnetic encoder STS servo, memory
-table analysis". Names are the manuals'.
+table analysis". Names are LeRobot's. Where a factory value isn't in the table, it is what LeRobot's
+users read from a 12 V STS3215. The driver needs addresses and sizes, the emulator all of it.
 
 The whole state of a Dynamixel lies in registers 126 to 146, on every X model alike. The indirect
 block would be 7 bytes shorter, but begins at 208 on the XL330 (20 bytes long) and at 224 on the
@@ -31,10 +32,29 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServoRegister:
-    """One entry of a control table: first byte's address and number of bytes."""
+    """One entry of a control table, or a span of several.
+
+    Attributes:
+        address: of its first byte.
+        size: bytes, little-endian.
+        name: as in LeRobot's tables.
+        initial: value as shipped; after power-up where it is not kept.
+        low: smallest value that is taken.
+        high: largest value that is taken; below `low` where nothing limits it.
+        writable: may be written.
+        kept: survives a loss of power (EEPROM area).
+        signed: two's complement.
+    """
 
     address: int
     size: int
+    name: str = ""
+    initial: int = 0
+    low: int = 0
+    high: int = -1
+    writable: bool = True
+    kept: bool = False
+    signed: bool = False
 
     @property
     def end(self) -> int:
@@ -45,84 +65,6 @@ class ServoRegister:
         """Return its value, unsigned, in bytes that were read from address `start` on."""
         place = self.address - start
         return int.from_bytes(data[place : place + self.size], "little")
-
-
-DYNAMIXEL: Final[Mapping[str, ServoRegister]] = {
-    "Model_Number": ServoRegister(0, 2),
-    "Firmware_Version": ServoRegister(6, 1),
-    "ID": ServoRegister(7, 1),
-    "Baud_Rate": ServoRegister(8, 1),
-    "Return_Delay_Time": ServoRegister(9, 1),
-    "Drive_Mode": ServoRegister(10, 1),
-    "Operating_Mode": ServoRegister(11, 1),
-    "Homing_Offset": ServoRegister(20, 4),
-    "Current_Limit": ServoRegister(38, 2),
-    "Max_Position_Limit": ServoRegister(48, 4),
-    "Min_Position_Limit": ServoRegister(52, 4),
-    "Torque_Enable": ServoRegister(64, 1),
-    "Hardware_Error_Status": ServoRegister(70, 1),
-    "Velocity_I_Gain": ServoRegister(76, 2),
-    "Velocity_P_Gain": ServoRegister(78, 2),
-    "Position_D_Gain": ServoRegister(80, 2),
-    "Position_I_Gain": ServoRegister(82, 2),
-    "Position_P_Gain": ServoRegister(84, 2),
-    "Goal_PWM": ServoRegister(100, 2),
-    "Goal_Current": ServoRegister(102, 2),
-    "Goal_Velocity": ServoRegister(104, 4),
-    "Profile_Acceleration": ServoRegister(108, 4),
-    "Profile_Velocity": ServoRegister(112, 4),
-    "Goal_Position": ServoRegister(116, 4),
-    "Present_PWM": ServoRegister(124, 2),
-    "Present_Current": ServoRegister(126, 2),
-    "Present_Velocity": ServoRegister(128, 4),
-    "Present_Position": ServoRegister(132, 4),
-    "Present_Input_Voltage": ServoRegister(144, 2),
-    "Present_Temperature": ServoRegister(146, 1),
-}
-"""X series. On the XL430 and XC430, 126 is Present Load and 38 and 102 don't exist."""
-
-FEETECH: Final[Mapping[str, ServoRegister]] = {
-    "Firmware_Major_Version": ServoRegister(0, 1),
-    "Firmware_Minor_Version": ServoRegister(1, 1),
-    "Model_Number": ServoRegister(3, 2),
-    "ID": ServoRegister(5, 1),
-    "Baud_Rate": ServoRegister(6, 1),
-    "Return_Delay_Time": ServoRegister(7, 1),
-    "Min_Position_Limit": ServoRegister(9, 2),
-    "Max_Position_Limit": ServoRegister(11, 2),
-    "Phase": ServoRegister(18, 1),
-    "Homing_Offset": ServoRegister(31, 2),
-    "Operating_Mode": ServoRegister(33, 1),
-    "Torque_Enable": ServoRegister(40, 1),
-    "Acceleration": ServoRegister(41, 1),
-    "Goal_Position": ServoRegister(42, 2),
-    "Goal_Velocity": ServoRegister(46, 2),
-    "Torque_Limit": ServoRegister(48, 2),
-    "Lock": ServoRegister(55, 1),
-    "Present_Position": ServoRegister(56, 2),
-    "Present_Velocity": ServoRegister(58, 2),
-    "Present_Load": ServoRegister(60, 2),
-    "Present_Voltage": ServoRegister(62, 1),
-    "Present_Temperature": ServoRegister(63, 1),
-    "Status": ServoRegister(65, 1),
-    "Moving": ServoRegister(66, 1),
-    "Present_Current": ServoRegister(69, 2),
-}
-"""STS and SMS series."""
-
-TABLES: Final[Mapping[Protocol, Mapping[str, ServoRegister]]] = {
-    Protocol.DYNAMIXEL: DYNAMIXEL,
-    Protocol.FEETECH: FEETECH,
-}
-
-STATE_SPAN: Final[Mapping[Protocol, ServoRegister]] = {
-    Protocol.DYNAMIXEL: ServoRegister(126, 21),
-    Protocol.FEETECH: ServoRegister(56, 15),
-}
-"""The registers that hold all of a servo's state but, on a Dynamixel, its hardware error."""
-
-IDENTITY_SPAN: Final = ServoRegister(0, 7)
-"""The registers of either maker that hold firmware and model number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +110,190 @@ MODELS: Final[Mapping[str, Model]] = {
 """Models whose state block is known, by name."""
 
 MODEL_NAMES: Final[Mapping[int, str]] = {model.number: name for name, model in MODELS.items()}
+
+DYNAMIXEL_FIRMWARE: Final = 52  # a version that has fast sync read (the X series has it since 45)
+_GAIN: Final = 16_383
+_EXTENDED: Final = 1_048_575
+_PROFILE: Final = 32_767
+
+
+def dynamixel_registers(model: str) -> dict[str, ServoRegister]:
+    """Return the control table of `model`, one of xl330-m077, xl330-m288 and xl430-w250.
+
+    Without its indirect registers.
+    """
+    small = model.startswith("xl330")
+    volts = (70, 35, 31, 70) if small else (140, 60, 60, 140)
+    speed = {"xl330-m077": (1620, 2047), "xl330-m288": (445, 2047), "xl430-w250": (265, 1023)}
+    gains = (1_600, 180, 0, 400) if small else (1_000, 100, 4_000, 640)
+    who = (
+        (0, 2, "Model_Number", MODELS[model].number),
+        (2, 4, "Model_Information", 0),
+        (6, 1, "Firmware_Version", DYNAMIXEL_FIRMWARE),
+    )
+    # Address, size, name, initial, least and greatest value.
+    eeprom = [
+        (7, 1, "ID", 1, 0, 252),
+        (8, 1, "Baud_Rate", 1, 0, 6 if small else 7),
+        (9, 1, "Return_Delay_Time", 250, 0, 254),
+        (10, 1, "Drive_Mode", 0, 0, 13),
+        (11, 1, "Operating_Mode", 3, 0, 16),
+        (12, 1, "Secondary_ID", 255, 0, 255),
+        (13, 1, "Protocol_Type", 2, 2 if small else 1, 22 if small else 2),
+        (20, 4, "Homing_Offset", 0, -1_044_479, 1_044_479),
+        (24, 4, "Moving_Threshold", 10, 0, 1_023),
+        (31, 1, "Temperature_Limit", 70 if small else 72, 0, 100),
+        (32, 2, "Max_Voltage_Limit", volts[0], volts[2], volts[3]),
+        (34, 2, "Min_Voltage_Limit", volts[1], volts[2], volts[3]),
+        (36, 2, "PWM_Limit", 885, 0, 885),
+        *([(38, 2, "Current_Limit", 1_750, 0, 1_750)] if small else []),
+        (44, 4, "Velocity_Limit", speed[model][0], 0, speed[model][1]),
+        (48, 4, "Max_Position_Limit", 4_095, 0, 4_095),
+        (52, 4, "Min_Position_Limit", 0, 0, 4_095),
+        (60, 1, "Startup_Configuration", 0, 0, 3),
+        *([(62, 1, "PWM_Slope", 140, 1, 255)] if small else []),
+        (63, 1, "Shutdown", 53 if small else 52, 0, 255),
+    ]
+    ram = [
+        (64, 1, "Torque_Enable", 0, 0, 1),
+        (65, 1, "LED", 0, 0, 1),
+        (68, 1, "Status_Return_Level", 2, 0, 2),
+        (76, 2, "Velocity_I_Gain", gains[0], 0, _GAIN),
+        (78, 2, "Velocity_P_Gain", gains[1], 0, _GAIN),
+        (80, 2, "Position_D_Gain", gains[2], 0, _GAIN),
+        (82, 2, "Position_I_Gain", 0, 0, _GAIN),
+        (84, 2, "Position_P_Gain", gains[3], 0, _GAIN),
+        (88, 2, "Feedforward_2nd_Gain", 0, 0, _GAIN),
+        (90, 2, "Feedforward_1st_Gain", 0, 0, _GAIN),
+        (98, 1, "Bus_Watchdog", 0, 0, 127),
+        (100, 2, "Goal_PWM", 885, -885, 885),
+        *([(102, 2, "Goal_Current", 1_750, -1_750, 1_750)] if small else []),
+        (104, 4, "Goal_Velocity", 0, -2_047, 2_047),
+        (108, 4, "Profile_Acceleration", 0, 0, _PROFILE),
+        (112, 4, "Profile_Velocity", 0, 0, _PROFILE),
+        (116, 4, "Goal_Position", 0, -_EXTENDED, _EXTENDED),
+    ]
+    measured = (  # address, size, name, two's complement
+        (69, 1, "Registered_Instruction", False),
+        (70, 1, "Hardware_Error_Status", False),
+        (120, 2, "Realtime_Tick", False),
+        (122, 1, "Moving", False),
+        (123, 1, "Moving_Status", False),
+        (124, 2, "Present_PWM", True),
+        (126, 2, "Present_Current" if small else "Present_Load", True),
+        (128, 4, "Present_Velocity", True),
+        (132, 4, "Present_Position", True),
+        (136, 4, "Velocity_Trajectory", True),
+        (140, 4, "Position_Trajectory", True),
+        (144, 2, "Present_Input_Voltage", False),
+        (146, 1, "Present_Temperature", False),
+        (147, 1, "Backup_Ready", False),
+    )
+    found = [
+        *(ServoRegister(*row, writable=False, kept=True) for row in who),
+        *(ServoRegister(*row, kept=True, signed=row[4] < 0) for row in eeprom),
+        *(ServoRegister(*row, signed=row[4] < 0) for row in ram),
+        *(
+            ServoRegister(address, size, name, writable=False, signed=signed)
+            for address, size, name, signed in measured
+        ),
+    ]
+    return {register.name: register for register in sorted(found, key=lambda one: one.address)}
+
+
+DYNAMIXEL: Final[Mapping[str, ServoRegister]] = dynamixel_registers("xl330-m288")
+"""X series. On the XL430 and XC430, 126 is Present Load and 38 and 102 don't exist."""
+
+_FEETECH_EPROM: Final = (
+    (5, 1, "ID", 1, 0, 253),
+    (6, 1, "Baud_Rate", 0, 0, 7),
+    (7, 1, "Return_Delay_Time", 250, 0, 254),
+    (8, 1, "Response_Status_Level", 1, 0, 1),
+    (9, 2, "Min_Position_Limit", 0, 0, 4_095),
+    (11, 2, "Max_Position_Limit", 4_095, 0, 4_095),
+    (13, 1, "Max_Temperature_Limit", 70, 0, 100),
+    (14, 1, "Max_Voltage_Limit", 140, 0, 254),
+    (15, 1, "Min_Voltage_Limit", 40, 0, 254),
+    (16, 2, "Max_Torque_Limit", 1_000, 0, 1_000),
+    (18, 1, "Phase", 12, 0, 254),
+    (19, 1, "Unloading_Condition", 44, 0, 254),
+    (20, 1, "LED_Alarm_Condition", 47, 0, 254),
+    (21, 1, "P_Coefficient", 32, 0, 254),
+    (22, 1, "D_Coefficient", 32, 0, 254),
+    (23, 1, "I_Coefficient", 0, 0, 254),
+    (24, 2, "Minimum_Startup_Force", 16, 0, 1_000),
+    (26, 1, "CW_Dead_Zone", 1, 0, 32),
+    (27, 1, "CCW_Dead_Zone", 1, 0, 32),
+    (28, 2, "Protection_Current", 500, 0, 2_047),
+    (30, 1, "Angular_Resolution", 1, 1, 128),
+    (31, 2, "Homing_Offset", 0, 0, 4_095),
+    (33, 1, "Operating_Mode", 0, 0, 3),
+    (34, 1, "Protective_Torque", 20, 0, 254),
+    (35, 1, "Protection_Time", 200, 0, 254),
+    (36, 1, "Overload_Torque", 80, 0, 254),
+    (37, 1, "Velocity_closed_loop_P_proportional_coefficient", 10, 0, 254),
+    (38, 1, "Over_Current_Protection_Time", 200, 0, 254),
+    (39, 1, "Velocity_closed_loop_I_integral_coefficient", 10, 0, 254),
+    (80, 1, "Moving_Velocity_Threshold", 3, 0, 254),
+    (81, 1, "DTs", 1, 0, 254),
+    (82, 1, "Velocity_Unit_factor", 1, 0, 254),
+    (83, 1, "Hts", 0, 0, 254),
+    (84, 1, "Maximum_Velocity_Limit", 100, 0, 254),
+    (85, 1, "Maximum_Acceleration", 100, 0, 254),
+    (86, 1, "Acceleration_Multiplier", 4, 0, 254),
+)
+"""Address, size, name, initial, least and greatest value of what is kept without power."""
+_FEETECH_SRAM: Final = (
+    (40, 1, "Torque_Enable", 0, 0, 128),
+    (41, 1, "Acceleration", 0, 0, 254),
+    (42, 2, "Goal_Position", 0, 0, -1),
+    (44, 2, "Goal_Time", 0, 0, -1),
+    (46, 2, "Goal_Velocity", 0, 0, -1),
+    (48, 2, "Torque_Limit", 1_000, 0, 1_000),
+    (55, 1, "Lock", 1, 0, 1),
+)
+"""The same of what isn't; a range of 0 to -1 is none."""
+_FEETECH_FEEDBACK: Final = (
+    (56, 2, "Present_Position"),
+    (58, 2, "Present_Velocity"),
+    (60, 2, "Present_Load"),
+    (62, 1, "Present_Voltage"),
+    (63, 1, "Present_Temperature"),
+    (64, 1, "Async_Write_Flag"),
+    (65, 1, "Status"),
+    (66, 1, "Moving"),
+    (69, 2, "Present_Current"),
+    (71, 2, "Goal_Position_2"),
+)
+"""Address, size and name of what is only read."""
+FEETECH: Final[Mapping[str, ServoRegister]] = {
+    register.name: register
+    for register in (
+        ServoRegister(0, 1, "Firmware_Major_Version", 3, writable=False, kept=True),
+        ServoRegister(1, 1, "Firmware_Minor_Version", 10, writable=False, kept=True),
+        ServoRegister(2, 1, "Endianness", writable=False, kept=True),
+        ServoRegister(3, 2, "Model_Number", writable=False, kept=True),
+        *(ServoRegister(*row, kept=True) for row in _FEETECH_EPROM),
+        *(ServoRegister(*row) for row in _FEETECH_SRAM),
+        *(ServoRegister(*row, writable=False) for row in _FEETECH_FEEDBACK),
+    )
+}
+"""STS and SMS series, as the sts3215 leaves the factory."""
+
+TABLES: Final[Mapping[Protocol, Mapping[str, ServoRegister]]] = {
+    Protocol.DYNAMIXEL: DYNAMIXEL,
+    Protocol.FEETECH: FEETECH,
+}
+
+STATE_SPAN: Final[Mapping[Protocol, ServoRegister]] = {
+    Protocol.DYNAMIXEL: ServoRegister(126, 21),
+    Protocol.FEETECH: ServoRegister(56, 15),
+}
+"""The registers that hold all of a servo's state but, on a Dynamixel, its hardware error."""
+
+IDENTITY_SPAN: Final = ServoRegister(0, 7)
+"""The registers of either maker that hold firmware and model number."""
+
 
 DYNAMIXEL_VELOCITY_RAD_S: Final = 0.229 * 2.0 * math.pi / 60.0
 """One step of Present Velocity: 0.229 rev/min, every X model."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
 from gaploop.teleop.servos.frames import MAX_ID
 from gaploop.teleop.servos.registers import (
@@ -70,10 +69,9 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
 def present(line: BusLine, ids: Iterable[int] = range(1, 21)) -> list[int]:
     """Return which of `ids` answer a ping."""
     size = 3 if line.protocol is Protocol.DYNAMIXEL else 0
-    wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
 
     def ping(servo_id: int) -> Script[bool]:
-        answers = yield Request(wire.ping(servo_id), (servo_id,), size, wait_s=PATIENCE_S)
+        answers = yield Request(line.wire.ping(servo_id), (servo_id,), size, wait_s=PATIENCE_S)
         return servo_id in answers
 
     return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
@@ -104,9 +102,8 @@ def _read(
     line: BusLine, servo_id: int, span: ServoRegister, wait_s: float | None = None
 ) -> Script[bytes]:
     """Read, as long as the bus needs to hear a second answer, too, or until the first has come."""
-    wire = dynamixel if line.protocol is Protocol.DYNAMIXEL else feetech
     ids = (servo_id, _NOBODY) if wait_s is None else (servo_id,)
-    packet = wire.read(servo_id, span.address, span.size)
+    packet = line.wire.read(servo_id, span.address, span.size)
     answers = yield Request(packet, ids, span.size, wait_s=wait_s)
     return answers[servo_id].data if servo_id in answers else b""
 

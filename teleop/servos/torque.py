@@ -29,17 +29,20 @@ def torque_off(bus: ServoBus) -> Script[tuple[int, ...]]:
     bus.holding.clear()
     bus.rebooted.clear()
     yield bus.store_all(register, _each(bus.ids, b"\x00"))
-    left = list((yield from _where_not(bus, bus.ids, 0)))
+    left = yield from _where_not(bus, bus.ids, 0)
     for attempt in range(ROUNDS):
         if not left or (attempt and time.monotonic() - started_s > OFF_BUDGET_S):
             break
-        for servo_id in tuple(left):
-            answers = yield bus.store(servo_id, register, b"\x00")
-            if servo_id in answers:
-                left.remove(servo_id)
+        told = []
+        for servo_id in left:
+            if servo_id in (yield bus.store(servo_id, register, b"\x00")):
+                told.append(servo_id)
+        # They are asked again: one that says it took a write may hold all the same.
+        hold = (yield from _where_not(bus, told, 0)) if told else ()
+        left = tuple(i for i in left if i not in told or i in hold)
     if left:  # one that never answers a write may still answer a read
-        left = list((yield from _where_not(bus, left, 0)))
-    return tuple(left)
+        left = yield from _where_not(bus, left, 0)
+    return left
 
 
 def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:

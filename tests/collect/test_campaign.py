@@ -96,7 +96,7 @@ def test_whatever_has_been_recorded_the_rest_is_what_is_missing(
 @given(st.integers(0, 1000))
 def test_every_value_of_every_condition_is_spread_over_the_blocks(seed: int) -> None:
     """A condition that is only recorded at five in the afternoon is the afternoon."""
-    item = PlanItem("i", D.VISUAL_DOMAIN, 72, "demonstrate", "", vary={
+    item = PlanItem("i", D.VISUAL_DOMAIN, 72, "collect", "", vary={
         "lighting": LIGHTS, "grid_cell": tuple([r, c] for r in range(3) for c in range(3)),
     })  # fmt: skip
     takes = [q for q in campaign(Plan("p", "", (item,)), seed) for _ in range(q.takes)]
@@ -109,7 +109,7 @@ def test_every_value_of_every_condition_is_spread_over_the_blocks(seed: int) -> 
 
 def test_within_a_block_little_is_changed_at_a_time() -> None:
     vary = {"lighting": LIGHTS, "grid_cell": tuple([r, c] for r in range(3) for c in range(3))}
-    item = PlanItem("i", D.VISUAL_DOMAIN, 54, "demonstrate", "", vary=vary)
+    item = PlanItem("i", D.VISUAL_DOMAIN, 54, "collect", "", vary=vary)
     order = campaign(Plan("p", "", (item,)))
     lights = sum(
         "lighting" in changed(a.conditions, b.conditions) for a, b in itertools.pairwise(order)
@@ -126,9 +126,7 @@ def test_within_a_block_little_is_changed_at_a_time() -> None:
 
 def test_the_seed_draws_the_order_and_nothing_else_does() -> None:
     vary = {"distractors": (0, 2, 4, 8)}
-    plan = Plan(
-        "p", "", (PlanItem("i", D.ENVIRONMENTAL_COMPLEXITY, 30, "demonstrate", "", vary=vary),)
-    )
+    plan = Plan("p", "", (PlanItem("i", D.ENVIRONMENTAL_COMPLEXITY, 30, "collect", "", vary=vary),))
     assert campaign(plan, 1) == campaign(plan, 1)
     assert len({tuple(flat(campaign(plan, seed))) for seed in range(5)}) > 1
 
@@ -136,7 +134,7 @@ def test_the_seed_draws_the_order_and_nothing_else_does() -> None:
 @given(st.integers(0, 40), st.integers(0, 3))
 def test_takes_of_an_item_are_spread_evenly_over_its_setups(takes: int, seed: int) -> None:
     vary = {"distractors": (2, 4, 8), "lighting": ("dim", "warm")}
-    item = PlanItem("i", D.VISUAL_DOMAIN, takes, "demonstrate", "", vary=vary)
+    item = PlanItem("i", D.VISUAL_DOMAIN, takes, "collect", "", vary=vary)
     found = plan_quotas(Plan("p", "", (item,)), seed)
     assert sum(q.takes for q in found) == takes
     share = [q.takes for q in found] + [0] * (6 - len(found))

@@ -45,6 +45,9 @@ class Arm:
     def from_units(self, units: FloatArray) -> FloatArray:
         return units
 
+    def to_units(self, q_rad: FloatArray) -> FloatArray:
+        return q_rad
+
 
 def frame(leader: PolicyLeader, at: float = 0.0) -> list[float]:
     """Take one frame's turns with the arm `at` some place; return what is asked for at each."""
@@ -176,3 +179,36 @@ def test_one_plan_is_gone_over_into_from_another_gradually() -> None:
     assert np.concatenate(cross_faded(old, new)).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert cross_faded([], new) == new
     assert cross_faded(old, []) == []
+
+
+class Ramp:
+    """Goes on from where it is told that the arm is, two units a frame."""
+
+    fps = FPS
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self.told: list[float] = []
+
+    def reset(self) -> None: ...
+
+    def act(self, observation: Observation) -> FloatArray:
+        self.told.append(float(observation.state[0]))
+        return observation.state + 2.0
+
+
+@pytest.mark.parametrize("late", [0, 1, 4])
+def test_a_policy_that_knows_of_a_delay_is_told_where_the_joints_will_be(late: int) -> None:
+    """At an arm that is `late` frames behind it goes on as at one that isn't."""
+    ways = []
+    for arm_late, known in ((0, 0), (late, late)):
+        policy = Ramp(known / FPS)
+        arm: Any = Arm()
+        leader = PolicyLeader(policy, arm, FPS, FPS * TURNS)
+        arrived = [np.zeros(1)] * (arm_late + 1)
+        for _ in range(12):
+            leader.observe(Observation(arrived[-1 - arm_late], None, {}))
+            arrived.append([leader.read(0.0).q_rad for _ in range(TURNS)][-1])
+        ways.append(policy.told)
+    assert ways[1] == pytest.approx(ways[0])
+    assert ways[0][-1] > 10.0

@@ -86,7 +86,7 @@ def rig(tmp_path: Path) -> Iterator[tuple[EmulatedBus, EmulatedBus, Callable[[],
             plan = arm_plan("so101", role).calibrated()
             (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
             link = tmp_path / role
-            bus = EmulatedBus.start(plan=plan, hand="still", link=link)
+            bus = EmulatedBus(plan=plan, hand="still", link=link)
             buses.append(stack.enter_context(bus))
         shared: dict[str, Any] = {"calibration_dir": tmp_path}
         follower = RobotConfig.get_choice_class("so101_follower")(
@@ -169,6 +169,23 @@ def test_a_pulled_cable_is_waited_for_and_found_again(role: str, rig: Any) -> No
     )
     ended = drive(connect, operator)
     assert (ended.why, ended.trip, ended.reconnected) == ("quit", "", 1)
+    assert limp(follower)
+
+
+def test_what_was_found_and_goes_again_is_not_called_back(rig: Any) -> None:
+    """A table of silent servos stood under "Everything answers again", and c lost it anew."""
+    follower, _, connect = rig
+    operator = Operator(
+        (ProgramMode.RUNNING, "", lambda: follower.faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, "", follower.faults.clear),
+        (ProgramMode.READY, "answers again", lambda: follower.faults.add(Fault("unplug"))),
+        (ProgramMode.LOST, "", follower.faults.clear),
+        (ProgramMode.READY, "answers again", "c"),
+        (ProgramMode.READY, "Press it again", "c"),
+        (ProgramMode.RUNNING, "", "q"),
+    )
+    ended = drive(connect, operator)
+    assert (ended.why, ended.reconnected) == ("quit", 1)
     assert limp(follower)
 
 

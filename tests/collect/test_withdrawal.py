@@ -223,6 +223,35 @@ def test_models_that_learned_from_the_takes_are_named(
     assert [t.id for t in again.trained] == ["by_folder", "trained"]
 
 
+def test_what_others_left_beside_the_takes_stops_no_withdrawal(
+    tmp_path: Path, register: Path
+) -> None:
+    """A `run.json` of brackets, or a line of truth.jsonl that is no text or has a list as its uid,
+    ended `consent withdraw` in a traceback, half done; a pipe of that name was waited for."""
+    ana = consent(register)
+    journal = tmp_path / "journal"
+    theirs, other = write_take(journal, ana), write_take(journal)
+    consent_store.add_place(register, ana, Place("journal", str(journal)))
+    broken = {"deep": "[" * 100_000, "list": "[]", "words": '{"inputs": [1], "result": "x"}',
+              "odd": '{"inputs": [{"uids": 7}]}', "bytes": "\udcff"}  # fmt: skip
+    for name, text in broken.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text, errors="surrogateescape")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "run.json")
+    truth = journal / journal_format.TRUTH
+    strange = (
+        b'\xff\xfe\n{"uid": ["a"]}\n[]\n{"uid": "x", "note": "a\xe2\x80\xa8b"}\n' + b"[" * 9999
+    )
+    truth.write_bytes(truth.read_bytes() + strange)
+    report = withdraw(register, ana, remove=True)
+    assert report.uids == {theirs}
+    assert report.unreached == ()
+    assert [f.name for f in take_folders(journal)] == [other]
+    assert truth.read_bytes().endswith(strange + b"\n")
+    assert theirs.encode() not in truth.read_bytes()
+
+
 def test_what_is_named_must_be_a_journal_or_a_dataset(tmp_path: Path, register: Path) -> None:
     ana = consent(register)
     with pytest.raises(UnusableInputError, match="no dataset"):

@@ -74,7 +74,7 @@ def test_a_new_file_is_an_arm_that_is_emulated_and_driven() -> None:
     plan = arm_plan("dinky").calibrated()
     assert [(s.name, s.id) for s in plan.servos] == [("shoulder", 4), ("gripper", 5)]
     with (
-        EmulatedBus.start(plan=plan, hand="none") as bus,
+        EmulatedBus(plan=plan, hand="none") as bus,
         serial.Serial(bus.port, 1_000_000, timeout=2) as port,
     ):
         goal = bus.servos[4].position_ticks + 300

@@ -202,9 +202,9 @@ def test_removing_lines_loses_none_that_is_appended_meanwhile(tmp_path: Path) ->
     removed = 0
     while appender.poll() is None:
         append_line(path, "drop")
-        removed += remove_lines(path, lambda line: line == "drop")
+        removed += remove_lines(path, lambda line: line == b"drop")
     assert appender.returncode == 0
-    removed += remove_lines(path, lambda line: line == "drop")
+    removed += remove_lines(path, lambda line: line == b"drop")
     assert path.read_text().splitlines() == [f"keep {n}" for n in range(100)]
     assert removed > 1
 

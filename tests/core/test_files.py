@@ -141,7 +141,7 @@ def test_a_files_permissions_stay_unless_others_are_named(tmp_path: Path) -> Non
     path.chmod(0o664)
     write_atomically(path, "{}\n")
     append_lines(path, ["1", "2"])
-    remove_lines(path, lambda line: line == "2")
+    remove_lines(path, lambda line: line == b"2")
     assert path.read_text() == "{}\n1\n"
     assert mode(path) == 0o664
     write_atomically(path, "", 0o600)

@@ -17,7 +17,7 @@ from gaploop.core.suite import load_suite
 from gaploop.core.twin import Twin, TwinParameter, load_twin, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension
 
-ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "demonstrate"}
+ITEM = {"id": "a", "dimension": "object_property", "takes": 5, "remedy": "collect"}
 PLAN = {"schema": "gaploop.plan.v1", "id": "p", "items": [ITEM]}
 STATION = {"name": "bench_1", "conditions": {"lighting": ["lamp"]}, "grid": [2, 3]}
 BOX = {"x": [0.0, 0.4], "y": [-0.3, 0.3], "z": [0.0, 0.4]}
@@ -44,9 +44,9 @@ def write(tmp_path: Path, value: object) -> Path:
 
 def test_a_plan_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     items = (
-        PlanItem("a", GapDimension.OBJECT_PROPERTY, 8, "demonstrate", "60 % °", "slow", share=0.6),
-        PlanItem("b", GapDimension.ACTUATOR_RESPONSE, 0, "identify", "lag 80 ms"),
-        PlanItem("c", GapDimension.SPATIAL_GEOMETRY, 2, "demonstrate", "", conditions={"x": 1}),
+        PlanItem("a", GapDimension.OBJECT_PROPERTY, 8, "collect", "60 % °", "slow", share=0.6),
+        PlanItem("b", GapDimension.ACTUATOR_RESPONSE, 0, "change_scene", "lag 80 ms"),
+        PlanItem("c", GapDimension.SPATIAL_GEOMETRY, 2, "collect", "", conditions={"x": 1}),
     )
     plan = Plan("p", "d", items, minutes=4.0)
     save_plan(plan, tmp_path / "plan.yaml")
@@ -61,6 +61,12 @@ def test_a_station_comes_back_with_its_limits(tmp_path: Path) -> None:
     assert station.grid == (2, 3)
     assert station.safety.stall_s == 1.0
     assert station.safety.velocity_rad_s == SIM_STATION.safety.velocity_rad_s
+
+
+def test_a_robot_whose_name_can_be_no_file_is_a_name(tmp_path: Path) -> None:
+    """A name of thousands of letters ended in an OSError of the file system."""
+    for name in ("a" * 5000, "a\0b"):
+        assert load_station(write(tmp_path, {**STATION, "robot_model": name})).robot_model == name
 
 
 def test_a_station_comes_back_with_its_robot(tmp_path: Path) -> None:

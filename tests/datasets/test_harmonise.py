@@ -20,8 +20,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
+from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.frames import FrameTable, load_frames
-from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.harmonise.lerobot_harmonise import between, chosen_rows
 from gaploop.datasets.harmonise.spec import parse_spec
 from gaploop.datasets.harmonise.steps import (

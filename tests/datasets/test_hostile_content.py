@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zarr
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.formats.model import ImportSettings
 from gaploop.datasets.formats.registry import LAYOUTS, export_dataset
+from gaploop.datasets.hub.scan import scan
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts.cli import main
@@ -112,6 +114,49 @@ def test_a_pipe_as_data_file_is_not_waited_for(
     assert f"{path} is a pipe" in capsys.readouterr().err
 
 
+def test_a_text_as_video_opens_no_other_file(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FFmpeg takes a file for what it holds: a list of files as .mp4 was opened with what it
+    listed, and a pipe among these was waited for without end."""
+    video = sorted(dataset.glob("videos/*/*/*.mp4"))[0]
+    video.rename(video.with_name("other.mp4"))
+    os.mkfifo(video.with_name("pipe.mp4"))
+    for listed in ("other.mp4", "pipe.mp4", video.name):
+        video.write_text(f"ffconcat version 1.0\nfile {listed}\n")
+        assert "unreadable" in {f.code for f in check(dataset)}
+        assert main([word.replace("{}", str(dataset)) for word in COMMANDS["export"]]) == 2
+        assert f"{video} can't be opened" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["data/*/*.parquet", "meta/episodes/*/*.parquet", "meta/tasks.parquet", "meta/stats.json",
+     "meta/info.json", "videos/*/*/*.mp4", "telemetry/*.zip", "README.md"],
+)  # fmt: skip
+def test_no_command_waits_for_a_pipe(dataset: Path, name: str) -> None:
+    """`survey` waited for a table of episodes, `check` and `push` for telemetry."""
+    path = next(iter(sorted(dataset.glob(name))), dataset / name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    push = ["push", "{}", "--repo_id=me/x", "--dry_run"]
+    for words in (["check", "{}"], ["survey", "{}"], push, *COMMANDS.values()):
+        assert main([word.replace("{}", str(dataset)) for word in words]) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["robomimic", "diffusion_policy"])
+def test_takes_of_one_name_are_not_exported(dataset: Path, tmp_path: Path, name: str) -> None:
+    """Two episodes with one uid ended the export to HDF5 in a traceback."""
+    (path,) = dataset.glob("meta/episodes/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    uids = pa.array([table["gap_uid"][0].as_py()] * len(table))
+    pq.write_table(table.set_column(table.column_names.index("gap_uid"), "gap_uid", uids), path)
+    out = tmp_path / f"out{'.hdf5' if name == 'robomimic' else '.zarr'}"
+    with pytest.raises(UnusableInputError, match="names several episodes"):
+        export_dataset(dataset, name, out, consents=tmp_path / "consents.jsonl")
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("name", ["diffusion_policy", "aloha", "robomimic"])
 @pytest.mark.parametrize(
     ("column", "values", "says"),
@@ -193,6 +238,62 @@ def test_a_record_that_holds_nothing_is_found(dataset: Path, what: str) -> None:
     assert "bad_telemetry" in {f.code for f in check(dataset)}
 
 
+@pytest.mark.parametrize("start", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_video_that_starts_at_no_time_is_refused(
+    dataset: Path, start: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN where a video begins ended the export in a traceback."""
+    (path,) = dataset.glob("meta/episodes/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    column = next(n for n in table.column_names if n.endswith("/from_timestamp"))
+    starts = pa.array([start, *table[column].to_pylist()[1:]], pa.float64())
+    pq.write_table(table.set_column(table.column_names.index(column), column, starts), path)
+    for command in ("export", "edit"):
+        assert main([word.replace("{}", str(dataset)) for word in COMMANDS[command]]) == 2
+        assert "starts at" in capsys.readouterr().err
+
+
+def test_a_dataset_does_not_steer_the_terminal(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`diagnose` and tables printed conditions and tasks with whatever codes they held."""
+    (path,) = dataset.glob("meta/episodes/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    codes = "\x1b]0;mine\x07\x1b[2J\x9b2J"
+    for name in ("gap_operator", "gap_station"):
+        texts = pa.array([f"{codes}{k}" for k in range(len(table))])
+        table = table.set_column(table.column_names.index(name), name, texts)
+    texts = pa.array([json.dumps({f"{codes}{k % 2}": codes}) for k in range(len(table))])
+    table = table.set_column(table.column_names.index("gap_conditions"), "gap_conditions", texts)
+    pq.write_table(table, path)
+    label = ["label", str(dataset), "--episode=0", "--outcome=failure", f"--author={codes}"]
+    main(label)
+    root, out = str(dataset), f"--output_dir={dataset}_out"
+    for words in (["label", root], ["diagnose", root, out], ["check", root], ["survey", root]):
+        main(words)
+        said = "".join(capsys.readouterr())
+        assert said
+        assert not {c for c in said if not c.isprintable()} - {"\n"}
+
+
+def test_an_archive_is_not_unpacked_beyond_bounds(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two megabytes of a telemetry archive asked for two gigabytes of memory."""
+    monkeypatch.setattr("gaploop.datasets.telemetry_zarr.LARGEST_TEXT", 100_000)
+    monkeypatch.setattr("gaploop.datasets.hub.scan.LARGEST_TEXT", 100_000)
+    path = sorted(dataset.glob("telemetry/*.zip"))[0]
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("more/zarr.json", " " * 100_001)
+    for read in (
+        read_telemetry,
+        lambda p: LAYOUTS["umi"].read(p, KNOWN),
+        lambda p: list(scan([(p.name, p)])),
+    ):
+        with pytest.raises(UnusableInputError, match=r"zarr.json .*unpacks to 0 MiB"):
+            read(path)
+
+
 def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
     """A few bytes of metadata asked for any amount of memory."""
     path = sorted(dataset.glob("telemetry/*.zip"))[0]
@@ -205,6 +306,25 @@ def test_an_array_that_is_said_to_be_huge_is_not_made(dataset: Path) -> None:
             archive.writestr(name, content)
     with pytest.raises(UnusableInputError, match=r"t_s is said to be of shape"):
         read_telemetry(path)
+
+
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+def test_a_replay_buffer_is_never_unpickled(tmp_path: Path, place: str) -> None:
+    """Zarr knows a codec that unpickles; the folder names it."""
+    marker, path = tmp_path / "ran", tmp_path / "x.zarr"
+    root = zarr.open_group(path, mode="w", zarr_format=2)
+    root.create_group("meta").create_array("episode_ends", data=np.array([2]))
+    root.create_group("data").create_array("action", data=np.zeros((2, 2)))
+    for array in (path / "meta" / "episode_ends", path / "data" / "action"):
+        known = json.loads((array / ".zarray").read_text()) | {"filters": None, "compressor": None}
+        codec = {"id": "pickle", "protocol": 5}
+        known[place] = [codec] if place == "filters" else codec
+        (array / ".zarray").write_text(json.dumps(known))
+        for chunk in (p for p in array.iterdir() if p.name[0] != "."):
+            chunk.write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
+    with pytest.raises(UnusableInputError, match=r"x\.zarr"):
+        list(LAYOUTS["diffusion_policy"].read(path, KNOWN).episodes())
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("kind", ["link", "raw", "view"])

@@ -19,8 +19,8 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.columns import EPISODE_COLUMNS
+from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.frames import load_frames
-from gaploop.datasets.harmonise.differences import profile, require_trainable_together
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 from gaploop.datasets.lerobot_publish import publish

@@ -181,6 +181,17 @@ def test_labels_given_later_reach_the_episode_columns(tmp_path: Path, write_take
     assert publish_takes(journal, root, "me/x").labels == 0
 
 
+def test_lines_that_are_no_truth_are_left(tmp_path: Path, write_take: Callable[..., str]) -> None:
+    """A torn or foreign line of truth.jsonl ended `publish` in a traceback."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    uid = write_take(journal)
+    append_truth(journal, uid, {"gaps": {}})
+    with (journal / "truth.jsonl").open("ab") as stream:
+        stream.write(b'[]\n{"uid": ["a"]}\n\xff\n{"uid": "' + b"[" * 9999)
+    publish(journal, root, "me/set")
+    assert [json.loads(x)["uid"] for x in (root / "truth.jsonl").open()] == [uid]
+
+
 def test_truth_lies_in_its_own_file_and_only_for_published_takes(
     tmp_path: Path, write_take: Write
 ) -> None:

@@ -65,6 +65,18 @@ def root(published: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(published, tmp_path / "set"))
 
 
+def test_a_look_needs_no_symbolic_links(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows refuses them to whoever lacks a privilege, and `repair` with them."""
+    (root / "meta" / "stats.json").unlink()
+    expected = plan(root, RepairOptions())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(22, "A required privilege is not held by the client")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    assert plan(root, RepairOptions()) == expected
+
+
 def gap_rows(root: Path) -> list[dict[str, object]]:
     return [{n: row[n] for n in columns.EPISODE_COLUMNS} for row in layout.episode_rows(root)]
 

@@ -81,7 +81,7 @@ def test_never_over_budget_and_never_collecting_in_vain(
         assert item.why
         assert item.test
         if item.takes:
-            assert item.remedy == "demonstrate"
+            assert item.remedy == "collect"
         if prior()[item.dimension].responds < LEAST_RESPONSE:
             assert item.takes == 0
             assert item.remedy == REMEDIES[item.dimension].instead
@@ -151,7 +151,7 @@ def test_taking_the_best_next_take_is_the_best_plan(
 def test_what_demonstrations_mend_is_collected_until_it_is_not_worth_it(dimension: str) -> None:
     few, many = (make_plan(diagnosed({dimension: 0.9}), n) for n in (12, 500))
     assert by_dimension(few) == {dimension: 12}
-    assert few.items[0].remedy == "demonstrate"
+    assert few.items[0].remedy == "collect"
     assert "budget ends it" in few.stop
     assert 12 < many.takes + sum(i.may_follow for i in many.items) < 200
     assert "aren't worth their time" in many.stop
@@ -161,7 +161,7 @@ def test_no_response_means_no_takes() -> None:
     curves = prior() | {D.OBJECT_PROPERTY: flat_curve(1.0)}
     plan = plan_for(diagnosed({"object_property": 0.9}), Ask(Budget(takes=50), curves)).plan
     assert plan.takes == 0
-    assert [i.remedy for i in plan.items] == ["control"]
+    assert [i.remedy for i in plan.items] == ["change_scene"]
     assert plan.gain_points is not None
     assert plan.gain_points.high == 0.0
 
@@ -170,9 +170,9 @@ def test_no_response_means_no_takes() -> None:
     ("dimension", "remedy"),
     [
         ("sensor_noise", "recalibrate"),
-        ("visual_domain", "perception"),
-        ("environmental_complexity", "perception"),
-        ("task_specification", "restate"),
+        ("visual_domain", "change_scene"),
+        ("environmental_complexity", "change_scene"),
+        ("task_specification", "change_task"),
     ],
 )
 def test_the_rest_says_what_to_do_instead(dimension: str, remedy: str) -> None:
@@ -187,7 +187,7 @@ def test_takes_are_asked_for_where_the_study_saw_them_help() -> None:
     """The prior's chance for drives was set by hand, and plans left them as they were."""
     for dimension in ("contact_dynamics", "actuator_response"):
         (item,) = make_plan(diagnosed({dimension: 0.9}, count=16), 20).items
-        assert item.remedy == "demonstrate"
+        assert item.remedy == "collect"
         assert item.takes > 0
         assert item.protocol.startswith("First"), "what fixes it without takes comes before"
 
@@ -196,7 +196,7 @@ def test_a_policy_that_sees_pictures_can_learn_the_light() -> None:
     ask = Ask(Budget(takes=100), learn(image_policy=True), image_policy=True)
     plan = plan_for(diagnosed({"visual_domain": 0.98}, count=20), ask).plan
     (item,) = plan.items
-    assert item.remedy == "demonstrate"
+    assert item.remedy == "collect"
     assert 0 < item.takes <= 10  # nobody measured it: a few first
     assert item.may_follow > 0
     assert "--results" in item.why

@@ -147,9 +147,9 @@ def test_trials_are_kept_and_read_back(tmp_path: Path) -> None:
 
 def test_a_campaign_becomes_a_trial() -> None:
     items = (
-        PlanItem("p:a", OBJECT, 12, "demonstrate", "", share=0.6),
-        PlanItem("p:a:object=mug", OBJECT, 3, "demonstrate", "", share=0.6),
-        PlanItem("p:b", D.ACTUATOR_RESPONSE, 0, "identify", "", share=0.3),
+        PlanItem("p:a", OBJECT, 12, "collect", "", share=0.6),
+        PlanItem("p:a:object=mug", OBJECT, 3, "collect", "", share=0.6),
+        PlanItem("p:b", D.ACTUATOR_RESPONSE, 0, "change_scene", "", share=0.3),
     )
     plan = Plan("p", "d", items)
     found = campaign_trial(plan, RolloutCounts(5, 50), RolloutCounts(30, 50, "policy"))

@@ -73,7 +73,7 @@ def test_figures_are_png_files(tmp_path: Path) -> None:
 def test_a_plan_is_shown_with_what_to_do_instead(diagnosis: Diagnosis) -> None:
     html = page("Plan", [plan_section(instead_of_takes(diagnosis))])
     assert "Don&#39;t collect" in html or "Don't collect" in html
-    assert "identify" in html
+    assert "change_scene" in html
 
 
 def test_scoring_counts_rows_and_columns(diagnosis: Diagnosis) -> None:

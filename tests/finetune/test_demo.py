@@ -97,7 +97,7 @@ def test_the_target_cells_are_called_sim_to_sim(demo: DemoResult, folder: Path) 
 def test_the_gap_that_demonstrations_do_not_mend_asks_for_none(demo: DemoResult) -> None:
     plan = demo.loops[1].plan
     assert plan.takes == 0
-    assert all(item.remedy != "demonstrate" for item in plan.items)
+    assert all(item.remedy != "collect" for item in plan.items)
 
 
 def test_stages_that_are_there_are_not_run_again(demo: DemoResult, folder: Path) -> None:

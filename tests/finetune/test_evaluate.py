@@ -10,7 +10,12 @@ import pytest
 from gaploop.core.errors import GaploopError
 from gaploop.core.files import sha256
 from gaploop.core.vocabulary import Domain
-from gaploop.finetune.demonstrations import load_source, save_source, scripted_source
+from gaploop.finetune.demonstrations import (
+    DemonstratedCell,
+    load_source,
+    save_source,
+    scripted_source,
+)
 from gaploop.finetune.evaluate import condition_name, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.lerobot_policy import PACKAGED_BASE, load_policy, policy_id
@@ -94,8 +99,8 @@ def test_scripted_takes_do_not_depend_on_the_workers(
         assert (a.environment == b.environment).all()
         assert (a.action == b.action).all()
     save_source(one, tmp_path / "kept.npz")
-    kept = load_source(tmp_path / "kept.npz", "pick_place", 2, 7)
+    kept = load_source(tmp_path / "kept.npz", DemonstratedCell(), 2, 7)
     assert kept is not None
     assert kept.signature == one.signature
     assert (kept.episodes[1].action == one.episodes[1].action).all()
-    assert load_source(tmp_path / "kept.npz", "pick_place", 3, 7) is None
+    assert load_source(tmp_path / "kept.npz", DemonstratedCell(), 3, 7) is None

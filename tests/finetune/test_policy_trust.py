@@ -14,8 +14,10 @@ from typing import Any
 import lerobot
 import pytest
 
+import gaploop
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.core.vocabulary import Outcome
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune import lerobot_trust as trust
@@ -130,21 +132,63 @@ COMMANDS: dict[str, list[str]] = {
         "--dataset.repo_id=x/y", "--dataset.root={}_none", "--steps=1", "--policy.device=cpu",
     ],
     "latency": ["latency", "--policy.path={}"],
+    "diagnose": ["diagnose", "{}_takes", "--policy.path={}", "--output_dir={}_out"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_runs_what_a_policy_names(
-    command: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    write_dataset: Callable[..., Path],
 ) -> None:
     marker = tmp_path / "ran"
     put(policy, hostile_steps(marker)[0])
+    if command == "diagnose":
+        write_dataset("policy_takes", [{"outcome": Outcome.FAILURE}])
     code = main([word.format(policy) for word in COMMANDS[command]])
     said = capsys.readouterr().err
     assert not marker.exists(), said
     assert code == 2, said
     assert "subprocess.Popen" in said, said
     assert "Traceback" not in said
+
+
+def test_the_front_door_runs_nothing_either(policy: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    put(policy, hostile_steps(marker)[0])
+    named = {"path": policy}
+    with pytest.raises(UnusableInputError, match=r"subprocess\.Popen"):
+        gaploop.evaluate(policy=named, n=1, workers=1)
+    with pytest.raises(UnusableInputError, match=r"subprocess\.Popen"):
+        gaploop.finetune(policy=named, sim_takes=1, output_dir=tmp_path / "run")
+    with pytest.raises(UnusableInputError, match=r"subprocess\.Popen"):
+        gaploop.gate(baseline=policy, candidate="base", output_dir=tmp_path / "gate")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "value"),
+    [
+        ("config.json", []),
+        ("config.json", {"type": "act", "input_features": ["x"]}),
+        ("config.json", {"type": "act", "output_features": {"action": 7}}),
+        ("policy_preprocessor.json", {"steps": 7}),
+        ("policy_preprocessor.json", {"steps": ["x"]}),
+        ("policy_postprocessor.json", {"steps": [{"registry_name": "x", "config": [1]}]}),
+        ("gaploop.json", {"fps": "fast"}),
+        ("gaploop.json", {"fps": 50, "state_names": 7}),
+        ("gaploop.json", {}),
+        ("adapter_config.json", [1]),
+    ],
+)
+def test_files_of_another_kind_are_one_line(file: str, value: object, policy: Path) -> None:
+    """A list in the place of an object ended evaluate and push in a traceback."""
+    write_json(policy / file, value)
+    with pytest.raises(UnusableInputError):
+        load_policy(policy)
 
 
 @pytest.mark.parametrize(

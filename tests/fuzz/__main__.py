@@ -287,7 +287,7 @@ class _Watch:
             from_ = os.path.realpath(f"/proc/self/fd/{arguments[-1]}")  # as shutil.rmtree does
         name = os.path.normpath(os.path.join(from_, os.fsdecode(path)))
         writes = event != "open" or bool(int(arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
-        strays = writes and not name.startswith((self._box, "/dev/"))
+        strays = writes and not f"{name}/".startswith((self._box, "/dev/"))
         if strays or f"/{OUTSIDE}/" in f"{name}/":
             self.seen = f"{event} outside: {name}"
 

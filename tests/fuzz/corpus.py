@@ -16,10 +16,11 @@ import zarr
 from mcap.writer import Writer as McapWriter
 
 import gaploop.failure_analysis
+import gaploop.finetune
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.core import labels
 from gaploop.core.files import write_json
-from gaploop.core.journal_format import TakeHeader
+from gaploop.core.journal_format import TakeHeader, append_truth
 from gaploop.core.take import TakeInfo
 from gaploop.core.telemetry import joint_columns
 from gaploop.core.vocabulary import Outcome
@@ -29,6 +30,7 @@ from gaploop.failure_analysis import diagnosis
 from gaploop.failure_analysis.live import score
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.finetune import evaluation
+from gaploop.finetune.gate import promotion
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 CAMERAS = ("overhead", "wrist")
@@ -52,6 +54,7 @@ def make(folder: Path) -> Path:
     journal, root = folder / "journal", folder / "set"
     for k, frames in enumerate((7, 5, 6)):
         uid = _take(journal, frames, Outcome.SUCCESS if k else Outcome.FAILURE, code=k)
+        append_truth(journal, uid, {"gaps": {"contact_dynamics": 0.5}})
         if not k:
             for name, value in (
                 ("failure_mode", "slip"),
@@ -64,6 +67,7 @@ def make(folder: Path) -> Path:
         export_dataset(root, name, folder / output, consents=consents)
     _foreign(folder / "foreign")
     _texts(folder / "files")
+    _policies(folder)
     return folder
 
 
@@ -162,6 +166,34 @@ def _bag(path: Path) -> None:
         writer.finish()
 
 
+def _policies(folder: Path) -> None:
+    """The base policy, an adapter's configuration, and what is kept of runs and rollouts."""
+    shutil.copytree(Path(gaploop.finetune.__path__[0]) / "base", folder / "policy")
+    (folder / "adapter").mkdir()
+    for name in ("config.json", "policy_preprocessor.json", "gaploop.json"):
+        shutil.copy(folder / "policy" / name, folder / "adapter")
+    peft = {"peft_type": "LORA", "base_model_name_or_path": "base", "target_modules": ["q", "v"]}
+    more = {"auto_mapping": {"parent_library": "lerobot.policies.act"}, "megatron_core": None}
+    write_json(folder / "adapter" / "adapter_config.json", peft | more)
+    entry = {"root": "set", "uids": ["u"], "plans": [], "domain": "real", "takes": 1}
+    result = {"policy": "p", "merged": "m", "policies": ["p"]}
+    run = {
+        "schema": "gaploop.run.v1", "id": "r", "command": "finetune", "inputs": [entry],
+        "config": {"lora": {"r": 8}}, "result": result, "lineage": {"base": "b", "takes": ["u"]},
+    }  # fmt: skip
+    (folder / "run" / "policy").mkdir(parents=True)
+    write_json(folder / "run" / "run.json", run)
+    shipped = {"policy": "p", "base": "b", "datasets": [entry], "result": result}
+    write_json(folder / "run" / "policy" / "lineage.json", shipped)
+    named = {"path": "policy", "id": "p", "sha256": "0", "run": {"path": "run", "sha256": "0"}}
+    promoted = {"schema": promotion.SCHEMA, "files": {"result.json": "0"}, "sources": {"s": "0"}}
+    write_json(folder / "files" / "promotion.json", promoted | {"policies": {"candidate": named}})
+    rolled = [evaluation.Rollout(k, evaluation.NOMINAL, True, 1.0, "", f"u{k}") for k in range(3)]
+    (folder / "rollouts").mkdir()
+    evaluation.RolloutLog(folder / "rollouts", {"policy": "p"}).add(rolled)
+    (folder / "rollouts" / "preflight.json").write_text(TEXTS["preflight.json"])
+
+
 def _texts(folder: Path) -> None:
     folder.mkdir()
     for name, text in TEXTS.items():
@@ -240,6 +272,14 @@ workspace: {x: [0.0, 0.4], y: [-0.3, 0.3], z: [0.0, 0.4]}
 joint_limits_rad: {shoulder_pan: [-1.0, 1.0]}
 safety: {velocity_rad_s: 2.0, stall_s: 0.4}
 costs: {}
+""",
+    "twin.yaml": """schema: gaploop.twin.v1
+station: bench_3
+arm: so101
+made_from: [{id: j1, sha256: ab, uids: [u]}]
+parameters:
+- {name: actuator_response.latency.latency_s, unit: s, nominal: 0, estimate: 0.04, interval: [0.03, 0.05], joint: elbow_flex}
+fit: {open_loop_error_before: 0.2, open_loop_error_after: 0.1}
 """,
     "suite.yaml": """name: bench
 tasks:
@@ -328,6 +368,9 @@ b.png,0.1,0.2,0.3,1,0,0,0
             "references": {"rest": {"at": "2026-01-01T00:00:00Z"}},
         }
     ),
+    "canary.jsonl": """{"robot": "a", "episode": 0, "candidate": true, "success": true, "safety": false}
+{"robot": "b", "episode": 1, "candidate": false, "success": false, "safety": true}
+""",
     "trace.csv": """0.0,1,2,3,4,5,6
 0.1,1,2,3,4,5,6
 """,

@@ -215,6 +215,59 @@ def _faults(path: Path) -> object:
     return read_faults(str(path))
 
 
+def _run(folder: Path) -> object:
+    from gaploop.collect.copies import runs_of
+    from gaploop.finetune.gate.promotion import _run_of
+    from gaploop.finetune.hub_policy import _lineage
+
+    found = list(runs_of(["u"], [folder / "none"], [folder], []))
+    with contextlib.suppress(UnusableInputError):
+        _run_of(folder / "policy", "p")
+    return found, _lineage(folder / "policy", "p")
+
+
+def _withdraw(what: str) -> Callable[[Path], object]:
+    """Return what withdraws the consent of whoever the first take is of."""
+
+    def read(path: Path) -> object:
+        from gaploop.collect.withdrawal import report_path, withdraw
+        from gaploop.core.consent import Place
+
+        id_ = "c-abcdefghij"
+        register = path.parent / "consents.jsonl"
+        events = (CORPUS / "files" / "consents.jsonl").read_text().splitlines()
+        register.write_text("".join(f"{e}\n" for e in events if '"place"' not in e))
+        noted = {"uids": ["0192f0c1-0000-7000-8000-000000000000"]}
+        report_path(register, id_).write_text(json.dumps(noted))
+        return withdraw(register, id_, places=[Place(what, str(path))], remove=True)
+
+    return read
+
+
+def _policy(folder: Path) -> object:
+    from gaploop.finetune.lerobot_policy import cell_of, load_policy, policy_id
+
+    return load_policy(folder), policy_id(folder), cell_of(folder)
+
+
+def _rollouts(folder: Path) -> object:
+    from gaploop.finetune.evaluation import RolloutLog
+
+    return RolloutLog(folder, {"policy": "p"}).held
+
+
+def _preflight(folder: Path) -> object:
+    from gaploop.collect.preflight import Checked, missing
+
+    return missing(folder, Checked("p", "r"))
+
+
+def _canary(path: Path) -> object:
+    from gaploop.finetune.gate.canary import _read
+
+    return _read(path, ("a", "b"))
+
+
 def _loaded(module: str, name: str) -> Callable[[Path], object]:
     """Return a reader that takes a path."""
 
@@ -231,13 +284,17 @@ def _loaded(module: str, name: str) -> Callable[[Path], object]:
 
 
 META = ("meta/info.json", "meta/stats.json", "meta/tasks.parquet", "meta/episodes/**/*.parquet")
-EVERY = (*META, "data/**/*.parquet", "meta/gap/labels.jsonl", "telemetry/*.zip", "videos/**/*.mp4")
+EVERY = (
+    *META, "data/**/*.parquet", "meta/gap/labels.jsonl", "telemetry/*.zip", "videos/**/*.mp4",
+    "*.jsonl",
+)  # fmt: skip
 ZARR = ("**/.z*", "**/0*", "**/zarr.json")
 
 FILES = (
     Reader("yaml", "files/plan.yaml", _yaml),
     Reader("plan", "files/plan.yaml", _loaded("gaploop.core.plan", "load_plan")),
     Reader("station", "files/station.yaml", _loaded("gaploop.core.station", "load_station")),
+    Reader("twin", "files/twin.yaml", _loaded("gaploop.core.twin", "load_twin")),
     Reader("suite", "files/suite.yaml", _loaded("gaploop.core.suite", "load_suite")),
     Reader("mapping", "files/mapping.yaml", _csv_log),
     Reader(
@@ -307,6 +364,7 @@ FILES = (
     Reader("motors", "files/motors.json", _motors),
     Reader("trace", "files/trace.csv", _trace),
 )
+POLICY = ("**/*.json", "**/*.safetensors")
 TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}
 FOLDERS = (
     Reader("info", "set", _loaded("gaploop.datasets.layout", "read_info"), ("meta/info.json",)),
@@ -332,6 +390,25 @@ FOLDERS = (
         _imported("mcap", keys=TOPICS),
     ),
 )
+POLICIES = (
+    Reader("policy", "policy", _policy, POLICY),
+    Reader(
+        "adapter",
+        "adapter",
+        _loaded("gaploop.finetune.lerobot_trust", "refuse_foreign_code"),
+        ("*.json",),
+    ),
+    Reader("run", "run", _run, ("**/*.json",)),
+    Reader(
+        "promotion",
+        "files/promotion.json",
+        _loaded("gaploop.finetune.gate.promotion", "verify"),
+    ),
+    Reader("rollouts", "rollouts", _rollouts, ("*.*",)),
+    Reader("preflight", "rollouts", _preflight, ("preflight.json",)),
+    Reader("canary", "files/canary.jsonl", _canary),
+)
+"""What belongs to policies; most need PyTorch to be read."""
 COMMANDS = (
     Reader("check", "set", command("check", "{}"), EVERY),
     Reader("check-journal", "journal", command("check", "{}"), ("**/*.*",)),
@@ -407,6 +484,15 @@ COMMANDS = (
         ("**/*.*",),
         changes=True,
     ),
+    Reader("withdraw", "set", _withdraw("dataset"), EVERY, changes=True),
+    Reader("withdraw-journal", "journal", _withdraw("journal"), ("**/*.*",), changes=True),
+    Reader("push", "set", command("push", "{}", "--repo_id=me/x", "--dry_run"), EVERY),
+    Reader(
+        "push-policy",
+        "policy",
+        command("push", "{}", "--repo_id=me/x", "--dry_run"),
+        POLICY,
+    ),
     Reader("survey", "set", command("survey", "{}"), EVERY),
     Reader("mix", "set", _mix, EVERY),
     Reader(
@@ -431,4 +517,4 @@ COMMANDS = (
 )
 SHORT = [reader.name for reader in (*FILES, *FOLDERS) if not reader.changes]
 """What `make test` runs."""
-READERS = {reader.name: reader for reader in (*FILES, *FOLDERS, *COMMANDS)}
+READERS = {reader.name: reader for reader in (*FILES, *FOLDERS, *POLICIES, *COMMANDS)}

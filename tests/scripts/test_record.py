@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from gaploop.core.journal_format import read_end, read_journal, take_folders
-from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, set_up
+from gaploop.datasets.sources import load_takes
 from gaploop.scripts.cli import main
+from gaploop.sim.randomise import draw, known_and_drawn
+
+DELAY = "actuator_response.latency"
 
 PLAN = """
 schema: gaploop.plan.v1
@@ -48,6 +53,10 @@ items:
         (["--journal=DIR/data/j"], "inside each other"),
         (["--journal=/proc/no/j"], "--journal"),
         (["--dataset.root=/proc/no/d"], "--dataset.root"),
+        (["--env.twin=a.yaml", "--robot.twin=b.yaml"], "mean the same"),
+        (["--env.randomise=AL"], "all, dynamics"),
+        (["--env.randomise=twin"], "--env.twin=FILE"),
+        (["--env.randomise=all", "--env.randomise_strength=3"], "0 to 2"),
     ],
 )
 def test_unusable_input_is_one_line_and_writes_nothing(
@@ -80,6 +89,25 @@ def test_a_plan_is_recorded_published_and_then_filled(
     assert dict(take.info.dimensions) == {"object_property": 1.0}
     assert main(["record", f"--dataset.root={root}", "--dataset.fps=25"]) == 2
     assert "25 fps" in capsys.readouterr().err
+
+
+def test_takes_in_a_twin_stand_for_the_station_and_say_what_their_cells_were_drawn_as(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delay = TwinParameter(f"{DELAY}.latency_s", "s", 0.0, 0.04, (0.03, 0.05), True, "test")
+    save_twin(Twin("bench", "so101", (delay,)), tmp_path / "twin.yaml")
+    root, twin = tmp_path / "data", f"--env.twin={tmp_path / 'twin.yaml'}"
+    command = ["record", f"--dataset.root={root}", "--dataset.num_episodes=1", twin, "--json"]
+    assert main([*command, "--env.randomise=twin", "--seed=3"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["evidence"] == "sim-to-sim"
+    _, ranges = known_and_drawn(tmp_path / "twin.yaml", "twin")
+    assert ranges is not None
+    for source in (Path(said["journal"]), root):
+        for at, take in enumerate(load_takes(source)):
+            assert take.info.domain is Domain.SIM_TARGET
+            assert take.info.conditions[RANDOMISED] == draw(ranges, [0, 3 + at])
+            assert not set_up(take.info.conditions)
 
 
 def test_ctrl_c_ends_in_good_order_and_resume_goes_on(

@@ -67,7 +67,7 @@ class Pair:
         for role, group in (("follower", "robot"), ("leader", "teleop")):
             plan = arm_plan("so101", role).calibrated()
             (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
-            bus = EmulatedBus.start(plan=plan, hand="still", link=folder / role)
+            bus = EmulatedBus(plan=plan, hand="still", link=folder / role)
             self.buses[role] = stack.enter_context(bus)
             self.options += [f"--{group}.type=so101_{role}", f"--{group}.port={folder / role}"]
             self.options += [f"--{group}.id={role}", f"--{group}.calibration_dir={folder}"]

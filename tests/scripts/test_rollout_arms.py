@@ -71,7 +71,7 @@ class Bench:
         for registry, role in zip(registries()[:2], ("follower", "leader"), strict=True):
             plan = arm_plan("so101", role).calibrated()
             (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
-            bus = EmulatedBus.start(plan=plan, hand="still", link=folder / role)
+            bus = EmulatedBus(plan=plan, hand="still", link=folder / role)
             self.buses[role] = stack.enter_context(bus)
             chosen: Any = registry.get_choice_class(f"so101_{role}")
             made.append(chosen(port=str(folder / role), id=role, calibration_dir=folder))

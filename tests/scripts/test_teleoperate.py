@@ -76,7 +76,7 @@ def pair(tmp_path: Path) -> Iterator[Make]:
                 good = plan_of(model, role).calibration()
                 (tmp_path / f"{role}.json").write_text(json.dumps(good))
                 moved = hand if role == "leader" else "none"
-                bus = EmulatedBus.start(plan=plan, hand=moved, link=tmp_path / role)
+                bus = EmulatedBus(plan=plan, hand=moved, link=tmp_path / role)
                 buses[role] = stack.enter_context(bus)
             options = [
                 f"--robot.type={model}_follower",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from gaploop.teleop.control import ControlThread, LoopMode, Mailbox
 from gaploop.teleop.loop import EndReason, Rates
 from gaploop.teleop.realtime import Realtime, quiet_interpreter, realtime_rights
 from gaploop.teleop.safety import SafetyFilter
-from gaploop.teleop.stopping import run_steps
+from gaploop.teleop.stopping import run_steps, undisturbed
 
 RATES = Rates(200.0, 50.0)
 SOON_S = 120.0
@@ -242,6 +243,39 @@ def test_it_stops_when_asked_holds_and_then_takes_torque_off() -> None:
     assert control.snapshot().mode is LoopMode.ENDED
 
 
+class Interrupted(Arm):
+    """Whatever the main thread does with it, somebody presses Ctrl-C meanwhile."""
+
+    def _step(self, name: str, error: type[Exception] = DeviceError) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        super()._step(name, error)
+
+
+def test_ctrl_c_that_is_held_down_leaves_no_torque_on() -> None:
+    """A second one in torque on, a third in torque off, and so on, and the arm held for good."""
+    arm = Interrupted()
+    with pytest.raises(KeyboardInterrupt), thread(arm) as control:
+        control.start()
+    assert not control.alive
+    assert not arm.torque
+    assert arm.did[-1] == "close"
+
+
+def _goes_on_after_ctrl_c() -> bool:
+    went_on = list[bool]()
+    with contextlib.suppress(KeyboardInterrupt), undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+    return bool(went_on)
+
+
+def test_what_hangs_in_letting_go_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _goes_on_after_ctrl_c()
+    monkeypatch.setattr("gaploop.teleop.stopping.LONG_S", -1.0)
+    assert not _goes_on_after_ctrl_c()
+
+
 def test_subscribers_that_raise_hang_or_are_slow_neither_stop_nor_delay_it() -> None:
     hung = threading.Event()
     bad, stuck, good = Seen(fails_on_the_fourth), Seen(waits_for(hung)), Seen()
@@ -338,6 +372,29 @@ def test_a_clear_that_fails_leaves_it_tripped_and_limp_and_can_be_tried_again() 
         control.finish()
 
 
+@pytest.mark.parametrize("gets_worse", [False, True])
+def test_a_clear_counts_for_what_the_operator_saw(gets_worse: bool) -> None:
+    """Given while the arm still held, it put torque on again after a trip that nobody had seen."""
+    arm = Arm()
+    limits = SafetyLimits(stale_leader_s=5.0, torque_off_s=0.5)
+    safety = SafetyFilter(limits, arm.joint_limits_rad, RATES.period_s)
+    with ControlThread(arm, Driver(), safety, RATES) as control:
+        control.start()
+        control.estop()
+        until(lambda: bool(safety.tripped))
+        control.clear()
+        if gets_worse:
+            arm.status = np.array([1, 0])
+            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+            reads = arm.reads
+            until(lambda: arm.reads > reads + 5)
+            assert not arm.torque
+            arm.status = np.zeros(2, np.int64)
+            control.clear()
+        until(lambda: control.snapshot().mode is LoopMode.RUNNING and not safety.tripped)
+        control.finish()
+
+
 def test_a_servo_that_kept_its_torque_after_a_trip_is_told_until_it_lets_go() -> None:
     arm = Arm()
     with thread(arm) as control:
@@ -375,6 +432,38 @@ def test_the_estop_works_on_a_loop_that_hangs() -> None:
         control.estop()
         until(lambda: "torque off" in arm.did)
         arm.freed.set()
+
+
+@pytest.mark.parametrize("ends", [ControlThread.estop, ControlThread.stop])
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_loop_that_hangs_in_its_first_turn_can_be_stopped(
+    ends: Callable[[ControlThread], None], is_cleared: bool
+) -> None:
+    """Nothing was watched before the first turn: the arm held, whatever was pressed."""
+    arm, freed, leader = Arm(), threading.Event(), Driver()
+    hangs = threading.Event()
+
+    def read(t_s: float) -> LeaderSample:
+        if hangs.is_set():
+            freed.wait(SOON_S)
+        return LeaderSample(t_s, np.zeros(2))
+
+    leader.read = read  # type: ignore[method-assign]
+    if not is_cleared:
+        hangs.set()
+    with thread(arm, leader) as control:
+        control.start()
+        if is_cleared:
+            control.estop()
+            until(lambda: control.snapshot().mode is LoopMode.TRIPPED)
+            hangs.set()
+            control.clear()
+            until(lambda: control.snapshot().mode is LoopMode.RUNNING)
+        assert arm.torque
+        ends(control)
+        until(lambda: not arm.torque)
+        freed.set()
+    assert not arm.torque
 
 
 def test_a_take_is_a_span_of_the_loop_with_its_own_count_and_time() -> None:

@@ -119,8 +119,8 @@ def test_targeted_takes_are_the_plans_pilot_and_what_may_follow() -> None:
     plan = Plan(
         "p", "d",
         (
-            PlanItem("p:a", D.SPATIAL_GEOMETRY, 4, "demonstrate", "", may_follow=6),
-            PlanItem("p:b", D.VISUAL_DOMAIN, 0, "perception", ""),
+            PlanItem("p:a", D.SPATIAL_GEOMETRY, 4, "collect", "", may_follow=6),
+            PlanItem("p:b", D.VISUAL_DOMAIN, 0, "change_scene", ""),
         ),
     )  # fmt: skip
     assert planned(plan) == {D.SPATIAL_GEOMETRY: 10}

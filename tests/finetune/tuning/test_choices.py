@@ -141,9 +141,9 @@ def test_merged_statistics_are_those_of_both_counted_alike(a: list[float], b: li
 
 
 def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
-    def item(dimension: GapDimension, gain: float, remedy: str = "demonstrate") -> PlanItem:
+    def item(dimension: GapDimension, gain: float, remedy: str = "collect") -> PlanItem:
         points = ExpectedValue(gain, gain, gain)
-        takes = 10 if remedy == "demonstrate" else 0
+        takes = 10 if remedy == "collect" else 0
         return PlanItem(dimension.value, dimension, takes, remedy, "", gain_points=points)
 
     plan = Plan(
@@ -153,7 +153,7 @@ def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
             item(GapDimension.OBJECT_PROPERTY, 30.0),
             item(GapDimension.SPATIAL_GEOMETRY, 10.0),
             item(GapDimension.HUMAN_BEHAVIOR, 0.0),
-            item(GapDimension.SENSOR_NOISE, 50.0, "identify"),
+            item(GapDimension.SENSOR_NOISE, 50.0, "change_scene"),
         ),
     )
     weights = weights_of(plan)
@@ -164,7 +164,7 @@ def test_a_plan_weighs_dimensions_by_what_it_expects() -> None:
     }
     assert max(weights.values()) <= MOST
     with pytest.raises(UnusableInputError, match="collects no takes"):
-        weights_of(Plan("p", "d", (item(GapDimension.SENSOR_NOISE, 50.0, "identify"),)))
+        weights_of(Plan("p", "d", (item(GapDimension.SENSOR_NOISE, 50.0, "change_scene"),)))
 
 
 def test_presets_are_listed_and_found() -> None:

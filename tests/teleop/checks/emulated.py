@@ -79,12 +79,8 @@ class Watcher:
 
     def told(self, what: str) -> bool:
         self.told_to.append(what)
-        if "Cut" in what:
-            for fault in self.cut:
-                self.bus.strike(fault)
-        else:
-            for fault in self.cut:
-                self.bus.mend(fault)
+        for fault in self.cut:
+            self.bus.inflict(fault, "Cut" in what)
         return True
 
 
@@ -112,9 +108,7 @@ def emulated_arm(
     (folder / "f.json").write_text(json.dumps(said))
     mechanics = Mechanics(stuck)
     with ExitStack() as stack:
-        bus = EmulatedBus.start(
-            plan=plan, hand="still", link=folder / "f", plant=mechanics, clock=clock
-        )
+        bus = EmulatedBus(plan=plan, hand="still", link=folder / "f", plant=mechanics, clock=clock)
         stack.enter_context(bus)
         config: Any = registries()[0].get_choice_class("so101_follower")
         robot = config(port=str(folder / "f"), id="f", calibration_dir=folder)

@@ -138,7 +138,7 @@ def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
     """What LeRobot finds is what the arm's mechanics are."""
     hand = "middle_then_ranges"
     with (
-        EmulatedBus.start(model, role=role, calibrated=False, hand=hand, clock=arms_time) as bus,
+        EmulatedBus(model, role=role, calibrated=False, hand=hand, clock=arms_time) as bus,
         typed_input(monkeypatch) as keys,
     ):
         bus.hand.sweep_s = 3.0
@@ -162,8 +162,8 @@ def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
     """LeRobot's own classes, at 50 Hz for two seconds."""
     modules = {(m, r): (module, name) for m, r, module, name in ARMS}
     with (
-        EmulatedBus.start(model, hand="still") as follower_bus,
-        EmulatedBus.start(model, role="leader", hand="still") as leader_bus,
+        EmulatedBus(model, hand="still") as follower_bus,
+        EmulatedBus(model, role="leader", hand="still") as leader_bus,
     ):
         arms = []
         for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
@@ -207,7 +207,7 @@ def test_lerobot_refuses_a_wrong_arm_as_it_refuses_hardware(tmp_path: Path) -> N
         ),
     }
     for says, plan in cases.items():
-        with EmulatedBus.start(plan=plan) as bus:
+        with EmulatedBus(plan=plan) as bus:
             arm = device("follower", "so_follower", "SO101Follower", bus.port, tmp_path)
             with pytest.raises(RuntimeError, match=says):
                 arm.connect(calibrate=False)
@@ -222,7 +222,7 @@ def test_lerobot_scans_bit_rates_and_sets_up_a_new_motor() -> None:
 
     from gaploop.teleop.emulator import koch
 
-    with EmulatedBus.start(plan=koch().factory_new()) as bus:
+    with EmulatedBus(plan=koch().factory_new()) as bus:
         bus.plug(["elbow_flex"])
         motors = {"elbow_flex": Motor(3, "xl330-m288", MotorNormMode.DEGREES)}
         host = DynamixelMotorsBus(bus.port, motors)
@@ -237,7 +237,7 @@ def test_the_makers_sdk_reads_fast(tmp_path: Path) -> None:
     """dynamixel_sdk's own fast sync read understands the combined packet."""
     del tmp_path
     dxl = dynamixel_sdk
-    with EmulatedBus.start("koch") as bus:
+    with EmulatedBus("koch") as bus:
         port, packets = dxl.PortHandler(bus.port), dxl.PacketHandler(2.0)
         assert port.openPort()
         assert port.setBaudRate(1_000_000)

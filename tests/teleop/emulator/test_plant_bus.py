@@ -45,7 +45,7 @@ class Lazy:
 def test_the_plant_moves_what_the_servos_show() -> None:
     plant = Lazy()
     with (
-        EmulatedBus.start(plant=plant, hand="none") as bus,
+        EmulatedBus(plant=plant, hand="none") as bus,
         serial.Serial(bus.port, 1_000_000, timeout=2) as port,
     ):
         goal = bus.servos[2].position_ticks + 500
@@ -61,7 +61,7 @@ def test_the_plant_moves_what_the_servos_show() -> None:
 
 def test_a_hand_holds_a_limp_plant() -> None:
     plant = Lazy()
-    with EmulatedBus.start(plant=plant, hand="still") as bus:
+    with EmulatedBus(plant=plant, hand="still") as bus:
         end_s = time.monotonic() + 10
         while not plant.on.all() and time.monotonic() < end_s:
             time.sleep(0.01)

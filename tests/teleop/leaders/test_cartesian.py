@@ -227,10 +227,10 @@ def test_limits_are_the_narrower_of_model_and_arm() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"speed_m_s": 3.0}, "speed_m_s must be"),
+        ({"speed_m_s": 3.0}, "speed_m_s: 3.0 must be"),
         ({"speed_step": 5}, "speed_step must be"),
         ({"frame": "world"}, "base, tool"),
-        ({"stale_s": math.nan}, "stale_s must be"),
+        ({"stale_s": math.nan}, "stale_s: nan must be"),
     ],
 )
 def test_options_say_what_is_valid(given: dict[str, float], says: str) -> None:

@@ -48,9 +48,8 @@ def test_opposite_keys_cancel() -> None:
 
 def test_estop_is_told_once_and_lets_go_of_everything() -> None:
     told: list[str] = []
-    controls = Controls(
-        CartesianOptions(), lambda: told.append("e-stop"), lambda: told.append("clear")
-    )
+    controls = Controls(CartesianOptions())
+    controls.listen(lambda: told.append("e-stop"), lambda: told.append("clear"))
     controls.press(ControlAction.HOLD)
     controls.press(ControlAction.ESTOP)
     controls.press(ControlAction.FORWARD)

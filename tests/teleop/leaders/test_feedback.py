@@ -146,5 +146,5 @@ def test_a_leader_that_is_let_go_of_comes_to_rest(friction_nm: float) -> None:
 
 def test_options_say_what_is_valid() -> None:
     assert not ForceOptions().enabled
-    with pytest.raises(UnusableInputError, match=r"--force\.most_a must be 0\.01 to 0\.5"):
+    with pytest.raises(UnusableInputError, match=r"--force\.most_a: .* from 0\.01 to 0\.5"):
         ForceOptions(most_a=2.0)

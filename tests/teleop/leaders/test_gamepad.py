@@ -36,11 +36,8 @@ class Desk:
         pygame.display.init()
         pygame.joystick.init()
         self.plug_in()
-        controls = Controls(
-            CartesianOptions(),
-            lambda: self.told.append("e-stop"),
-            lambda: self.told.append("clear"),
-        )
+        controls = Controls(CartesianOptions())
+        controls.listen(lambda: self.told.append("e-stop"), lambda: self.told.append("clear"))
         self.gamepad = Gamepad(controls, "test", lambda: self.now_s)
         pygame.event.post(pygame.event.Event(pygame.WINDOWFOCUSGAINED))
 

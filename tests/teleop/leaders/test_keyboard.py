@@ -33,11 +33,8 @@ class Clock:
 class Desk:
     def __init__(self) -> None:
         self.clock, self.told = Clock(), list[str]()
-        controls = Controls(
-            CartesianOptions(),
-            lambda: self.told.append("e-stop"),
-            lambda: self.told.append("clear"),
-        )
+        controls = Controls(CartesianOptions())
+        controls.listen(lambda: self.told.append("e-stop"), lambda: self.told.append("clear"))
         self.keyboard = Keyboard(controls, "test", self.clock)
         self.post(pygame.WINDOWFOCUSGAINED)
 

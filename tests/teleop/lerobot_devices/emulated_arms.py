@@ -65,6 +65,6 @@ def emulated(
 ) -> Iterator[Emulated]:
     """Start an arm, in real time unless given a clock; `options` go into its LeRobot config."""
     plan = plan or PLANS[model](role).calibrated()
-    with EmulatedBus.start(plan=plan, hand=hand, wire_time=False, clock=clock) as bus:
+    with EmulatedBus(plan=plan, hand=hand, wire_time=False, clock=clock) as bus:
         folder = calibration_folder(root, role, PLANS[model](role).calibration())
         yield Emulated(bus, folder, config_of(model, role, bus.port, folder, **options))

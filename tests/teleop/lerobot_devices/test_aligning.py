@@ -30,7 +30,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[EmulatedBus, AligningLeader, object]]
         for role in ("follower", "leader"):
             plan = arm_plan("so101", role).calibrated()
             (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
-            bus = EmulatedBus.start(plan=plan, hand="none", link=tmp_path / role)
+            bus = EmulatedBus(plan=plan, hand="none", link=tmp_path / role)
             buses.append(stack.enter_context(bus))
         follower = make_follower(
             SO101FollowerConfig(

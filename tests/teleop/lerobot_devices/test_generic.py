@@ -128,7 +128,7 @@ def test_a_leader_of_other_joints_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("couples", [False, True])
 def test_a_third_partys_arm_on_a_known_bus(couples: bool, tmp_path: Path) -> None:
     """Its bus is driven directly where its class adds nothing to it."""
-    with EmulatedBus.start("so101", hand="still", wire_time=False) as bus:
+    with EmulatedBus("so101", hand="still", wire_time=False) as bus:
         folder = calibration_folder(tmp_path, "follower", PLANS["so101"]().calibration())
         config = PluginSoConfig(id="arm", calibration_dir=folder, port=bus.port, couples=couples)
         follower = make_follower(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from gaploop.teleop.emulator.faults import Fault
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower, ServoLeader
 from gaploop.teleop.servos.exchange import BusLine
+from gaploop.teleop.servos.port import SerialPort
 
 pytestmark = pytest.mark.usefixtures("patient_wire")
 
@@ -201,6 +203,23 @@ def test_torque_off_is_quick_with_two_dead_servos(
         assert sum(waited_s) < 0.06
 
 
+def test_no_signal_interrupts_torque_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that was held down, or a supervisor that asked again, left joints holding."""
+    write = SerialPort.write
+
+    def interrupted(port: SerialPort, data: bytes) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write(port, data)
+
+    with emulated("so101", "follower", tmp_path) as arm, follower_of(arm) as follower:
+        follower.torque_on()
+        monkeypatch.setattr(SerialPort, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            follower.torque_off()
+        assert not any(torques(arm.bus).values())
+        monkeypatch.setattr(SerialPort, "write", write)
+
+
 @pytest.mark.parametrize("model", ["so101", "koch"])
 def test_a_servo_that_vanishes_is_told_and_one_that_comes_back_limp_too(
     model: str, tmp_path: Path
@@ -268,8 +287,8 @@ def test_a_bimanual_pair_moves_both_arms_in_one_exchange(tmp_path: Path) -> None
     from lerobot.robots.so_follower import SOFollowerConfig
 
     with (
-        EmulatedBus.start("so101", hand="still", wire_time=False) as left,
-        EmulatedBus.start("so101", hand="still", wire_time=False, seed=1) as right,
+        EmulatedBus("so101", hand="still", wire_time=False) as left,
+        EmulatedBus("so101", hand="still", wire_time=False, seed=1) as right,
     ):
         folder = calibration_folder(tmp_path, "follower", so101().calibration(), "bi_left")
         calibration_folder(tmp_path, "follower", so101().calibration(), "bi_right")
@@ -363,6 +382,48 @@ def test_a_leaders_encoder_that_begins_again_does_not_swing_the_follower(
         assert (np.diff(seen) > 0).all()
         assert seen[-1] - seen[0] > 0.9 * slip_ticks * 2 * np.pi / 4096 - 0.25
         assert seen[-1] > high or slip_ticks < 2048
+        leader.close()
+
+
+@pytest.mark.parametrize("joint", [0, 4], ids=["with end stops", "turns freely"])
+def test_a_leader_that_was_moved_while_nobody_looked_is_where_it_is(
+    joint: int, tmp_path: Path
+) -> None:
+    """Moved by more than half a turn while its follower was limp, it led to the wrong end."""
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path, hand="still") as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        seen = []
+        for ticks in (-1150, 1150):
+            led.bus.faults.clear()
+            led.bus.faults.add(Fault("slip", id=joint + 1, value=ticks))
+            leader.reset()  # as when a trip is cleared
+            leader.read(0.0)  # what is under way is from before
+            seen.append(
+                next(q for _ in range(50) if np.isfinite(q := leader.read(0.0).q_rad[joint]))
+            )
+        assert seen[1] - seen[0] == pytest.approx(2300 * 2 * np.pi / 4096, abs=0.05)
+        leader.close()
+
+
+def test_a_joint_with_end_stops_is_never_a_turn_further(tmp_path: Path) -> None:
+    """One bad reading, or a cable that was out, put it a turn further for the rest of the day."""
+    with (
+        emulated("so101", "follower", tmp_path) as arm,
+        emulated("so101", "leader", tmp_path, hand="still") as led,
+        follower_of(arm) as follower,
+    ):
+        leader = make_leader(led.config, follower)
+        ranges = {
+            name: (c["range_min"], c["range_max"]) for name, c in led.bus.plan.calibration().items()
+        }
+        ends = [[float(one[k]) for one in ranges.values()] for k in (0, 1)]
+        for ticks in (*ends, *ends[::-1]):
+            asked = leader._unwrapped(ticks)
+            assert [asked[k] for k in (0, 1, 2, 3, 5)] == [ticks[k] for k in (0, 1, 2, 3, 5)]
         leader.close()
 
 

@@ -104,7 +104,7 @@ def test_wrong_servos(case: str, tmp_path: Path) -> None:
         for word in words:
             assert word in text, text
         assert limp(arm.bus)
-        with EmulatedBus.start("so101") as other:  # the port is free again
+        with EmulatedBus("so101") as other:  # the port is free again
             assert other.port != arm.bus.port
 
 

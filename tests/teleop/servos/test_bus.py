@@ -197,6 +197,23 @@ def test_torque_on_holds_every_servo_where_it_is(protocol: Protocol) -> None:
         assert run([(bus.line, torque_off(bus))]) == [()]
 
 
+class Stubborn(bytearray):
+    """A control table that takes nothing any more."""
+
+    def __setitem__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("protocol", list(Protocol))
+def test_a_servo_that_takes_a_write_and_holds_on_has_not_let_go(protocol: Protocol) -> None:
+    """Its "done" was taken for torque off, and the program said nothing of a joint that held."""
+    models = STS if protocol is Protocol.FEETECH else MIXED
+    with a_bus(protocol, models) as (fake, bus):
+        run([(bus.line, torque_on(bus))])
+        fake.memory[2] = Stubborn(fake.memory[2])
+        assert run([(bus.line, torque_off(bus))]) == [(2,)]
+
+
 def test_two_buses_are_asked_before_either_has_answered() -> None:
     with (
         a_bus(Protocol.FEETECH, STS) as (one, first),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def test_the_same_on_a_pseudo_terminal(protocol: Protocol) -> None:
 
 
 def _one_read(bus: ServoBus, line: BusLine) -> None:
-    before = line.faults.total
+    before = asdict(line.faults)
     (state,) = run([(line, bus.read(0.0))])
     assert 0.0 < line.deadline_s - line._sent_s < 0.5, "what comes moves no deadline"
     silent = state.status & NO_REPLY != 0
@@ -175,4 +176,4 @@ def _one_read(bus: ServoBus, line: BusLine) -> None:
     assert parser.waiting_bytes == 0
     assert parser.accepted_bytes + parser.rejected_bytes == parser.received_bytes
     # A servo that was missing before and still is goes on being one incident.
-    assert line.faults.total > before or silent.any()
+    assert asdict(line.faults) != before or silent.any()

@@ -7,6 +7,7 @@ import grp
 import os
 import subprocess
 import sys
+import threading
 import time
 import tty
 
@@ -124,3 +125,22 @@ def test_the_sdks_give_up_where_nobody_answers() -> None:
         assert result == scservo_sdk.COMM_RX_TIMEOUT
         assert time.thread_time() - cpu_s < 0.02
         handler.closePort()
+
+
+def test_a_port_that_somebody_waits_at_can_be_waited_at_by_another() -> None:
+    """The watchdog's torque-off failed with "concurrent poll() invocation" on a loop that hung."""
+    master, slave = os.openpty()
+    port = SerialPort(os.ttyname(slave))
+    port.open()
+    waits = threading.Thread(target=port.wait, args=(60.0,))
+    waits.start()
+    try:
+        for _ in range(50):
+            assert not port.wait(0.001)
+        os.write(master, b"x")
+        waits.join(60.0)
+        assert port.wait(0.0)
+    finally:
+        port.close()
+        os.close(master)
+        os.close(slave)

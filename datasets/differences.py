@@ -1,12 +1,15 @@
-"""What keeps two datasets from being trained on, or merged, together."""
+"""What keeps data of two origins from going into one dataset, one merge or one training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import TakeHeader
+from gaploop.datasets import columns
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 PICTURES: Final = ("video", "image")
@@ -41,21 +44,42 @@ class DatasetDifference:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a dataset must share with another.
+    """What data must share with other data.
 
     Attributes:
-        where: its folder, in messages.
+        where: names its origin in messages.
         fps: frames per second.
-        robot_type: LeRobot's name of the robot.
         units: of state and action, such as `deg`; "" where no take states any.
-        features: feature to (kind, shape, names of its entries); pictures have no names.
+        features: feature to (dtype, shape, names of its entries); pictures have no names.
     """
 
     where: str
     fps: float
-    robot_type: str
     units: str
     features: Mapping[str, tuple[str, tuple[int, ...], tuple[str, ...]]]
+
+    @classmethod
+    def of_dataset(cls, info: DatasetInfo, units: str = "") -> Profile:
+        """Return the profile of a dataset."""
+        features: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {}
+        for name, spec in info.features.items():
+            if name not in columns.AUTOMATIC:
+                dtype, shape = (
+                    str(spec.get("dtype")),
+                    tuple(int(n) for n in spec.get("shape") or ()),
+                )
+                features[name] = dtype, shape, () if dtype in PICTURES else info.names(name)
+        return cls(f"dataset {info.root}", info.fps, units, features)
+
+    @classmethod
+    def of_take(cls, header: TakeHeader) -> Profile:
+        """Return the profile that a take has once published."""
+        info = header.info
+        table = columns.frame_features(
+            info.joint_names, header.environment_state_names, header.cameras
+        )
+        published = DatasetInfo(Path(), info.fps, table, info.robot_type, 0, 0)
+        return replace(cls.of_dataset(published), where=f"take {info.uid}")
 
 
 def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
@@ -74,38 +98,55 @@ def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
 
 
 def profile(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Profile:
-    """Return the profile of a dataset.
+    """Return the profile of a dataset, with the units of its takes.
 
     Raises:
         UnusableInputError: its takes are in several units.
     """
-    features: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {}
-    for name in (n for n in info.features if n.startswith(LEARNED)):
-        spec = info.features[name]
-        shape = tuple(int(n) for n in spec.get("shape") or ())
-        is_picture = spec.get("dtype") in PICTURES
-        features[name] = (
-            ("picture", shape, ()) if is_picture else ("numbers", shape, info.names(name))
-        )
-    units = known_units(episodes, info)
-    return Profile(str(info.root), info.fps, info.robot_type, units, features)
+    return Profile.of_dataset(info, known_units(episodes, info))
 
 
-def differences(a: Profile, b: Profile) -> Iterator[DatasetDifference]:
-    """Yield what keeps data like `a` and data like `b` from one training, `a`'s value first."""
+def differences(a: Profile, b: Profile, learned: bool = True) -> Iterator[DatasetDifference]:
+    """Yield what keeps data like `a` and data like `b` apart, `a`'s value first.
+
+    Args:
+        learned: only what policies are fed counts, pictures however they are stored and numbers of
+            whatever type.
+    """
     if a.fps != b.fps:
         yield DatasetDifference("fps", "fps", a.fps, b.fps)
     if a.units != b.units and a.units and b.units:
         yield DatasetDifference("units", "units", a.units, b.units)
     for name in dict.fromkeys((*b.features, *a.features)):
+        if learned and not name.startswith(LEARNED):
+            continue
         have, want = a.features.get(name), b.features.get(name)
         if have is None or want is None:
             yield DatasetDifference(name, "presence", have is not None, want is not None)
             continue
-        for k, aspect in enumerate(("kind", "shape", "names")):
-            if have[k] != want[k]:
-                yield DatasetDifference(name, aspect, have[k], want[k])
-                break
+        kinds = [f[0] if not learned else f[0] in PICTURES for f in (have, want)]
+        if kinds[0] != kinds[1]:
+            yield DatasetDifference(name, "kind", have[0], want[0])
+        elif have[2] != want[2]:
+            yield DatasetDifference(name, "names", have[2], want[2])
+        elif have[1] != want[1]:
+            yield DatasetDifference(name, "shape", have[1], want[1])
+
+
+def require_same(a: Profile, b: Profile, fix: str) -> None:
+    """Check that `b` can be appended to `a`.
+
+    Raises:
+        UnusableInputError: says the first difference.
+    """
+    for found in differences(b, a, learned=False):
+        says, have, want = found.says, found.have, found.want
+        if found.what == "fps":
+            says = f"it has {have:g} fps, not {want:g}"
+        elif found.aspect == "names":
+            says = f"{found.what} has {len(have)} joints ({', '.join(have)}), not {len(want)} "
+            says += f"({', '.join(want)})"
+        raise UnusableInputError(f"{b.where} doesn't fit {a.where}: {says}. {fix}")
 
 
 def require_trainable_together(profiles: Sequence[Profile]) -> None:
@@ -118,7 +159,8 @@ def require_trainable_together(profiles: Sequence[Profile]) -> None:
         for found in differences(other, profiles[0]):
             raise UnusableInputError(
                 f"{other.where} doesn't fit {profiles[0].where}: {found.says}. Convert it: "
-                f"gaploop harmonise {other.where} --to={profiles[0].where} --output_dir=OUT"
+                f"gaploop harmonise {other.where.removeprefix('dataset ')} "
+                f"--to={profiles[0].where.removeprefix('dataset ')} --output_dir=OUT"
             )
 
 

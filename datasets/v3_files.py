@@ -1,0 +1,177 @@
+"""The data and video files of a dataset that is being written, one episode after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gaploop.datasets.layout import EPISODES, TASKS, DatasetInfo
+from gaploop.datasets.video import MAX_FILE_BYTES, VideoWriter
+
+CHUNK_FILES: Final = 1000
+"""Files in a folder before the next one begins, as in LeRobot (`chunks_size`)."""
+DATA_FILE_BYTES: Final = 100 * 1024 * 1024
+"""A data file is closed at this size, as in LeRobot (`data_files_size_in_mb`)."""
+OWN_PLACE: Final = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+"""Columns of `meta/episodes` that name the file of that table which a row is in."""
+
+
+def file_number(row: Mapping[str, Any], kind: str) -> int:
+    """Return the number of the file that an episode is in, counted over all folders.
+
+    Args:
+        row: of `meta/episodes`.
+        kind: `data`, or `videos/` and the camera's feature.
+    """
+    return int(row[f"{kind}/chunk_index"]) * CHUNK_FILES + int(row[f"{kind}/file_index"])
+
+
+class DataFiles:
+    """Data files, all with the columns of the first table; an episode is a row group.
+
+    Args:
+        info: the dataset.
+        last: number of its last data file so far; see `file_number`.
+    """
+
+    def __init__(self, info: DatasetInfo, last: int = -1) -> None:
+        self._info, self._number = info, last
+        self._schema: pa.Schema | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._path = info.root
+
+    def append(self, table: pa.Table) -> dict[str, Any]:
+        """Append an episode; return the columns of its row that name the file."""
+        schema = self._schema = self._schema or table.schema
+        if self._writer is not None and self._path.stat().st_size >= DATA_FILE_BYTES:
+            self.close()
+        if self._writer is None:
+            self._number += 1
+            name = self._info.data_name(*divmod(self._number, CHUNK_FILES))
+            self._path = self._info.root / name
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._path, schema, compression="snappy")
+        fitting = table.select(schema.names)
+        if not fitting.schema.equals(schema):
+            fitting = fitting.cast(schema)
+        self._writer.write_table(fitting, row_group_size=max(1, len(fitting)))
+        chunk, file = divmod(self._number, CHUNK_FILES)
+        return {"data/chunk_index": chunk, "data/file_index": file}
+
+    def close(self) -> None:
+        """Finish the open file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+class VideoFiles:
+    """One camera's video files, filled packet by packet.
+
+    Args:
+        info: the dataset.
+        key: the camera's feature.
+        last: number of its last file so far; see `file_number`.
+    """
+
+    def __init__(self, info: DatasetInfo, key: str, last: int = -1) -> None:
+        self._info, self._key, self._number = info, key, last
+        self._writer: VideoWriter | None = None
+
+    def append(self, source: Path, start_s: float | None, frames: int) -> dict[str, Any]:
+        """Append an episode's pictures; return the columns of its row about them.
+
+        Args:
+            source: a video.
+            start_s: see `VideoWriter.append_part`.
+            frames: how many pictures.
+
+        Raises:
+            UnusableInputError: as `VideoWriter.append_part`; nothing is written then.
+        """
+        writer = self._writer
+        full = writer is None or writer.size_bytes >= MAX_FILE_BYTES
+        if writer is None or full or not writer.append_part(source, start_s, frames):
+            self.close()
+            writer = VideoWriter(self._next(), self._info.fps)
+            writer.append_part(source, start_s, frames)
+            self._writer, self._number = writer, self._number + 1
+        return self.columns((writer.frames - frames) / self._info.fps, frames)
+
+    def place(self) -> Path:
+        """Return where a file that is taken as it is shall be; `columns` speaks of it then."""
+        self.close()
+        path = self._next()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._number += 1
+        return path
+
+    def columns(self, start_s: float, frames: int) -> dict[str, Any]:
+        """Return the columns of an episode whose pictures begin at `start_s` [s] of this file."""
+        chunk, file = divmod(self._number, CHUNK_FILES)
+        return {
+            f"videos/{self._key}/chunk_index": chunk,
+            f"videos/{self._key}/file_index": file,
+            f"videos/{self._key}/from_timestamp": start_s,
+            f"videos/{self._key}/to_timestamp": start_s + frames / self._info.fps,
+        }
+
+    def _next(self) -> Path:
+        name = self._info.video_name(self._key, *divmod(self._number + 1, CHUNK_FILES))
+        return self._info.root / name
+
+    def close(self) -> None:
+        """Finish the open file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def write_episodes(root: Path, table: pa.Table) -> None:
+    """Write `meta/episodes` as one file; its columns about itself are put in."""
+    for name in OWN_PLACE:
+        zeros, place = pa.array(np.zeros(len(table), np.int64)), table.schema.get_field_index(name)
+        if place < 0:
+            table = table.append_column(name, zeros)
+        else:
+            table = table.set_column(place, name, zeros)
+    path = root / EPISODES / "chunk-000" / "file-000.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="snappy")
+
+
+def write_tasks(root: Path, tasks: Mapping[int, str]) -> None:
+    """Write `meta/tasks.parquet`; the name appears only when the file is whole."""
+    import pandas as pd  # here: LeRobot wants pandas' own index in the file, and it takes a while
+
+    path = root / TASKS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    index = pd.Index(list(tasks.values()), name="task")
+    part = path.with_suffix(".part")
+    pd.DataFrame({"task_index": list(tasks)}, index=index).to_parquet(part)
+    part.replace(path)
+
+
+def table_of(values: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Return rows with the types of LeRobot's files.
+
+    Args:
+        values: column to array, shape (n,) or (n, …), or to a list of anything else.
+        schema: from LeRobot's `get_hf_features_from_features`.
+    """
+    arrays = []
+    for field in schema:
+        column = values[field.name]
+        if not isinstance(column, np.ndarray):
+            arrays.append(pa.array(column, field.type))
+        elif pa.types.is_fixed_size_list(field.type):
+            flat = pa.array(column.reshape(-1), field.type.value_type)
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=field.type))
+        else:
+            arrays.append(pa.array(column.reshape(-1), field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)

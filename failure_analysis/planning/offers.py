@@ -1,0 +1,240 @@
+"""Remedies that need no operator: what each is expected to fix, what it costs, how it is called.
+
+Of the failures that a dimension causes, a remedy fixes a share. It is drawn from a Beta
+distribution about the mean of the sites where the remedy was tried (`remedy_sites.json`); what is
+believed before any counts as one more site. Sites differ widely, and so does what is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.plan import ExpectedValue
+from gaploop.core.twin import Twin
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.planning.failures import DRAWS
+
+D = GapDimension
+SITES: Final = Path(__file__).with_name("remedy_sites.json")
+CONCENTRATION: Final = 4.0
+"""Of what a next site may give about the mean: about 50 % two draws in three lie within 22 points.
+Assumed."""
+OPERATOR_H: Final = ExpectedValue(0.1, 0.05, 0.2)
+"""To start three commands and to look at what comes of them [h]. Assumed."""
+TAKES: Final = 24
+"""Scripted takes that are recorded in a twin: what docs/remedies.md was measured with."""
+MIXED: Final = 40
+"""Nominal ones that are mixed in, so that little is forgotten."""
+RANDOMISED_TAKES: Final = 100
+ROLLOUTS: Final = 40
+"""Of the evaluation that ends each remedy."""
+MACHINE_S: Final = {"take": 6.0, "rollout": 3.0, "training": 240.0, "training of pictures": 14400.0}
+"""On one core, as measured with the small policy on tracked poses; of pictures assumed [s]."""
+READ: Final = (
+    "spatial_geometry.camera_pose", "spatial_geometry.field_of_view",
+    "spatial_geometry.zero_offset",
+)  # fmt: skip
+"""What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
+DELAY: Final = "actuator_response.latency"
+"""What the policy's plans are shifted by."""
+RANGES: Final[Mapping[GapDimension, str]] = {
+    D.SPATIAL_GEOMETRY: "CP+TH",
+    D.OBJECT_PROPERTY: "dynamics",
+    D.ACTUATOR_RESPONSE: "dynamics",
+    D.CONTACT_DYNAMICS: "dynamics",
+    D.VISUAL_DOMAIN: "BG+LT",
+    D.ENVIRONMENTAL_COMPLEXITY: "TD",
+}
+"""What is randomised against a dimension that wasn't measured."""
+
+
+STEPS: Final[Mapping[str, str]] = {
+    "recalibrate": "Write a policy that allows for camera and joint zeros as the twin has them; "
+    "nothing is trained. Try it in the twin, then at the station; what moves later shows in "
+    "gaploop calibrate drift.",
+    "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
+    "it in the twin, then at the station.",
+    "resimulate": "Record scripted demonstrations in the station's twin, fine-tune on them with "
+    "nominal ones mixed in, and try it in the twin, then at the station.",
+    "randomise": "Record scripted demonstrations in cells that are drawn anew for every take, "
+    "fine-tune on them with nominal ones mixed in, and try it at the station.",
+}
+"""How each remedy is carried out, in words."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What commands are filled in with.
+
+    Attributes:
+        folder: where the plan is written; what its commands make goes there.
+        policy: as for `--policy.path`.
+        twin: the station's, and its file; None where it wasn't measured.
+        twin_file: its file.
+        task: the cell's task.
+        record_with: options by which takes are recorded at the station, as they are typed; "" where
+            nobody said.
+    """
+
+    folder: Path = Path("plan")
+    policy: str = "base"
+    twin: Twin | None = None
+    twin_file: Path | None = None
+    task: str = "pick_place"
+    record_with: str = ""
+
+    @property
+    def arm(self) -> str:
+        """The cell's arm."""
+        return self.twin.arm if self.twin else "so101"
+
+
+@dataclass(frozen=True)
+class RemedyOffer:
+    """A remedy for one dimension.
+
+    Attributes:
+        remedy: one of core.plan's REMEDIES.
+        fixed: draws of the share of the dimension's failures that it fixes, shape (DRAWS,).
+        hours: of an operator [h].
+        machine_hours: of one core [h].
+        sites: how many sites the share rests on.
+    """
+
+    remedy: str
+    fixed: FloatArray
+    hours: ExpectedValue
+    machine_hours: float
+    sites: int
+
+
+@cache
+def _known() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(SITES.read_text())
+    return found
+
+
+def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatArray, int] | None:
+    """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
+
+    Args:
+        images: the policy sees pictures; sites of one that sees poses don't count for it.
+    """
+    known = _known()
+    assumed = known["assumed"].get(remedy, {})
+    if images:
+        assumed = assumed | known["assumed_of_image_policies"].get(remedy, {})
+    if dimension.value not in assumed:
+        return None
+    sites = [
+        site
+        for site in known["sites"]
+        if (site["remedy"], site["dimension"]) == (remedy, dimension.value) and not images
+    ]
+    shares = [float(assumed[dimension.value])]
+    for site in sites:
+        (won, n), (won_after, n_after) = site["before"], site["after"]
+        failed = 1.0 - (won + 0.5) / (n + 1.0)
+        left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
+        shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
+    mean = sum(shares) / len(shares)
+    rng = np.random.default_rng([5, list(GapDimension).index(dimension)])
+    drawn = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1.0 - mean), DRAWS)
+    return np.asarray(drawn), len(sites)
+
+
+def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
+    """Return the remedies that commands can carry out against a dimension.
+
+    Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
+    around one, too: they stand for the station.
+    """
+    return tuple(
+        RemedyOffer(remedy, *found[:1], OPERATOR_H, _machine_hours(remedy, images), found[1])
+        for remedy in _possible(dimension, about.twin, images)
+        if (found := fixed_by(remedy, dimension, images)) is not None
+    )
+
+
+def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Iterator[str]:
+    differs = twin.mechanisms if twin is not None else ()
+    here = [m for m in differs if m.startswith(f"{dimension.value}.")]
+    if here == [DELAY]:
+        yield "compensate"
+    if any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images:
+        yield "recalibrate"
+    if here:
+        yield "resimulate"
+    elif dimension in RANGES and differs:
+        yield "randomise"
+
+
+def _machine_hours(remedy: str, images: bool) -> float:
+    seconds = ROLLOUTS * MACHINE_S["rollout"]
+    if remedy not in ("recalibrate", "compensate"):
+        takes = MIXED + (TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
+        seconds += takes * MACHINE_S["take"]
+        seconds += MACHINE_S["training of pictures" if images else "training"]
+    return round(seconds / 3600.0, 2)
+
+
+def commands(
+    remedy: str, dimension: GapDimension, about: PlanContext, images: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that carry a remedy out, each as it is typed; none where none can."""
+    twin = [] if about.twin_file is None else [f"--env.twin={about.twin_file}"]
+    here = [] if about.arm == "so101" else [f"--env.robot={about.arm}"]
+    if about.task != "pick_place":
+        here.append(f"--env.task={about.task}")
+    cell = [option.replace("--env.robot", "--robot.model").replace("--env.", "--robot.")
+            for option in here]  # fmt: skip
+    policy = f"--policy.path={about.policy}"
+
+    def record(name: str, takes: int, *options: str) -> list[str]:
+        where = [f"--dataset.root={about.folder / name}", f"--dataset.num_episodes={takes}"]
+        return ["record", "--robot.type=so101_sim", "--teleop.type=scripted", *cell, *options,
+                *where]  # fmt: skip
+
+    def train(name: str, out: str, *options: str) -> Iterator[list[str]]:
+        mixed = f"--sim_takes={MIXED}"
+        if images:  # such a policy needs pictures of the nominal cell, too
+            yield record("nominal", MIXED)
+            mixed = f"--sim=[{about.folder / 'nominal'}]"
+        yield ["finetune", policy, f"--real=[{about.folder / name}]", mixed, *options,
+               f"--output_dir={about.folder / out}"]  # fmt: skip
+        yield ["evaluate", f"--policy.path={about.folder / out}", *here, *twin, f"--n={ROLLOUTS}"]
+
+    lines: list[list[str]] = []
+    match remedy:
+        case "recalibrate" | "compensate" if twin:
+            out = about.folder / "recalibrated"
+            lines = [
+                ["calibrate", "from_twin", str(about.twin_file), policy, f"--output_dir={out}"],
+                ["evaluate", f"--policy.path={out}", *here, *twin, f"--n={ROLLOUTS}"],
+            ]
+        case "resimulate" if twin:
+            lines = [
+                record("resimulated", TAKES, *twin),
+                *train("resimulated", "resimulated_policy"),
+            ]
+        case "randomise" if dimension in RANGES:
+            name = f"randomised_{dimension.value}"
+            ranges = f"--env.randomise={RANGES[dimension]}"
+            lines = [record(name, RANDOMISED_TAKES, *twin, ranges), *train(name, f"{name}_policy")]
+        case "collect" if about.record_with:
+            plan = f"--plan={about.folder / 'plan.yaml'}"
+            root = f"--dataset.root={about.folder / 'demonstrations'}"
+            lines = [
+                ["record", plan, *shlex.split(about.record_with), root],
+                *train("demonstrations", "adapted", plan),
+            ]
+    return tuple(shlex.join(["gaploop", *line]) for line in lines)

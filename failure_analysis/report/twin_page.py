@@ -1,0 +1,201 @@
+"""The page of `gaploop identify`: what differs at a station, how sure that is, what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+
+from gaploop.core.twin import Twin, TwinParameter
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, VERDICT, words
+from gaploop.failure_analysis.report.page import (
+    answers,
+    figure,
+    figure_png,
+    more,
+    notice,
+    page,
+    section,
+    table,
+    text,
+)
+from gaploop.failure_analysis.report.report import SIM_TO_SIM
+from gaploop.sim.identification.drives import Curve
+
+LONGEST_S: Final = 15.0
+"""Of a longer piece, so much is drawn [s]."""
+UNEXPLAINED: Final = (
+    "The simulated arm still moves otherwise than the station's: something was not measured, such "
+    "as contact, a loose joint or lost goals."
+)
+
+
+def twin_page(
+    twin: Twin,
+    joints: Sequence[str],
+    steps: Sequence[dict[str, Any]],
+    curves: Sequence[Curve],
+    is_real: bool = True,
+) -> str:
+    """Return the page.
+
+    Args:
+        twin: what was measured.
+        joints: the arm's joints, gripper last.
+        steps: what each parameter that was added brought, as of `FittedDrives`.
+        curves: motion that was held out.
+        is_real: the takes come from a real arm.
+    """
+    differs = [p for p in twin.parameters if p.differs]
+    open_ = [p for p in twin.parameters if not p.excited]
+    same = [p for p in twin.parameters if p.excited and not p.differs]
+    before, after = (twin.fit[f"open_loop_error_{when}"] for when in ("before", "after"))
+    sure = [
+        ("Differs", "; ".join(f"{_name(p)} {_span(p)}" for p in differs) or "Nothing."),
+        ("Error", f"{_degrees(before)} on motion that was held out; fitted {_degrees(after)}."),
+        ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: these takes can't tell."),
+    ]
+    blocks: list[Markup] = [answers(sure)]
+    if not is_real:
+        blocks.insert(0, notice(SIM_TO_SIM))
+    if not twin.fit.get("explained", True):
+        blocks.append(notice(UNEXPLAINED, "bad"))
+    sections = [section("In a minute", "", blocks)]
+    if differs:
+        sections.append(
+            section(
+                "What differs",
+                "Estimates with 90 % intervals; the nominal cell's value beside them.",
+                [table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))],
+            )
+        )
+    if curves:
+        png = figure_png(_curves_figure(_clearest(curves), joints[:-1]))
+        sections.append(
+            section(
+                "Held-out motion",
+                "From its goals alone, open loop: the nominal arm and the fitted one.",
+                [figure(png, "Error of the simulated arms against the readings, joint by joint.")],
+            )
+        )
+    if len(steps) > 1:
+        rows = [
+            (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
+             f"{s['bic_drop']:.0f}" if s["added"] else "")
+            for s in steps
+        ]  # fmt: skip
+        lead = "Parameters as they were added, each lowering the criterion (BIC) most."
+        head = ("added", "mean error", "BIC falls by")
+        sections.append(section("How it was found", lead, [table(head, rows, numbers=(1, 2))]))
+    rest: list[Markup] = []
+    if open_:
+        rest.append(more(f"{len(open_)} that the takes can't tell", [
+            text("A change that would matter moves no reading, or others move it as well."),
+            table(_HEAD[::3], [_row(p)[::3] for p in open_]),
+        ]))  # fmt: skip
+    if same:
+        title = f"{len(same)} in which nothing differs"
+        rest.append(more(title, [table(_HEAD, [_row(p) for p in same], numbers=(1, 2, 3))]))
+    sections.append(section("Everything else", "", rest))
+    made = ", ".join(str(source.get("id", "")) for source in twin.made_from)
+    fit = twin.fit
+    return page(
+        f"The twin of {twin.station}",
+        sections,
+        subtitle=f"{twin.arm}, from {fit['takes']} takes with {fit['motion_s']:.0f} s of motion",
+        footer=f"Made from {made} by gaploop identify.",
+    )
+
+
+def curves_png(curves: Sequence[Curve], joints: Sequence[str]) -> bytes:
+    """Return the figure of held-out motion as PNG."""
+    return figure_png(_curves_figure(_clearest(curves), joints[:-1]))
+
+
+def describe(parameter: TwinParameter) -> str:
+    """Return a parameter with its estimate and interval, for people."""
+    return f"{_name(parameter)} {_span(parameter)}"
+
+
+_HEAD: Final = ("parameter", "estimate", "90 % interval", "nominal")
+
+
+def _row(p: TwinParameter) -> tuple[str, str, str, str]:
+    low, high = p.interval
+    estimate = _number(p.estimate, p.unit)
+    return _name(p), estimate, f"{_bare(low)} to {_bare(high)}", _number(p.nominal, p.unit)
+
+
+def _name(p: TwinParameter) -> str:
+    return _title(p.name, p.joint)
+
+
+def _title(name: str, joint: str = "") -> str:
+    """Return what a parameter is called for people, without its unit."""
+    dimension, mechanism, parameter = name.split(".")
+    what = parameter
+    for unit in ("_rad_s", "_rad", "_nm", "_s", "_m"):
+        what = what.removesuffix(unit)
+    if dimension == "actuator_response":
+        return f"{words(joint) or 'all joints'}: {words(what)}"
+    return words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
+
+
+def _span(p: TwinParameter) -> str:
+    low, high = p.interval
+    return f"{_number(p.estimate, p.unit)} [{_bare(low)}, {_bare(high)}]"
+
+
+def _bare(value: float) -> str:
+    return "∞" if value == np.inf else f"{value:.4g}"
+
+
+def _number(value: float, unit: str) -> str:
+    shown = "none" if value == np.inf else f"{value:.4g}"
+    return shown if unit == "1" or value == np.inf else f"{shown} {unit}"
+
+
+def _degrees(rad: float) -> str:
+    return f"{np.degrees(rad):.2f}°"
+
+
+def _clearest(curves: Sequence[Curve]) -> Curve:
+    """Return the curve in which fitting changes most."""
+    return max(
+        curves, key=lambda c: float(np.abs(c.before_rad[:, :-1] - c.after_rad[:, :-1]).mean())
+    )
+
+
+def _curves_figure(curve: Curve, joints: Sequence[str]) -> Any:
+    """Return each joint's readings beside the simulated ones, and their errors below."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    rows = curve.t_s <= LONGEST_S
+    t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
+    drawn = (
+        ("nominal", np.degrees(curve.before_rad[rows]), VERDICT["costs"], 1.4),
+        ("fitted", np.degrees(curve.after_rad[rows]), ACCENT, 1.4),
+    )
+    with mpl.rc_context(STYLE):
+        made = Figure(figsize=(10.4, 1.75 * len(joints) + 0.5), layout="constrained")
+        axes = made.subplots(len(joints), 2, sharex=True, squeeze=False)
+        for k, joint in enumerate(joints):
+            path, error = axes[k]
+            path.plot(t_s, read[:, k], color=PALE, lw=5, label="station")
+            error.axhline(0, color=SOFT, lw=0.8)
+            for name, simulated, colour, width in drawn:
+                path.plot(t_s, simulated[:, k], color=colour, lw=width, label=name)
+                error.plot(t_s, simulated[:, k] - read[:, k], color=colour, lw=width)
+            most = np.abs([s[:, k] - read[:, k] for _, s, _, _ in drawn]).max()
+            error.set_ylim(-1.1 * max(most, 0.3), 1.1 * max(most, 0.3))
+            path.set_ylabel(words(joint), color=INK)
+        axes[0, 0].set_title("position [deg]", fontsize=10, color=SOFT, loc="left")
+        axes[0, 1].set_title("simulated minus read [deg]", fontsize=10, color=SOFT, loc="left")
+        for last in axes[-1]:
+            last.set_xlabel("time [s]")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        made.legend(handles, labels, loc="outside upper right", ncols=3, frameon=False)
+        return made

@@ -1,0 +1,264 @@
+"""What a diagnosis rests on: evidence tiers, kinds of reference, and how often each is right.
+
+A tier is what was recorded, each with all of those before it. How often the likeliest cause is the
+right one hangs on it, and on where the takes come from that say what is usual: recorded on the
+station that failed, they hold its gaps as well, and what never changes there looks usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+
+from gaploop.core.statistics import Estimate, percent
+from gaploop.core.take import Take
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
+from gaploop.failure_analysis.reference import OWN_TAKES, Reference
+
+D = GapDimension
+
+
+class Tier(StrEnum):
+    """What was recorded, each with all of those before it."""
+
+    LEROBOT = "lerobot"
+    """`observation.state`, `action`, pictures."""
+    TELEMETRY = "telemetry"
+    """Commands, readings and currents at control rate."""
+    SCENE = "scene"
+    """Tracked object and target."""
+    TWIN = "twin"
+    """Failures reproduced in the station's twin."""
+
+
+class ReferenceKind(StrEnum):
+    """Where the takes come from that say what is usual."""
+
+    GAP_FREE = "gap_free"
+    """Another station, on which the policy does well."""
+    SIMULATED = "simulated"
+    """The simulation that the policy comes from."""
+    STATION = "station"
+    """The very station that failed: what never changes there looks usual."""
+    NONE = "none"
+    """No take that went well; absolute limits."""
+
+
+@dataclass(frozen=True)
+class TierAccuracy:
+    """How often the likeliest cause was the right one.
+
+    Attributes:
+        top1: of the failures, or of the stations; an interval as wide as the scale where none was
+            published.
+        of: what was counted.
+        source: where the figure stands.
+    """
+
+    top1: Estimate
+    of: str
+    source: str
+
+    def __str__(self) -> str:
+        known = self.top1.high - self.top1.low < 1.0
+        share = percent(self.top1) if known else f"{self.top1.value:.0%}"
+        return f"{share} of {self.of} (sim-to-sim; {self.source})"
+
+
+_TRIED: Final = "181 failures of 63 blind stations"
+_NOTE: Final = "2026-11, docs/diagnosis.md"
+ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
+    (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED, _NOTE),
+    (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED, _NOTE),
+    (Tier.SCENE, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.75, 0.68, 0.81), _TRIED, _NOTE),
+}
+"""Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
+
+TWIN_ACCURACY: Final[TierAccuracy | None] = None
+"""Of a station's verdict, whatever its reference."""
+
+STATIC: Final = (
+    D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,
+)  # fmt: skip
+"""Dimensions whose gaps are there in every take of a station, those that went well too."""
+_NEEDS: Final[Mapping[str, tuple[GapDimension, ...]]] = {
+    "motion": (D.CONTACT_DYNAMICS, D.SENSOR_NOISE, D.ACTUATOR_RESPONSE),
+    "images": (
+        D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ENVIRONMENTAL_COMPLEXITY, D.HUMAN_BEHAVIOR,
+        D.SPATIAL_GEOMETRY,
+    ),
+}  # fmt: skip
+"""Source of signals to what nothing can be said of without it."""
+_HAD: Final = {
+    "motion": "joints", "images": "pictures", "currents": "motor currents",
+    "scene": "tracked scene", "force": "forces",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EvidenceBase:
+    """What a diagnosis had, what that is worth, and what would bring more.
+
+    Attributes:
+        tier: the highest that all diagnosed takes reach.
+        reference: kind of the takes that say what is usual.
+        had: channels, in words.
+        blind_to: dimensions that can't be ruled out, whatever the takes look like.
+        other_driver: the reference is of another driver than the failures: a person or a script
+            drove what went well, the policy what failed.
+    """
+
+    tier: Tier
+    reference: ReferenceKind
+    had: tuple[str, ...]
+    blind_to: tuple[GapDimension, ...]
+    other_driver: bool = False
+
+    @property
+    def accuracy(self) -> TierAccuracy | None:
+        """What a benchmark measured for this tier and reference, if it did."""
+        kind = self.reference
+        if kind is ReferenceKind.SIMULATED:
+            kind = ReferenceKind.GAP_FREE
+        if self.tier is Tier.TWIN:
+            return TWIN_ACCURACY
+        own = kind is ReferenceKind.STATION and not self.other_driver  # tried with demonstrations
+        return None if own else ACCURACY.get((self.tier, kind))
+
+    @property
+    def trust(self) -> float:
+        """How often the takes' evidence is right at all, the nearest figure where none is."""
+        hides = self.misleads or self.reference is ReferenceKind.NONE
+        kind = ReferenceKind.STATION if hides else ReferenceKind.GAP_FREE
+        found = self.accuracy or ACCURACY[Tier.LEROBOT, kind]
+        return found.top1.value
+
+    @property
+    def misleads(self) -> bool:
+        """Whether names aren't worth giving: right in about as many cases as guessing would be."""
+        return self.reference is ReferenceKind.STATION and self.other_driver
+
+    def lines(self) -> list[str]:
+        """Return what people read of it."""
+        reference = {
+            ReferenceKind.GAP_FREE: "takes of another station",
+            ReferenceKind.SIMULATED: "simulated takes",
+            ReferenceKind.STATION: "takes of this very station",
+            ReferenceKind.NONE: "no take that went well",
+        }[self.reference]
+        found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
+        if self.accuracy is not None:
+            found.append(f"The likeliest cause is right in {self.accuracy}.")
+        else:
+            found.append("How often that is right hasn't been measured.")
+        if self.reference is ReferenceKind.STATION:
+            found.append(
+                "Warning: what is usual was recorded on the station that failed. Gaps that are "
+                "always there look usual, too."
+            )
+        if self.blind_to:
+            found.append(
+                f"Can't be ruled out: {', '.join(d.value.replace('_', ' ') for d in self.blind_to)}"
+                "."
+            )
+        return [*found, *(f"More: {step}" for step in self.more())]
+
+    def with_twin(self, measured: Collection[str]) -> EvidenceBase:
+        """Return it with failures reproduced in a twin in which these dimensions were measured."""
+        blind = tuple(d for d in self.blind_to if d.value not in measured)
+        return replace(self, tier=Tier.TWIN, had=(*self.had, "station twin"), blind_to=blind)
+
+    def more(self) -> list[str]:
+        """Return the commands that would bring better evidence, cheapest first."""
+        steps = []
+        if self.reference in (ReferenceKind.STATION, ReferenceKind.NONE) and self.blind_to:
+            steps.append(
+                "--reference=DIR of takes that the policy does well in, in simulation: gaploop "
+                "rollout --robot.type=so101_sim --policy.path=POLICY."
+            )
+        if self.tier is not Tier.TWIN:
+            steps.append(
+                "measure the station in three minutes (gaploop probe, then gaploop identify) and "
+                "diagnose with --twin=station_twin.yaml --policy.path=POLICY."
+            )
+        return steps
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `summary.evidence` of a diagnosis."""
+        found = self.accuracy
+        return {
+            "reference": self.reference.value,
+            "had": list(self.had),
+            "accuracy": None if found is None else {
+                "top1": found.top1.value,
+                "interval": [found.top1.low, found.top1.high],
+                "of": found.of,
+                "source": found.source,
+            },
+            "cannot_rule_out": [d.value for d in self.blind_to],
+            "says": self.lines(),
+        }  # fmt: skip
+
+
+def without_telemetry(take: Take) -> Take:
+    """Return a take with what LeRobot's columns hold of it, and the tracked scene."""
+    return replace(take, telemetry=Telemetry(np.empty(0), {}))
+
+
+def seen_as(take: Take, tier: str) -> Take:
+    """Return a take with no more than a tier has of it."""
+    if tier in (Tier.LEROBOT, Tier.TELEMETRY):
+        nothing = np.empty((len(take.frames), 0))
+        take = replace(take, frames=replace(take.frames, environment_state=nothing))
+    return without_telemetry(take) if tier == Tier.LEROBOT else take
+
+
+def evidence_base(
+    failed: Sequence[Take], unseen: Iterable[Collection[str]], reference: Reference
+) -> EvidenceBase:
+    """Return what a diagnosis of some failed takes rests on.
+
+    Args:
+        failed: what was diagnosed.
+        unseen: of each of them, the sources of signals that it lacks.
+        reference: what they were set against.
+    """
+    lacking = set[str]().union(*unseen)
+    tier = Tier.LEROBOT
+    if failed and all(t.telemetry.arms() for t in failed):
+        tier = Tier.TELEMETRY if "scene" in lacking else Tier.SCENE
+    kind = reference_kind(reference, failed)
+    blind = {d for source, needs in _NEEDS.items() if source in lacking for d in needs}
+    if kind in (ReferenceKind.STATION, ReferenceKind.NONE):
+        blind |= set(STATIC)
+    return EvidenceBase(
+        tier,
+        kind,
+        tuple(words for source, words in _HAD.items() if source not in lacking) if failed else (),
+        tuple(d for d in D if d in blind) if failed else (),
+        bool(reference.origins)
+        and reference.name != OWN_TAKES
+        and all(o.kind is not TakeKind.ROLLOUT for o in reference.origins)
+        and all(t.info.kind is not TakeKind.DEMONSTRATION for t in failed),
+    )
+
+
+def reference_kind(reference: Reference, failed: Sequence[Take]) -> ReferenceKind:
+    """Return where what is usual comes from, seen from the takes that failed.
+
+    Takes that name no station, as those of plain datasets, are taken to be of the same one: a
+    robot's own demonstrations are what there is.
+    """
+    if not reference.takes:
+        return ReferenceKind.NONE
+    here = {t.info.station for t in failed}
+    origins = reference.origins
+    if origins and all(o.domain is Domain.SIM for o in origins):
+        return ReferenceKind.SIMULATED
+    own = not origins or any(o.domain is not Domain.SIM and o.station in here for o in origins)
+    return ReferenceKind.STATION if own else ReferenceKind.GAP_FREE

@@ -1,0 +1,182 @@
+"""A take's joint values as angles: what their LeRobot units mean, and which joint answers which.
+
+LeRobot writes joints in degrees about the middle of their calibrated range, or as -100 to 100 over
+it, and grippers as 0 to 100; which, stands in no plain dataset. It is told from the values where
+they leave no doubt, and asked for where they don't.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.arms import ARM_MODELS, CELL_ARMS, model_of
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.take import Take, TakeInfo
+from gaploop.core.types import FloatArray
+
+UNITS: Final[Mapping[str, str]] = {
+    "degrees": "deg", "radians": "rad", "normalized": "m100_100", "unknown": "unknown",
+}  # fmt: skip
+"""What `--units` takes, and how takes call it."""
+NORMALISED: Final = ("koch_follower", "omx_follower")
+"""Robot types that LeRobot 0.6 writes as -100 to 100 unless told otherwise."""
+CLAMP: Final = 100.0
+"""Normalised values end here; readings beyond by more than rounding are degrees."""
+WHOLE_TURN_RAD: Final = 2.0 * math.pi
+FARTHEST_DEG: Final = 3 * 360.0
+"""What reads more is no angle: encoder ticks, or pixels."""
+MOVES_RAD: Final = 0.35
+"""A joint that is used moves at least so far."""
+FOLLOWS_RAD: Final = math.radians(15.0)
+"""Nearer than this, in the middle of a take, a reading stands to the command that it answers."""
+MOST_PAIRINGS: Final = 2000
+
+
+def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
+    """Return takes with the units of their joints.
+
+    Args:
+        takes: of one dataset or journal.
+        stated: a name of `UNITS` for takes that don't say theirs; "" to tell them from the values.
+
+    Raises:
+        UnusableInputError: no such units, others than a take says, or values that leave a doubt.
+    """
+    if stated and stated not in UNITS:
+        raise unknown_choice("units", stated, UNITS, "--units")
+    said = UNITS.get(stated, "")
+    for take in takes:
+        other = take.info.units
+        if said and other not in ("", "unknown", said):
+            raise UnusableInputError(
+                f"--units={stated}, but take {take.info.uid} says its joints are in {other}. "
+                "Leave --units away, or fix the take: gaploop edit retag."
+            )
+    silent = [t for t in takes if t.info.units in ("", "unknown") and t.frames.state.size]
+    silent = [t for t in silent if said or _names_joints(t)]
+    if not silent:
+        return list(takes)
+    units = said or _inferred(silent)
+    uids = {t.info.uid for t in silent}
+    return [
+        replace(t, info=replace(t.info, units=units)) if t.info.uid in uids else t for t in takes
+    ]
+
+
+def _names_joints(take: Take) -> bool:
+    """Whether its state is an arm's joints, of which nothing but the units is missing."""
+    tool = any(n.startswith("ee.") or n in ("x", "y", "z") for n in take.info.joint_names)
+    return take.info.robot_type not in ("", "unknown") and not tool and not take.telemetry.arms()
+
+
+def _inferred(takes: Sequence[Take]) -> str:
+    """Return the units that values leave no doubt of; "" where they aren't angles.
+
+    Raises:
+        UnusableInputError: they may be degrees or normalised.
+    """
+    info = takes[0].info
+    body = [k for k, name in enumerate(info.joint_names) if "gripper" not in name]
+    state = np.concatenate([t.frames.state[:, body] for t in takes])
+    low, high = float(np.nanmin(state)), float(np.nanmax(state))
+    read = max(-low, high)
+    peak = max(read, *(float(np.nanmax(np.abs(t.frames.action), initial=0.0)) for t in takes))
+    if read <= WHOLE_TURN_RAD and float(np.ptp(state, axis=0).max()) > MOVES_RAD:
+        return "rad"  # an arm that is used moves by more than 6 degrees, or 6 of 100
+    if peak > CLAMP + 0.5:
+        return "deg" if read <= FARTHEST_DEG else ""
+    at_the_end = float(np.mean(np.abs(np.abs(state) - CLAMP).min(axis=1) < 0.01))
+    ours = model_of(info.robot_type) is not None
+    if info.robot_type in NORMALISED or (ours and at_the_end > 0.01):
+        return "m100_100"
+    raise UnusableInputError(
+        f"Joints of {info.robot_type} from {low:.0f} to {high:.0f} may be degrees or LeRobot's "
+        "-100 to 100. Say which: --units=degrees (use_degrees=true, LeRobot 0.6's default for "
+        "SO-100 and SO-101) or --units=normalized; --units=unknown goes on without joints."
+    )
+
+
+def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
+    """Return joint values as angles [rad]; None where their units don't tell.
+
+    -100 to 100 spans the joint's range in the arm's model, and +-100 degrees where no model is
+    known; 0 to 100 of a gripper its travel, where that is known.
+
+    Args:
+        values: LeRobot's, shape (n, n_joints).
+        info: whose; says units, robot and joints.
+    """
+    names = info.joint_names
+    if len(names) != values.shape[1]:  # another arm's commands: only its gripper is known
+        names = ("",) * (values.shape[1] - 1) + names[-1:]
+    plain = [name.removeprefix("left_").removeprefix("right_") for name in names]
+    if info.units.startswith("deg"):
+        angles = np.radians(values)
+    elif info.units == "m100_100":
+        halves = _half_ranges_rad(info.robot_type)
+        angles = values / CLAMP * np.array([halves.get(n, math.radians(CLAMP)) for n in plain])
+    else:
+        return values if info.units == "rad" else None
+    travel = _travel_rad(info.robot_type)
+    for k, name in enumerate(plain):
+        if "gripper" in name and travel is not None:
+            angles[:, k] = travel[0] + (travel[1] - travel[0]) * values[:, k] / 100.0
+    return np.asarray(angles)
+
+
+@cache
+def _half_ranges_rad(robot_type: str) -> dict[str, float]:
+    from gaploop.core.kinematics import ArmModel  # here: it loads MuJoCo
+
+    name = model_of(robot_type)
+    if name is None or not ARM_MODELS[name].model.is_installed:
+        return {}
+    arm = ArmModel.load(name)
+    halves = np.ptp(arm.joint_limits_rad, axis=1) / 2.0
+    return {joint: float(half) for joint, half in zip(arm.joint_names, halves, strict=True)}
+
+
+def _travel_rad(robot_type: str) -> tuple[float, float] | None:
+    name = model_of(robot_type)
+    if name is not None:
+        return ARM_MODELS[name].gripper_percent_rad
+    cells = (arm.grip.travel_rad for arm in CELL_ARMS.values() if arm.robot_type == robot_type)
+    return next(cells, None)
+
+
+def answering(sent: FloatArray, read: FloatArray) -> tuple[list[int], list[int]] | None:
+    """Return the columns of commands and of the readings that answer them, in order.
+
+    Leader and follower may be different arms, with a joint more or less: the pairing is the one
+    that keeps their order and in which the readings stand nearest to the commands.
+
+    Args:
+        sent: commands [rad], shape (n, a).
+        read: readings [rad], shape (n, b).
+
+    Returns:
+        As many columns of each, or None where none follows.
+    """
+    a, b = sent.shape[1], read.shape[1]
+    if a == b:
+        return list(range(a)), list(range(b))
+    if math.comb(max(a, b), min(a, b)) > MOST_PAIRINGS:
+        return None
+    away = np.median(np.abs(sent[:, :, None] - read[:, None, :]), axis=0)
+    if a > b:
+        away = away.T
+    fewer = list(range(min(a, b)))
+    picked = min(
+        itertools.combinations(range(max(a, b)), min(a, b)),
+        key=lambda columns: float(away[fewer, list(columns)].sum()),
+    )
+    if float(away[fewer, list(picked)].max()) > FOLLOWS_RAD:
+        return None
+    return (fewer, list(picked)) if a < b else (list(picked), fewer)

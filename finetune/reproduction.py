@@ -1,0 +1,515 @@
+"""Diagnosis by reproduction: do a station's failures come back in its twin, and what brings them?
+
+The policy is rolled out on the same scenes in the nominal simulation, in the full twin, and with
+each measured mechanism put in alone and taken out. What a mechanism costs is its Shapley value
+(Shapley 1953) over success: exact over all subsets of up to three mechanisms; for more, the mean of
+what it costs alone and what it costs beside all the others, which for two is the same. What fails
+in the nominal simulation already is the policy's own; what fails at the station beyond the twin was
+not measured. Together they are the station's failures, point for point.
+
+Draws come from a Bayesian bootstrap over scenes (Rubin 1981), with one scene's weight on the
+extremes, so that no interval closes where every scene ended alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.statistics import Estimate, holm, percent, points, rate
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.failure_analysis.station import (
+    NAMED_FROM,
+    NONE,
+    POLICY,
+    UNMEASURED,
+    StationVerdict,
+    cause_words,
+    verdict,
+)
+from gaploop.finetune.evaluate import category, evaluate
+from gaploop.finetune.evaluation import Rollout
+from gaploop.sim.arms import arm_named
+from gaploop.sim.tasks import INSTRUCTIONS
+
+SCENES: Final = 5_000
+"""Scenes of reproductions begin here among those of evaluations."""
+EXACT: Final = 3
+"""Up to so many mechanisms all subsets are tried: eight cells."""
+DRAWS: Final = 4000
+LEAST_FAILURES: Final = 5
+"""On each side, before their modes are compared."""
+FALSE_ALARM: Final = 0.05
+"""Chance that a twin which is right is said not to reproduce the station, both tests together."""
+REPRODUCES: Final = 0.95
+"""Prior that a twin whose rate fits fails for the right reasons."""
+LEAST_SHARE: Final = 0.2
+"""Of the failures: a cause that brings fewer isn't named beside another."""
+SURE: Final = 0.9
+"""Probability of that share from which on a measured cause is named beside another."""
+NEVER: Final = 0.005
+"""Least likelihood of a cause: forty scenes rule nothing out for good."""
+PERMUTATIONS: Final = 2000
+
+type RollOut = Callable[[tuple[str, ...]], Sequence[Rollout]]
+"""Rolls the policy out with some of the twin's mechanisms put in, on equal scenes each time."""
+
+
+@dataclass(frozen=True)
+class StationFailures:
+    """What is known of a station's rollouts.
+
+    Attributes:
+        failed: how many failed.
+        succeeded: how many didn't.
+        modes: mode and phase of each failure.
+        rate_known: whether all rollouts were kept, so that they tell how often it fails.
+    """
+
+    failed: int
+    succeeded: int
+    modes: tuple[str, ...]
+    rate_known: bool
+
+    @classmethod
+    def of(cls, takes: Sequence[Take], arm: str, sees: str) -> StationFailures:
+        """Return what takes say of the station, by the same rules as rollouts in the cell.
+
+        Args:
+            takes: of the station; demonstrations among them say nothing of the policy.
+            arm: the cell's arm that stands for its own; what is usual there holds for both.
+            sees: the evidence tier that the takes have.
+        """
+        driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
+        won = sum(t.outcome is Outcome.SUCCESS for t in driven)
+        lost = [t for t in driven if t.outcome is Outcome.FAILURE]
+        modes = []
+        for take in lost:
+            info = replace(take.info, robot_type=arm_named(arm, "The twin").robot_type)
+            told = category(replace(take, info=info, failure_mode="", phase=""), sees)
+            modes.append(_kind(*told))
+        ours = all(t.info.kind is TakeKind.ROLLOUT for t in lost)
+        return cls(len(lost), won, tuple(modes), won > 0 or ours)
+
+
+def _kind(mode: str, phase: str) -> str:
+    return " in ".join(filter(None, (mode, phase)))
+
+
+@dataclass(frozen=True)
+class CauseCost:
+    """Points of success that one cause takes.
+
+    Attributes:
+        name: a mechanism, `POLICY` or `UNMEASURED`.
+        cause: its dimension, or the name itself.
+        cost: share of all rollouts that fail for it, -1 to 1.
+    """
+
+    name: str
+    cause: str
+    cost: Estimate
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What came of reproducing a station's failures.
+
+    Attributes:
+        n: scenes, the same in every cell.
+        cells: mechanisms put in to how often the policy fails there.
+        costs: each mechanism, the policy itself, and what was not measured.
+        how: how costs were shared out.
+        together: what the mechanisms cost together beyond the sum of their costs; 0 if exact.
+        station: how often the station fails, or None where nobody knows.
+        rate_p: probability of a rate as far from the twin's as the station's, if the twin is right;
+            None where it can't be tested.
+        modes_p: the same of its modes and phases.
+        leads: cause to the probability that it brings most failures.
+        shown: cause to the probability that it brings at least `LEAST_SHARE` of them.
+        shares: cause to the expected share of the failures that it brings; sums to 1.
+    """
+
+    n: int
+    cells: Mapping[tuple[str, ...], Estimate]
+    costs: tuple[CauseCost, ...]
+    how: str
+    together: float
+    station: Estimate | None
+    rate_p: float | None
+    modes_p: float | None
+    leads: Mapping[str, float]
+    shown: Mapping[str, float]
+    shares: Mapping[str, float]
+
+    @property
+    def nominal(self) -> Estimate:
+        """How often the policy fails in the nominal simulation."""
+        return self.cells[()]
+
+    @property
+    def twin(self) -> Estimate:
+        """How often it fails in the full twin."""
+        return self.cells[max(self.cells, key=len)]
+
+    @property
+    def reproduces(self) -> bool | None:
+        """Whether the twin fails as the station does; None where neither could be tested."""
+        tested = [p for p in (self.rate_p, self.modes_p) if p is not None]
+        return min(holm(tested)) >= FALSE_ALARM if tested else None
+
+    def lines(self) -> list[str]:
+        """Return what people read of it."""
+        station = f"station {percent(self.station)}, " if self.station else ""
+        found = [
+            f"Failures: {station}twin {percent(self.twin)}, nominal simulation "
+            f"{percent(self.nominal)} ({self.n} equal scenes each)."
+        ]
+        ranked = sorted(self.costs, key=lambda c: -c.cost.value)
+        found += [f"  {_name(c.name)} costs {points(c.cost)}" for c in ranked]
+        found.append(f"Costs: {self.how}.")
+        if abs(self.together) >= 0.005:
+            found.append(f"Together the mechanisms cost {100 * self.together:+.0f} points more.")
+        tests = [
+            f"{what} p = {p:.2g}"
+            for what, p in (("rate", self.rate_p), ("modes and phases", self.modes_p))
+            if p is not None
+        ]
+        if self.reproduces is None:
+            found.append("Too few failures to say whether the twin fails as the station does.")
+        elif self.reproduces:
+            found.append(f"The twin fails as the station does ({', '.join(tests)}).")
+        else:
+            found.append(
+                f"The twin doesn't fail as the station does ({', '.join(tests)}): look for "
+                "something that was not measured."
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `summary.reproduction` of a diagnosis."""
+
+        def span(estimate: Estimate | None) -> list[float] | None:
+            return None if estimate is None else [estimate.value, estimate.low, estimate.high]
+
+        return {
+            "n": self.n,
+            "failing": {
+                "station": span(self.station),
+                "twin": span(self.twin),
+                "nominal": span(self.nominal),
+            },
+            "cells": [{"with": list(c), "failing": span(e)} for c, e in self.cells.items()],
+            "costs": [
+                {"name": c.name, "cause": c.cause, "says": _name(c.name), "points": span(c.cost)}
+                for c in self.costs
+            ],
+            "how": self.how,
+            "together": self.together,
+            "rate_p": self.rate_p,
+            "modes_p": self.modes_p,
+            "reproduces": self.reproduces,
+            "leads": dict(self.leads),
+            "shares": dict(self.shares),
+            "says": self.lines(),
+        }
+
+
+def _name(name: str) -> str:
+    return cause_words(name).replace(".", ": ")
+
+
+def subsets(mechanisms: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the cells to roll out in: all subsets, or else none, each, all but each, and all."""
+    m = len(mechanisms)
+    sizes = range(m + 1) if m <= EXACT else (0, 1, m - 1, m)
+    return [s for size in sizes for s in itertools.combinations(mechanisms, size)]
+
+
+def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reproduction:
+    """Roll the policy out cell by cell and share its failures out among their causes.
+
+    Args:
+        station: what happened there; it must have failed.
+        twin: what was measured.
+        roll_out: does the rollouts of a cell.
+    """
+    if not station.failed:
+        raise UnusableInputError("Nothing failed: there is nothing to reproduce.")
+    mechanisms = twin.mechanisms
+    done = {cell: {r.seed: r for r in roll_out(cell)} for cell in subsets(mechanisms)}
+    seeds = sorted(set.intersection(*(set(rollouts) for rollouts in done.values())))
+    lost = {
+        cell: np.array([not rollouts[s].success for s in seeds], dtype=np.float64)
+        for cell, rollouts in done.items()
+    }
+    nominal, full = lost[()], lost[mechanisms]
+    per_scene = {m: _costs(m, mechanisms, lost) for m in mechanisms}
+    columns = np.stack([nominal, full, *per_scene.values()], axis=1)
+    drawn = _draws(columns, np.random.default_rng(0))
+    failing = rate(station.failed, station.failed + station.succeeded)
+    rng = np.random.default_rng(1)
+    there = rng.beta(station.failed + 0.5, station.succeeded + 0.5, DRAWS)
+    beyond = there - drawn[:, 1] if station.rate_known else np.zeros(DRAWS)
+    over = failing.value - float(full.mean()) if station.rate_known else 0.0
+    costs = [
+        CauseCost(m, m.partition(".")[0], _estimate(float(per_scene[m].mean()), drawn[:, 2 + k]))
+        for k, m in enumerate(mechanisms)
+    ]
+    costs.append(CauseCost(POLICY, POLICY, rate(float(nominal.sum()), len(seeds))))
+    costs.append(CauseCost(UNMEASURED, UNMEASURED, _estimate(over, beyond)))
+    twin_modes = [
+        _kind(r.failure_mode, r.phase) for r in done[mechanisms].values() if not r.success
+    ]
+    modes_p = _modes_p(station.modes, twin_modes)
+    brought = np.stack([*(drawn[:, 2 + k] for k in range(len(mechanisms))), drawn[:, 0], beyond], 1)
+    leads, shown, shares = _leading([c.cause for c in costs], brought, modes_p)
+    exact = len(mechanisms) <= EXACT
+    how = (
+        f"exact Shapley values over {len(done)} cells" if exact
+        else "mean of each mechanism put in alone and left out"
+    )  # fmt: skip
+    shared = sum(float(v.mean()) for v in per_scene.values())
+    return Reproduction(
+        len(seeds),
+        {cell: rate(float(v.sum()), len(v)) for cell, v in lost.items()},
+        tuple(costs),
+        how,
+        float(full.mean() - nominal.mean()) - shared,
+        failing if station.rate_known else None,
+        _rate_p(station, full) if station.rate_known else None,
+        modes_p,
+        leads,
+        shown,
+        shares,
+    )
+
+
+def _costs(
+    mechanism: str, mechanisms: Sequence[str], lost: Mapping[tuple[str, ...], FloatArray]
+) -> FloatArray:
+    """Return what a mechanism costs in each scene, shape (n,), by its Shapley value."""
+    m = len(mechanisms)
+    total, weights = np.zeros(len(lost[()])), 0.0
+    for cell in lost:
+        beside = tuple(k for k in mechanisms if k in cell or k == mechanism)
+        if mechanism in cell or beside not in lost:
+            continue
+        # Of all orders of coming in, the share in which just these came before.
+        weight = 1.0 / (m * math.comb(m - 1, len(cell)))
+        if m > EXACT:
+            weight = 0.5 if len(cell) in (0, m - 1) else 0.0
+        total += weight * (lost[beside] - lost[cell])
+        weights += weight
+    return total / weights
+
+
+def _draws(columns: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return draws of the columns' means over scenes, shape (DRAWS, k).
+
+    Args:
+        columns: of each scene lost in the nominal cell and in the twin, and each mechanism's cost,
+            shape (n, k).
+    """
+    low = np.r_[0.0, 0.0, -np.ones(columns.shape[1] - 2)]
+    rows = np.vstack([columns, low, np.ones(columns.shape[1])])
+    weights = rng.dirichlet([*np.ones(len(columns)), 0.5, 0.5], DRAWS)
+    return np.asarray(weights @ rows)
+
+
+def _estimate(value: float, drawn: FloatArray) -> Estimate:
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def _rate_p(station: StationFailures, full: FloatArray) -> float:
+    """Return the two-sided posterior predictive p of the station's failures, given the twin's."""
+    from scipy.stats import betabinom
+
+    trials, lost = station.failed + station.succeeded, float(full.sum())
+    there = betabinom(trials, lost + 0.5, len(full) - lost + 0.5)
+    half = 0.5 * there.pmf(station.failed)  # mid-p: counts are few
+    below = float(there.cdf(station.failed) - half)
+    return min(1.0, 2.0 * min(below, 1.0 - below))
+
+
+def _modes_p(station: Sequence[str], twin: Sequence[str]) -> float | None:
+    """Return the p of a permutation test that failures of both are of the same kinds.
+
+    By the chi-square statistic of kinds against place; None where either has too few.
+    """
+    if min(len(station), len(twin)) < LEAST_FAILURES:
+        return None
+    kinds = sorted({*station, *twin})
+    of = np.array([kinds.index(k) for k in (*station, *twin)])
+    share = np.bincount(of) / len(of)
+
+    def distance(drawn: NDArray[np.int64]) -> float:
+        expected = share * len(station)
+        return float(((np.bincount(drawn, minlength=len(kinds)) - expected) ** 2 / expected).sum())
+
+    rng = np.random.default_rng(2)
+    seen = distance(of[: len(station)])
+    shuffled = [distance(rng.permutation(of)[: len(station)]) for _ in range(PERMUTATIONS)]
+    return (1 + sum(d >= seen - 1e-9 for d in shuffled)) / (PERMUTATIONS + 1)
+
+
+def _leading(
+    causes: Sequence[str], brought: FloatArray, modes_p: float | None
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return how likely each cause brings most failures, a fair share of them, and what share.
+
+    Args:
+        causes: of the columns.
+        brought: draws of the points that each costs, shape (DRAWS, len(causes)).
+        modes_p: of the twin failing in the station's ways; where that is unlikely, what was not
+            measured is the likelier the smaller it is (Sellke, Bayarri and Berger 2001).
+    """
+    names = list(dict.fromkeys(causes))
+    by_cause = np.stack(
+        [brought[:, [c == name for c in causes]].sum(axis=1) for name in names], axis=1
+    ).clip(0.0)
+    total = by_cause.sum(axis=1)
+    by_cause[total <= 0, names.index(UNMEASURED)] = 1.0
+    shares = by_cause / by_cause.sum(axis=1, keepdims=True)
+    first = Counter(np.argmax(shares, axis=1).tolist())
+    missed = 0.0
+    if modes_p is not None and modes_p < math.exp(-1):
+        odds = REPRODUCES / (1.0 - REPRODUCES) * -math.e * modes_p * math.log(modes_p)
+        missed = 1.0 / (1.0 + odds)
+    leads = {name: (1.0 - missed) * first[k] / DRAWS for k, name in enumerate(names)}
+    shown = {
+        name: (1.0 - missed) * float((shares[:, k] >= LEAST_SHARE).mean())
+        for k, name in enumerate(names)
+    }
+    means = {name: (1.0 - missed) * float(shares[:, k].mean()) for k, name in enumerate(names)}
+    leads[UNMEASURED] += missed
+    means[UNMEASURED] += missed
+    return leads, shown, means
+
+
+def combined(
+    found: Reproduction, passive: Mapping[str, float], trust: float, takes: int
+) -> StationVerdict:
+    """Return the station's verdict: passive evidence as the prior, reproduction as the likelihood.
+
+    Dimensions that were not measured share what was not measured among themselves and with
+    "something else" as the takes say: of people, clutter and task there is nothing but takes.
+
+    Args:
+        found: the reproduction.
+        passive: the takes' pooled posterior over dimensions and "none".
+        trust: how often the takes' evidence is right at all.
+        takes: failures behind it.
+    """
+    even = (1.0 - trust) / (len(GapDimension) + 1)
+    prior = {d.value: trust * passive[d.value] + even for d in GapDimension}
+    none = trust * passive[NONE] + even
+    # A policy that fails by itself and an unknown gap look alike in takes: like none of these.
+    prior |= {POLICY: none, UNMEASURED: none}
+    unmeasured = [c for c in prior if c not in found.leads] + [UNMEASURED]
+    weights = {
+        c: p * max(found.leads[UNMEASURED if c in unmeasured else c], NEVER)
+        for c, p in prior.items()
+    }
+    total = sum(weights.values())
+    posterior = {c: w / total for c, w in weights.items()}
+    also = {c: p for c, p in found.shown.items() if c != UNMEASURED and p >= SURE}
+    somewhere = sum(posterior[c] for c in unmeasured)
+    if somewhere >= NAMED_FROM and max(posterior[c] for c in unmeasured) < NAMED_FROM:
+        also[UNMEASURED] = somewhere
+    return verdict(posterior, takes, also)
+
+
+def reweighed(
+    takes: Sequence[TakeDiagnosis], found: Reproduction, station: StationVerdict
+) -> tuple[TakeDiagnosis, ...]:
+    """Return failed takes with the station's shares as prior of their causes.
+
+    What a take shows stays its likelihood: where nothing brings failures at the station as a whole,
+    little is left of it in a take, and a take that shows nothing has the station's causes.
+
+    Args:
+        takes: as diagnosed.
+        found: the reproduction.
+        station: what came of it; the causes that it names are those of takes that have them.
+    """
+    unmeasured = [d.value for d in GapDimension if d.value not in found.shares]
+    rest = found.shares[UNMEASURED] / (len(unmeasured) + 1)
+    prior = {d.value: found.shares.get(d.value, rest) for d in GapDimension}
+    for_none = found.shares[POLICY] + rest
+    changed = []
+    for take in takes:
+        if take.failed:
+            weights = {d: share * prior[d] for d, share in take.dimensions.items()}
+            none = take.none * for_none
+            total = sum(weights.values()) + none or 1.0
+            shares = {d: w / total for d, w in weights.items()}
+            named = tuple(c for c in station.named if shares.get(c, 0.0) >= LEAST_SHARE)
+            take = replace(
+                take, dimensions=shares, none=max(0.0, 1.0 - math.fsum(shares.values())),
+                named=named, abstained=not named, candidates=(), by="reproduction",
+            )  # fmt: skip
+        changed.append(take)
+    return tuple(changed)
+
+
+def in_the_cell(
+    policy: str | Path,
+    twin: Twin,
+    task: str,
+    *,
+    n: int,
+    workers: int,
+    folder: Path,
+    sees: str,
+    progress: Callable[[int], None],
+) -> RollOut:
+    """Return what rolls a policy out in the simulated cell, with a twin's mechanisms put in.
+
+    Args:
+        policy: as of `evaluate`.
+        twin: whose mechanisms.
+        task: what takes call it, or the cell's name of it.
+        n: scenes.
+        workers: processes.
+        folder: keeps rollouts as they come; what it holds isn't rolled out again.
+        sees: the evidence tier by which modes are told, that of the station's takes.
+        progress: called with the number of rollouts just finished.
+    """
+    known = {words: name for name, words in INSTRUCTIONS.items()}
+
+    def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
+        parameters = twin.values(mechanisms)
+        what = json.dumps([str(policy), task, twin.arm, sees, parameters], sort_keys=True)
+        cell = folder / hashlib.sha256(what.encode()).hexdigest()[:16]
+        cell.mkdir(parents=True, exist_ok=True)
+        return evaluate(
+            policy,
+            n,
+            seed=SCENES,
+            workers=workers,
+            task=known.get(task, "pick_place"),
+            progress=progress,
+            folder=cell,
+            robot=twin.arm,
+            parameters=parameters,
+            sees=sees,
+        ).outcomes
+
+    return roll_out

@@ -1,0 +1,158 @@
+"""`gaploop identify`: what differs at a station from the simulated cell, by its takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.scripts import options
+from gaploop.scripts._library import command
+
+if TYPE_CHECKING:
+    from gaploop.core.take import Take
+    from gaploop.core.twin import Twin
+
+POSITIONAL: Final = "roots"
+EXAMPLE: Final = """\
+gaploop identify ./station_journal --output_dir=./station
+gaploop identify monday tuesday --arm=so101 --units=deg --output_dir=./station
+gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
+"""
+
+
+@dataclass
+class IdentifyConfig:
+    """Measure what differs at a station from the simulated cell, each value with an interval.
+
+    Drives (delay, gain, friction, backlash and more) come of goals and readings of any takes:
+    telemetry where there is some, else LeRobot's action and observation.state. The arm is simulated
+    on the goals alone; what differs is added one by one, as long as the takes speak for it. Camera,
+    light, table and object come of pictures in which the arm stands still. gaploop probe records
+    takes that tell most. What they can't tell is listed as not excited.
+
+    Writes station_twin.yaml, for --env.twin and --robot.twin, identify.html with the curves, and
+    run.json.
+    """
+
+    roots: list[Path] = field(default_factory=list)
+    """Journals or datasets of one station (`gaploop identify A B` is short for it)."""
+    output_dir: Path | None = None
+    """Where to write; <first folder>_twin by default."""
+    arm: str = ""
+    """The simulated arm, so101 or vx300s; the one with the takes' joints unless given."""
+    units: str = ""
+    """deg or rad: units of joints in datasets that don't say. deg has the gripper from 0 to 100."""
+    pictures: bool = True
+    """Measure camera, light, table and object from pictures, too; without, only the drives."""
+    station: str = ""
+    """The station's name; as the takes have it unless given."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(config: IdentifyConfig) -> int:
+    """Identify; exit code 0, whatever was found."""
+    twin = identify(config)
+    found = {
+        "twin": str(_folder(config) / "station_twin.yaml"),
+        "differs": [p for p in twin.parameters if p.differs],
+        "not_excited": [p.name for p in twin.parameters if not p.excited],
+        "fit": twin.fit,
+    }
+    options.emit(config.json, found, _text(twin, _folder(config)))
+    return 0
+
+
+@command
+def identify(config: IdentifyConfig) -> Twin:
+    """Measure a station and write station_twin.yaml, the page and run.json to the output folder.
+
+    Returns:
+        The twin.
+
+    Raises:
+        UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
+    """
+    from gaploop.core.files import uuid7, writable_folder, write_atomically
+    from gaploop.core.run_record import write_run
+    from gaploop.core.twin import Twin, save_twin
+    from gaploop.core.vocabulary import Domain
+    from gaploop.failure_analysis.lineage import takes_input
+    from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
+    from gaploop.sim.identification.drives import fit_drives
+    from gaploop.sim.identification.logs import arm_of_takes
+    from gaploop.sim.identification.scene import fit_scene
+
+    by_root = [(root, _takes(root)) for root in _roots(config)]
+    takes = [take for _, found in by_root for take in found]
+    arm = arm_of_takes(takes, config.arm)
+    folder = writable_folder(_folder(config))
+    with options.progress("Fitting the drives") as advance:
+        drives = fit_drives(takes, arm, config.units, advance)
+    rows = {(p.name, p.joint): p for p in drives.parameters}
+    if config.pictures:
+        with options.progress("Fitting the scene"):
+            for row in fit_scene(takes, arm):  # zeros may come of either: of the one that can tell
+                key = row.name, row.joint
+                if key not in rows or row.excited:
+                    rows[key] = row
+    parameters = tuple(rows.values())
+    inputs = [takes_input(root, found) for root, found in by_root]
+    made_from = tuple(
+        {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
+        for (root, _), entry in zip(by_root, inputs, strict=True)
+    )
+    station = config.station or takes[0].info.station or by_root[0][0].resolve().name
+    twin = Twin(station, arm.name, parameters, made_from, drives.fit)
+    save_twin(twin, folder / "station_twin.yaml")
+    is_real = all(take.info.domain is Domain.REAL for take in takes)
+    html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
+    write_atomically(folder / "identify.html", html)
+    write_atomically(folder / "held_out.png", curves_png(drives.curves, arm.joint_names))
+    result = {"id": uuid7(), "differs": [p.name for p in parameters if p.differs], **drives.fit}
+    write_run(folder, "identify", options.jsonable(config), inputs, result)
+    return twin
+
+
+def _roots(config: IdentifyConfig) -> list[Path]:
+    if not config.roots:
+        raise UnusableInputError(
+            "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+        )
+    return config.roots
+
+
+def _folder(config: IdentifyConfig) -> Path:
+    first = _roots(config)[0].resolve()
+    return config.output_dir or first.parent / f"{first.name}_twin"
+
+
+def _takes(root: Path) -> list[Take]:
+    from gaploop.datasets.sources import load_takes
+
+    return list(load_takes(root))
+
+
+def _text(twin: Twin, folder: Path) -> str:
+    import numpy as np
+
+    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
+
+    fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
+    before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
+    lines = [
+        f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
+    ]
+    lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
+    if not fit["explained"]:
+        lines.append(f"  {UNEXPLAINED}")
+    not_told = [p for p in twin.parameters if not p.excited]
+    lines += [
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
+        f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
+        f"Use it: gaploop evaluate --policy.path=base --env.twin={folder / 'station_twin.yaml'}",
+        f"Page: {folder / 'identify.html'}",
+    ]
+    return "\n".join(lines)

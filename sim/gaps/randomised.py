@@ -1,0 +1,187 @@
+"""Mechanisms that no gap is drawn from: what domain randomisation varies beyond the gaps.
+
+They act like a gap's, by values, through `put_into`; no severity means anything here.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from dataclasses import replace
+
+import mujoco
+import numpy as np
+
+from gaploop.core.vocabulary import GapDimension as G
+from gaploop.sim import look, scene
+from gaploop.sim.gaps.mechanism import (
+    Appliers,
+    ImageStage,
+    Mechanism,
+    Parameter,
+    Rng,
+    Shot,
+    Values,
+    Vector,
+)
+from gaploop.sim.gaps.mechanisms import Picture
+
+DAYLIGHT_K = 6500.0
+"""Colour temperature of the nominal lamps, to which the camera is balanced [K]."""
+_C2_M_K = 1.4388e-2  # second radiation constant
+_CHANNELS_M = np.array([610e-9, 545e-9, 465e-9])  # peaks of a camera's red, green and blue
+
+
+class RandomisedMechanism(Mechanism):
+    """A mechanism whose values are given, by a randomisation, and never drawn by a severity."""
+
+    held_out = True
+    says = "never a gap"
+
+    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
+        """Return nominal values: a gap of it would be none."""
+        del rng, severity
+        return {p.name: p.nominal for p in self.parameters}
+
+
+class _Lamps(RandomisedMechanism):
+    dimension, name = G.VISUAL_DOMAIN, "lamps"
+    parameters = (
+        Parameter("key_factor", "1", 0.0, 5.0, 1.0),
+        Parameter("fill_factor", "1", 0.0, 5.0, 1.0),
+        Parameter("temperature_k", "K", 1500.0, 20000.0, DAYLIGHT_K),
+        Parameter("azimuth_rad", "rad", -math.pi, math.pi),
+        Parameter("tilt_rad", "rad", -0.8, 0.8),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        # Wien's approximation of a black body, against the temperature the camera is balanced to.
+        tint = np.exp(-_C2_M_K / _CHANNELS_M * (1.0 / p["temperature_k"] - 1.0 / DAYLIGHT_K))
+        tint /= tint[1]
+
+        def light(model: mujoco.MjModel) -> None:
+            model.light("key").diffuse[:] *= p["key_factor"] * tint
+            model.light("fill").diffuse[:] *= p["fill_factor"] * tint
+            model.vis.headlight.ambient[:] *= p["fill_factor"] * tint
+            x, y, z = model.light("key").dir
+            azimuth = math.atan2(y, x) + p["azimuth_rad"]
+            tilt = math.atan2(math.hypot(x, y), -z) + p["tilt_rad"]
+            level = math.sin(tilt)
+            model.light("key").dir[:] = (
+                level * math.cos(azimuth), level * math.sin(azimuth), -math.cos(tilt),
+            )  # fmt: skip
+
+        on.model.change(light)
+
+
+class _TableTop(RandomisedMechanism):
+    dimension, name = G.VISUAL_DOMAIN, "table_top"
+    parameters = (
+        Parameter("hue_deg", "deg", -180.0, 180.0),
+        Parameter("saturation_factor", "1", 0.0, 3.0, 1.0),
+        Parameter("value_factor", "1", 0.0, 2.0, 1.0),
+        Parameter("contrast_factor", "1", 0.0, 4.0, 1.0),
+        Parameter("grain", "1", 0.0, 3.0),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        kinds = (None, "wood", "speckle", "plain")  # the first is the condition's own
+        top = look.BACKGROUNDS[on.model.options.background]
+        tones = np.array([top.light_rgb, top.dark_rgb], dtype=float)
+        middle = tones.mean(axis=0)
+        tones = middle + p["contrast_factor"] * (tones - middle)
+
+        def tone(rgb: Vector) -> tuple[int, int, int]:
+            hue, saturation, value = colorsys.rgb_to_hsv(*np.clip(rgb / 255.0, 0.0, 1.0))
+            turned = colorsys.hsv_to_rgb(
+                (hue + p["hue_deg"] / 360.0) % 1.0,
+                min(saturation * p["saturation_factor"], 1.0),
+                min(value * p["value_factor"], 1.0),
+            )
+            red, green, blue = (round(255.0 * v) for v in turned)
+            return red, green, blue
+
+        grain = kinds[min(int(p["grain"]), 3)] or top.grain
+        texture = look.table_texture(look.TableTop(tone(tones[0]), tone(tones[1]), grain))
+
+        def paint(model: mujoco.MjModel) -> None:
+            start = int(model.tex_adr[model.texture("table").id])
+            model.tex_data[start : start + texture.size] = texture.ravel()
+
+        on.model.change(paint)
+
+
+class _FrameJitter(RandomisedMechanism):
+    """What changes from picture to picture, not from take to take."""
+
+    dimension, name = G.VISUAL_DOMAIN, "frame_jitter"
+    parameters = (
+        Parameter("exposure_stops", "1", 0.0, 2.0),
+        Parameter("tint_fraction", "1", 0.0, 1.0),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def jitter(picture: Picture, shot: Shot) -> Picture:
+            stops, *tint = shot.rng.uniform(-1.0, 1.0, 4)
+            gain = 2.0 ** (p["exposure_stops"] * stops)
+            gains = gain * (1.0 + p["tint_fraction"] * np.array(tint))
+            return np.asarray(picture * gains)
+
+        on.images.add(ImageStage.EXPOSURE, jitter)
+
+
+class _FieldOfView(RandomisedMechanism):
+    dimension, name = G.SPATIAL_GEOMETRY, "field_of_view"
+    parameters = (Parameter("dfovy_deg", "deg", -20.0, 40.0),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def zoom(model: mujoco.MjModel) -> None:
+            model.cam_fovy[model.camera(scene.CAMERA_NAME).id] += p["dfovy_deg"]
+
+        on.model.change(zoom)
+
+
+class _Mass(RandomisedMechanism):
+    dimension, name = G.OBJECT_PROPERTY, "mass"
+    parameters = (Parameter("mass_factor", "1", 0.05, 50.0, 1.0),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        mass_kg = on.model.options.object_mass_kg * p["mass_factor"]
+        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
+
+
+class _Gravity(RandomisedMechanism):
+    dimension, name = G.CONTACT_DYNAMICS, "gravity"
+    parameters = (Parameter("gravity_m_s2", "m/s2", 0.0, 30.0, 9.81),)
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def pull(model: mujoco.MjModel) -> None:
+            model.opt.gravity[2] = -p["gravity_m_s2"]
+
+        on.model.change(pull)
+
+
+class _JointDynamics(RandomisedMechanism):
+    dimension, name = G.ACTUATOR_RESPONSE, "joint_dynamics"
+    parameters = (
+        Parameter("gain_factor", "1", 0.01, 10.0, 1.0),
+        Parameter("damping_factor", "1", 0.0, 20.0, 1.0),
+        Parameter("friction_factor", "1", 0.0, 20.0, 1.0),
+        Parameter("armature_factor", "1", 0.1, 10.0, 1.0),
+    )
+
+    def apply(self, p: Values, on: Appliers) -> None:
+        def change(model: mujoco.MjModel, servo: int, dof: int, _stronger: float) -> None:
+            model.actuator_gainprm[servo, 0] *= p["gain_factor"]
+            model.actuator_biasprm[servo, 1] *= p["gain_factor"]
+            model.actuator_biasprm[servo, 2] *= p["damping_factor"]
+            model.dof_damping[dof] *= p["damping_factor"]
+            model.dof_frictionloss[dof] *= p["friction_factor"]
+            model.dof_armature[dof] *= p["armature_factor"]
+
+        on.model.change_servos(change)
+
+
+RANDOMISED: tuple[Mechanism, ...] = (
+    _Lamps(), _TableTop(), _FrameJitter(), _FieldOfView(), _Mass(), _Gravity(), _JointDynamics(),
+)  # fmt: skip

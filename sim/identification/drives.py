@@ -1,0 +1,769 @@
+"""Which drives a station's arm has, from the goals it was given and where it said it was.
+
+The arm is simulated open loop on the goals alone. Starting from the nominal drives, the parameter
+that lowers the Bayesian information criterion (BIC) most is added and all that were added are
+fitted again, until nothing lowers it: a delay of all joints costs one parameter, a worn servo one
+of its own. Errors count by a Student distribution, so that the spans in which the arm touched
+something, which no drive explains, hardly count.
+
+Intervals come from how the takes' spans of two seconds disagree (a sandwich estimate over blocks;
+Liang and Zeger 1986), since errors of neighbouring readings are one error. A parameter whose
+interval is wider than any change that would matter is "not excited": the takes can't tell.
+
+`scipy.optimize.least_squares` on `mujoco.rollout` does the fitting. MuJoCo's own `mujoco.sysid`
+changes a model; the command path (delay, play, speed limit) acts before it and must be fitted, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.stats import t as student
+
+from gaploop.core.arm import CellArm
+from gaploop.core.take import Take
+from gaploop.core.twin import TwinParameter
+from gaploop.core.types import FloatArray
+from gaploop.sim.cell import ENCODER_STEP_RAD
+from gaploop.sim.gaps import BY_KEY
+from gaploop.sim.identification.arm import OpenLoopArm, Setting
+from gaploop.sim.identification.logs import DriveLog, drive_logs, encoder_step_rad
+from gaploop.sim.scene import TIMESTEP_S
+
+CONFIDENCE: Final = 0.90
+BLOCK_S: Final = 2.0
+"""Spans that count as independent [s]; a touch or a pause lasts about a second."""
+FREEDOM: Final = 4.0
+"""Degrees of freedom of the errors' Student distribution: outliers count, but little."""
+LEAST_ERROR_RAD: Final = 0.0005
+"""The simulation isn't better than this: it goes in steps of 5 ms [rad]."""
+BIAS_RAD: Final = ENCODER_STEP_RAD / 4
+"""Steady error of readings that intervals allow for: rounding doesn't average out at rest [rad]."""
+LEAST_EFFECT_RAD: Final = ENCODER_STEP_RAD / 2
+"""A parameter that moves readings by less isn't worth naming (root mean square) [rad]."""
+CLOSE_RAD: Final = 2 * ENCODER_STEP_RAD
+"""An error below this is as good as encoders are; a larger one leaves something unexplained."""
+LEAST_GAIN: Final = 0.3
+"""Unless the error on what was held out falls by this share, nothing is named."""
+NORMAL_MEDIAN: Final = 0.6745
+"""Median of the absolute value of a standard normal variable."""
+MOST_ADDED: Final = 8
+MOST_ALIKE: Final = 10.0
+"""Of neighbouring readings at most so many count as one: 0.2 s. An arm at rest keeps its rounding
+error for seconds, which says nothing about how often it moved."""
+JOINTS_FITTED: Final = 2
+"""Of what differs in one joint, those that look best are fitted; of what is shared, all."""
+QUICK, FULL = 2, 4
+"""How often a fit's scale is taken anew: to compare candidates, and to keep one."""
+SELECT_S: Final = 30.0
+"""So much motion decides which parameters differ; all of it, by how much [s]."""
+MOST_S: Final = 240.0
+"""Of more motion than this, takes are left out evenly [s]."""
+
+_A: Final = "actuator_response"
+DRIVES: Final = f"{_A}.drives"
+ZERO: Final = "spatial_geometry.zero_offset"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Something of a drive that may differ.
+
+    Attributes:
+        name: parameter of one joint in `actuator_response.drives`.
+        shared: mechanism and parameter that change it in all joints alike.
+        scale: in what it is fitted: itself, its logarithm or its inverse.
+        starts: values to begin from.
+        useful: change that would matter, as `scale` has it; intervals wider than this say nothing.
+        step: for derivatives, as `scale` has it.
+    """
+
+    name: str
+    shared: tuple[str, str]
+    scale: Literal["linear", "log", "inverse"]
+    starts: tuple[float, ...]
+    useful: float
+    step: float
+
+
+LATENCY: Final = Quantity(
+    "", (f"{_A}.latency", "latency_s"), "linear",
+    (0.01, 0.02, 0.04, 0.07, 0.10, 0.14, 0.19, 0.25, 0.32, 0.40), 0.02, 0.001,
+)  # fmt: skip
+QUANTITIES: Final = (
+    Quantity(
+        "backlash_rad", (f"{_A}.backlash", "backlash_rad"), "linear",
+        (0.005, 0.015, 0.03, 0.06, 0.10), 0.01, 0.0005,
+    ),
+    Quantity(
+        "gain_factor", (f"{_A}.weak", "gain_factor"), "log",
+        (0.4, 0.15, 0.06, 0.025, 0.01), math.log(3.0), 0.02,
+    ),
+    Quantity(
+        "friction_nm", (f"{_A}.weak", "friction_nm"), "linear", (0.1, 0.2, 0.35, 0.6), 0.1, 0.005
+    ),
+    Quantity(
+        "speed_limit_rad_s", (f"{_A}.slow", "speed_limit_rad_s"), "inverse",
+        (3.0, 1.8, 1.1, 0.7, 0.45), 0.5, 0.01,
+    ),
+    Quantity(
+        "torque_factor", (DRIVES, "torque_factor"), "log", (0.6, 0.35, 0.2, 0.12),
+        math.log(2.0), 0.02,
+    ),
+    Quantity(
+        "damping_factor", (DRIVES, "damping_factor"), "log", (3.0, 10.0, 30.0, 0.3),
+        math.log(3.0), 0.02,
+    ),
+    Quantity(
+        "armature_factor", (DRIVES, "armature_factor"), "log", (3.0, 10.0, 0.3),
+        math.log(3.0), 0.02,
+    ),
+)  # fmt: skip
+ZERO_OFFSET: Final = Quantity("", (ZERO, ""), "linear", (-0.03, 0.03), 0.01, 0.002)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A parameter that may be fitted: a quantity of all joints, or of one.
+
+    Attributes:
+        mechanism: "dimension.mechanism".
+        parameter: its name there.
+        joint: whose; "" for all.
+        column: of the joint among the arm's, or None.
+        quantity: how it is fitted.
+    """
+
+    mechanism: str
+    parameter: str
+    joint: str
+    column: int | None
+    quantity: Quantity
+
+    @property
+    def key(self) -> str:
+        """Its name among the mechanism's values."""
+        return f"{self.joint}.{self.parameter}" if self.joint else self.parameter
+
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """Least, greatest and nominal value, as the mechanism has them."""
+        found = next(p for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
+        return found.low, found.high, found.nominal
+
+    @property
+    def unit(self) -> str:
+        """Its unit."""
+        return next(p.unit for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
+
+    def scaled(self, value: float) -> float:
+        """Return a value as it is fitted."""
+        scale = self.quantity.scale
+        return math.log(value) if scale == "log" else 1 / value if scale == "inverse" else value
+
+    def span(self, low: float, high: float) -> tuple[float, float]:
+        """Return an interval of what was fitted as one of values."""
+        return (
+            (self.value(high), self.value(low))
+            if self.quantity.scale == "inverse"
+            else (self.value(low), self.value(high))
+        )
+
+    @property
+    def nominal(self) -> float:
+        """Its nominal value, as fitted."""
+        return self.scaled(self.limits[2])
+
+    def value(self, scaled: float) -> float:
+        """Return the value of what was fitted, within its limits."""
+        scale, (low, high, _) = self.quantity.scale, self.limits
+        if scale == "inverse":
+            value = 1 / scaled if scaled > 1e-9 else math.inf
+        else:
+            value = math.exp(scaled) if scale == "log" else scaled
+        return min(max(value, low), high)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of what is fitted."""
+        one, other = (self.scaled(v) for v in self.limits[:2])
+        return min(one, other), max(one, other)
+
+
+def candidates(arm: CellArm) -> list[Candidate]:
+    """Return everything of an arm's drives that can be fitted; those of all joints first."""
+    joints = list(enumerate(arm.joint_names[:-1]))
+    shared = [Candidate(*q.shared, "", None, q) for q in (LATENCY, *QUANTITIES)]
+    own = [Candidate(DRIVES, q.name, joint, k, q) for q in QUANTITIES for k, joint in joints]
+    return [*shared, *own]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Candidates with their values, and how well the arm then follows.
+
+    Attributes:
+        chosen: what is fitted.
+        x: its values, as fitted, shape (n_chosen,).
+        error: readings minus simulation [rad], shape (n, n_joints without gripper).
+    """
+
+    chosen: tuple[Candidate, ...]
+    x: FloatArray
+    error: FloatArray
+
+    @property
+    def setting(self) -> dict[str, dict[str, float]]:
+        """The drives, as a cell takes them."""
+        return merged({}, self.chosen, self.x)
+
+    def start(self, without: int | None = None) -> tuple[list[Candidate], list[float]]:
+        """Return what is fitted and its values, but one."""
+        keep = [k for k in range(len(self.chosen)) if k != without]
+        return [self.chosen[k] for k in keep], [float(self.x[k]) for k in keep]
+
+
+def merged(
+    base: Setting, chosen: Sequence[Candidate], x: Sequence[float] | FloatArray
+) -> dict[str, dict[str, float]]:
+    """Return a setting with candidates' values, as fitted, put into it."""
+    setting = {mechanism: dict(values) for mechanism, values in base.items()}
+    for candidate, value in zip(chosen, x, strict=True):
+        setting.setdefault(candidate.mechanism, {})[candidate.key] = candidate.value(float(value))
+    return setting
+
+
+class DriveFitter:
+    """Fits an arm's drives to logs.
+
+    Args:
+        arm: which arm.
+        logs: what to follow.
+        advance: called after each piece of work.
+    """
+
+    def __init__(
+        self, arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None] = lambda: None
+    ) -> None:
+        self.arm, self.logs, self._advance = arm, tuple(logs), advance
+        self._simulated = OpenLoopArm(arm, logs)
+        self._n = len(arm.joint_names) - 1
+        self._read = np.concatenate([log.q_rad[:, :-1] for log in logs])
+        self._floor_rad = math.hypot(ENCODER_STEP_RAD / math.sqrt(12), LEAST_ERROR_RAD)
+        block, first = [], 0
+        for log in logs:
+            within = (log.t_s / BLOCK_S).astype(int)
+            within = np.minimum(within, max(within[-1] - 1, 0))  # no short one at the end
+            block.append(first + within)
+            first += int(within[-1]) + 1
+        self.block = np.concatenate(block)
+        """Which span each reading belongs to."""
+
+    def errors(self, settings: Sequence[Setting]) -> list[FloatArray]:
+        """Return readings minus simulation [rad], shape (n, n_joints without gripper)."""
+        found = self._simulated.readings(settings)
+        return [self._read - np.concatenate([q[:, :-1] for q in logs]) for logs in found]
+
+    def at(self, chosen: Sequence[Candidate], x: Sequence[float] | FloatArray) -> Fit:
+        """Return candidates at values as they are."""
+        return Fit(tuple(chosen), np.asarray(x, float), self.errors([merged({}, chosen, x)])[0])
+
+    def fit(
+        self,
+        chosen: Sequence[Candidate],
+        start: Sequence[float] | FloatArray,
+        turns: int = FULL,
+    ) -> Fit:
+        """Fit candidates together, taking the errors' scale anew `turns` times."""
+        now = self.at(chosen, start)
+        if not chosen:
+            return now
+        low, high = np.array([c.bounds for c in chosen]).T
+        known: dict[bytes, FloatArray] = {}
+
+        def errors_at(x: FloatArray) -> FloatArray:
+            if x.tobytes() not in known:
+                known.clear()
+                known[x.tobytes()] = self.at(chosen, x).error
+            return known[x.tobytes()]
+
+        # First as if all errors were alike, which draws a bad start in; then by their tails.
+        spread = np.sqrt(np.mean(now.error**2, 0) + self._floor_rad**2)
+        for _ in range(turns):
+            weight = math.sqrt(FREEDOM) * spread
+
+            def weighted(x: FloatArray, by: FloatArray = weight) -> FloatArray:
+                return np.asarray((errors_at(x) / by).ravel())
+
+            def jacobian(x: FloatArray, by: FloatArray = weight) -> FloatArray:
+                slopes = self.slopes(Fit(tuple(chosen), x, errors_at(x)))
+                return np.asarray((slopes / by[:, None]).reshape(-1, len(x)))
+
+            done = least_squares(
+                weighted,
+                np.clip(now.x, low, high),
+                jacobian,
+                bounds=(low - 1e-9, high + 1e-9),
+                x_scale=[c.quantity.useful for c in chosen],
+                loss="cauchy",
+                max_nfev=6 if turns == QUICK else 12,
+                xtol=1e-5,
+                ftol=1e-6,
+            )
+            before, now = now, Fit(tuple(chosen), done.x, errors_at(done.x))
+            spread = self._spread(now.error)
+            if abs(float((self.cost(before.error) - self.cost(now.error)).sum())) < 1.0:
+                break
+        self._advance()
+        return now
+
+    def slopes(self, fit: Fit) -> FloatArray:
+        """Return derivatives of errors by what is fitted, shape (n, n_joints, n_chosen)."""
+        if not fit.chosen:
+            return np.empty((*fit.error.shape, 0))
+        settings, steps = [], []
+        for k, candidate in enumerate(fit.chosen):
+            step = candidate.quantity.step
+            step = step if fit.x[k] + step <= candidate.bounds[1] else -step
+            moved = fit.x.copy()
+            moved[k] += step
+            steps.append(step)
+            settings.append(merged({}, fit.chosen, moved))
+        moved_errors = self.errors(settings)
+        return np.stack([(e - fit.error) / s for e, s in zip(moved_errors, steps, strict=True)], 2)
+
+    def _spread(self, error: FloatArray) -> FloatArray:
+        """Return the errors' scale by a Student distribution, joint by joint [rad]."""
+        squares = error**2
+        scale2 = np.maximum(np.mean(squares, 0), self._floor_rad**2)
+        for _ in range(30):
+            weight = (FREEDOM + 1) / (FREEDOM + squares / scale2)
+            scale2 = np.maximum(np.mean(weight * squares, 0), self._floor_rad**2)
+        return np.asarray(np.sqrt(scale2))
+
+    def cost(self, error: FloatArray) -> FloatArray:
+        """Return minus twice the log likelihood of each joint's readings, shape (n_joints,)."""
+        scale = self._spread(error)
+        tails = np.log1p((error / scale) ** 2 / FREEDOM).mean(0)
+        return np.asarray(len(error) * (2 * np.log(scale) + (FREEDOM + 1) * tails))
+
+    def alike(self, error: FloatArray) -> FloatArray:
+        """Return how many neighbouring readings count as one, joint by joint."""
+        z = np.clip(error / self._spread(error), -4, 4)
+        power = np.maximum((z**2).mean(0), 1e-12)
+        found: FloatArray = np.ones(self._n)
+        for lag in range(1, min(len(z) // 4, 100)):
+            pairs = (z[:-lag] * z[lag:]).mean(0) / power
+            open_ = (found > 0) & (pairs > 0.05)
+            if not open_.any():
+                break
+            found = np.where(open_, found + 2 * pairs, -np.abs(found))
+        return np.asarray(np.minimum(np.abs(found), MOST_ALIKE))
+
+    def bic(self, fit: Fit, alike: FloatArray) -> float:
+        """Return the criterion, with neighbouring readings counted as `alike` has it."""
+        count = float((len(self._read) / alike).sum())
+        return float((self.cost(fit.error) / alike).sum()) + len(fit.x) * math.log(count)
+
+    def choose(self) -> tuple[Fit, list[dict[str, Any]]]:
+        """Return the parameters that the logs speak for, and what each added one brought."""
+        best = self.at((), ())
+        steps = [
+            {
+                "added": "",
+                "joint": "",
+                "error_rad": float(np.abs(best.error).mean()),
+                "bic_drop": 0.0,
+            }
+        ]
+        while len(best.chosen) < MOST_ADDED:
+            alike = self.alike(best.error)
+            now = self.bic(best, alike)
+            fits = [
+                self.fit((*best.chosen, c), (*best.x, start), QUICK)
+                for c, start in self._promising(best, alike)
+            ]
+            if not fits:
+                break
+            quick = min(fits, key=lambda f: self.bic(f, alike))
+            better = self.fit(quick.chosen, quick.x)
+            if self.bic(better, alike) >= now:
+                break
+            added, drop = better.chosen[-1], now - self.bic(better, alike)
+            best = self.without_idle(better)
+            steps.append(
+                {
+                    "added": f"{added.mechanism}.{added.parameter}",
+                    "joint": added.joint,
+                    "error_rad": float(np.abs(best.error).mean()),
+                    "bic_drop": drop,
+                }
+            )
+            if added not in best.chosen:
+                break
+        return best, steps
+
+    def _promising(self, best: Fit, alike: FloatArray) -> list[tuple[Candidate, float]]:
+        """Return what is worth a fit, each with the value to begin from.
+
+        A quantity is tried in all joints at once, and each joint is looked at for itself; what is
+        fitted already may give way, as far as its slopes tell.
+        """
+        own = [c for c in candidates(self.arm) if c not in best.chosen]
+        tries = [(q, start) for q in (LATENCY, *QUANTITIES) for start in q.starts]
+        settings = []
+        for quantity, start in tries:
+            moved = [c for c in own if c.quantity is quantity and (c.joint or quantity is LATENCY)]
+            settings.append(merged(best.setting, moved, [c.scaled(start) for c in moved]))
+        slopes, now = self.slopes(best), self.cost(best.error) / alike
+        found = dict[Candidate, tuple[float, float]]()
+        for (quantity, start), error in zip(tries, self.errors(settings), strict=True):
+            for c in (c for c in own if c.quantity is quantity):
+                tried = error
+                if c.column is not None:
+                    tried = best.error.copy()
+                    tried[:, c.column] = error[:, c.column]
+                gain = float((now - self.cost(self._given_way(tried, slopes)) / alike).sum())
+                if c not in found or gain > found[c][0]:
+                    found[c] = gain, c.scaled(start)
+        self._advance()
+        joints = sorted((c for c in found if c.joint), key=lambda c: -found[c][0])
+        worth = [*(c for c in found if not c.joint), *joints[:JOINTS_FITTED]]
+        if (self._spread(best.error) < 1.05 * self._floor_rad).all():
+            worth = [c for c in worth if found[c][0] > 0]  # little is left to be explained
+        return [(c, found[c][1]) for c in worth]
+
+    def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
+        """Return errors once what is fitted already gave way, by its slopes."""
+        if not slopes.shape[2]:
+            return error
+        scale = self._spread(error)
+        weight = 1 / (FREEDOM + (error / scale) ** 2) / scale**2
+        left = np.einsum("nj,njk,njl->kl", weight, slopes, slopes)
+        right = np.einsum("nj,njk,nj->k", weight, slopes, error)
+        return np.asarray(error - slopes @ np.linalg.lstsq(left, right, rcond=1e-9)[0])
+
+    def without_idle(self, best: Fit) -> Fit:
+        """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
+        while best.chosen:
+            alike, fits = self.alike(best.error), []
+            for k in range(len(best.chosen)):
+                fits.append(self.at(*best.start(k)))
+            moved = [np.sqrt(np.mean((f.error - best.error) ** 2, 0)).max() for f in fits]
+            least = int(np.argmin(moved))
+            if moved[least] >= 10 * LEAST_EFFECT_RAD:
+                return best
+            again = self.fit(*best.start(least))
+            if moved[least] >= LEAST_EFFECT_RAD and self.bic(again, alike) > self.bic(best, alike):
+                return best
+            best = again
+        return best
+
+    def intervals(
+        self, error: FloatArray, slopes: FloatArray, may_differ: Sequence[float] = ()
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return one more step of the fit and half the interval's width, as fitted, shape (k,).
+
+        Args:
+            error: readings minus simulation [rad].
+            slopes: its derivatives, shape (n, n_joints, k).
+            may_differ: of the last ones, by how much they may be off, since nothing tells (one
+                standard deviation); the others' intervals allow for it.
+        """
+        prior: FloatArray = np.zeros(slopes.shape[2])
+        if may_differ:
+            prior[-len(may_differ) :] = 1 / np.square(may_differ)
+        scale = self._spread(error)
+        z2 = (error / scale) ** 2
+        weight = (FREEDOM + 1) / (FREEDOM + z2) / scale**2
+        bend = (FREEDOM + 1) * (FREEDOM - z2) / (FREEDOM + z2) ** 2 / scale**2
+        share = np.maximum(bend.mean(0) / weight.mean(0), 0.2)
+        alike = float(self.alike(error).mean())  # so much too often neighbouring readings count
+        prior *= alike
+        bread = np.einsum("nj,njk,njl->kl", weight * share, slopes, slopes) + np.diag(prior)
+        score = np.einsum("nj,njk->nk", weight * error, slopes)
+        blocks = np.zeros((int(self.block[-1]) + 1, slopes.shape[2]))
+        np.add.at(blocks, self.block, score)
+        count = max(len(blocks), 2)
+        moves = np.sqrt(np.diag(bread))
+        told = moves > 1e-9
+        unit = np.where(told, moves, 1.0)
+        inverse = np.linalg.pinv(bread / unit / unit[:, None], rcond=1e-8, hermitian=True)
+        inverse = inverse / unit / unit[:, None]
+        meat = blocks.T @ blocks * count / (count - 1) + np.diag(prior) * alike
+        spread = np.sqrt(np.maximum(np.diag(inverse @ meat @ inverse), 0))
+        bias = BIAS_RAD / np.maximum(np.sqrt(np.mean(slopes**2, 0)).max(0), 1e-12)
+        half = np.hypot(student.ppf(0.5 + CONFIDENCE / 2, count - 1) * spread, bias)
+        return -inverse @ score.sum(0), np.where(told, half, np.inf)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A take that was held out, or what a fit without any is shown on.
+
+    Attributes:
+        uid: the take.
+        t_s: times [s], shape (n,).
+        read_rad: readings [rad], shape (n, n_joints).
+        before_rad: what the nominal arm does [rad], same shape.
+        after_rad: what the fitted arm does [rad], same shape.
+    """
+
+    uid: str
+    t_s: FloatArray
+    read_rad: FloatArray
+    before_rad: FloatArray
+    after_rad: FloatArray
+
+
+@dataclass(frozen=True)
+class FittedDrives:
+    """What a station's drives are.
+
+    Attributes:
+        parameters: what was measured, and what couldn't be.
+        fit: how well, for the twin's file: see docs/twin.md.
+        steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
+            `bic_drop`; first the nominal arm.
+        curves: held-out motion.
+    """
+
+    parameters: list[TwinParameter]
+    fit: dict[str, Any]
+    steps: list[dict[str, Any]]
+    curves: list[Curve]
+
+
+def fit_drives(
+    takes: Sequence[Take],
+    arm: CellArm,
+    units: str = "",
+    advance: Callable[[], None] = lambda: None,
+) -> FittedDrives:
+    """Fit an arm's drives to takes.
+
+    The last take of four, or the last third of a single one, is held out to judge the fit by; the
+    values are then fitted to everything.
+
+    Args:
+        takes: with joint goals and readings.
+        arm: which arm of the cell.
+        units: of the frames, where the takes don't say.
+        advance: called after each piece of work.
+
+    Raises:
+        UnusableInputError: as of `drive_logs`.
+    """
+    logs = _evenly(drive_logs(takes, arm, units), MOST_S)
+    ways = {"telemetry": logs}
+    if any(log.from_frames for log in logs):
+        # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
+        # between them; taking its goals for held ones would look like drives that answer early.
+        ways = {
+            "frames, goals held": logs,
+            "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
+        }
+    tried = {goals: _selected(arm, way, advance) for goals, way in ways.items()}
+    goals = min(tried, key=lambda way: tried[way].cost)
+    way, found = ways[goals], tried[goals].fit
+    before, after, curves = _judged(arm, tried[goals].judge, found)
+    if after > (1 - LEAST_GAIN) * before:
+        found, after = Fit((), np.empty(0), found.error), before
+    everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
+    final = everything.without_idle(everything.fit(found.chosen, found.x))
+    motion_s = sum(float(log.t_s[-1]) for log in way)
+    source = f"{len(way)} take{'s' * (len(way) > 1)}, {motion_s:.0f} s of motion, {goals}"
+    encoders = _encoder_parameters(everything, final, way, source)
+    parameters = [*_drive_parameters(everything, final, source), *encoders]
+    advance()
+    close_rad = max(CLOSE_RAD, *(p.estimate for p in encoders))
+    fit = {
+        "open_loop_error_before": before,
+        "open_loop_error_after": after,
+        "unit": "rad",
+        "held_out": sorted({log.uid for log in tried[goals].judge}),
+        "takes": len(way),
+        "motion_s": motion_s,
+        "goals": goals,
+        "explained": after <= close_rad,
+    }
+    return FittedDrives(parameters, fit, tried[goals].steps, curves)
+
+
+@dataclass(frozen=True)
+class _Selected:
+    fit: Fit
+    steps: list[dict[str, Any]]
+    cost: float
+    judge: list[DriveLog]
+
+
+def _selected(arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None]) -> _Selected:
+    """Choose parameters by logs, but for those that are held out."""
+    learn, judge = _held_out([list(log.pieces()) for log in logs])
+    fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
+    fit, steps = fitter.choose()
+    cost = float((fitter.cost(fit.error) / fitter.alike(fit.error)).sum())
+    if len(fitter.logs) < len(learn):
+        fit = DriveFitter(arm, learn, advance).fit(fit.chosen, fit.x)
+    return _Selected(fit, steps, cost, judge)
+
+
+def _evenly(logs: Sequence[DriveLog], most_s: float) -> list[DriveLog]:
+    """Return logs of so much motion, left out evenly."""
+    total = sum(float(log.t_s[-1]) for log in logs)
+    count = max(1, math.ceil(len(logs) * min(1.0, most_s / total)))
+    return [logs[k] for k in np.unique(np.linspace(0, len(logs) - 1, count).round().astype(int))]
+
+
+def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[DriveLog]]:
+    """Return the pieces to learn from, and those to judge by."""
+    if len(cut) > 1:
+        first = len(cut) - max(1, len(cut) // 4)
+        return [p for c in cut[:first] for p in c], [p for c in cut[first:] for p in c]
+    pieces = list(cut[0])
+    if len(pieces) > 2:
+        first = len(pieces) - max(1, len(pieces) // 3)
+        return pieces[:first], pieces[first:]
+    last = pieces[-1]
+    rows = last.t_s <= 2 / 3 * last.t_s[-1]
+    return [*pieces[:-1], replace(last, t_s=last.t_s[rows], q_rad=last.q_rad[rows])], [last]
+
+
+def _judged(arm: CellArm, logs: Sequence[DriveLog], fit: Fit) -> tuple[float, float, list[Curve]]:
+    """Return the mean absolute error before and after on logs [rad], and their curves."""
+    nominal, fitted = OpenLoopArm(arm, logs).readings([{}, fit.setting])
+    curves = [
+        Curve(log.uid, log.t_s, log.q_rad, before, after)
+        for log, before, after in zip(logs, nominal, fitted, strict=True)
+    ]
+    off = [
+        float(
+            np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in zip(qs, logs, strict=True)])
+        )
+        for qs in (nominal, fitted)
+    ]
+    return off[0], off[1], curves
+
+
+def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:
+    """Return each quantity of all joints and of each, and the zeros."""
+    log = fitter.logs[0]  # when goals were sent between frames is known to half a frame
+    unknown_s = float(np.median(np.diff(log.goal_t_s))) / 2 if log.from_frames else 0.0
+    zeros = [Candidate(ZERO, key, "", None, ZERO_OFFSET) for key in fitter.arm.zero_keys]
+    rest = [c for c in (*candidates(fitter.arm), *zeros) if c not in fit.chosen]
+    slopes = together = fitter.slopes(fit)
+    widths, steps, may_differ = dict[Candidate, float](), dict[Candidate, float](), list[float]()
+    for c, slope in _secants(fitter, fit, rest):
+        step, half = fitter.intervals(fit.error, np.concatenate([slopes, slope[..., None]], 2))
+        steps[c], widths[c] = float(step[-1]), float(half[-1])
+        if widths[c] > c.quantity.useful and not c.joint:
+            together = np.concatenate([together, slope[..., None]], 2)
+            may_differ.append(c.quantity.useful)
+    _, half = fitter.intervals(fit.error, together, may_differ)
+    widths |= {c: float(h) for c, h in zip(fit.chosen, half, strict=False)}
+    rows = []
+    for c in (*candidates(fitter.arm), *zeros):
+        low_limit, high_limit = c.bounds
+        at = float(fit.x[fit.chosen.index(c)]) if c in fit.chosen else c.nominal
+        wide = widths[c]
+        excited = bool(wide <= c.quantity.useful)
+        if c.quantity is LATENCY:  # the cell acts in whole steps
+            at = round(at / TIMESTEP_S) * TIMESTEP_S
+            wide += TIMESTEP_S + unknown_s
+        estimate, interval = c.limits[2], (-math.inf, math.inf)
+        if excited and c in fit.chosen:
+            estimate = c.value(at)
+            interval = c.span(max(at - wide, low_limit), min(at + wide, high_limit))
+        elif excited:
+            middle = min(max(at + steps[c], low_limit), high_limit)
+            low, high = min(middle - wide, at), max(middle + wide, at)
+            interval = c.span(max(low, low_limit), min(high, high_limit))
+        rows.append(
+            TwinParameter(
+                f"{c.mechanism}.{c.parameter}",
+                c.unit,
+                c.limits[2],
+                estimate,
+                (min(interval[0], estimate), max(interval[1], estimate)),
+                excited,
+                source,
+                c.joint,
+            )
+        )
+    return rows
+
+
+def _secants(
+    fitter: DriveFitter, fit: Fit, rest: Sequence[Candidate]
+) -> list[tuple[Candidate, FloatArray]]:
+    """Return how errors change with what wasn't chosen, over a change that would matter.
+
+    As in `DriveFitter._promising`, joints are moved together and looked at one by one.
+    """
+    values = dict(zip(fit.chosen, fit.x, strict=True))
+    every = [*(c for c in candidates(fitter.arm) if c.joint or c.quantity is LATENCY), *rest]
+    groups = {c if c.quantity is ZERO_OFFSET else c.quantity: list[Candidate]() for c in rest}
+    for c in dict.fromkeys(every):
+        key = c if c.quantity is ZERO_OFFSET else c.quantity
+        if key in groups and (c.joint or c.quantity in (LATENCY, ZERO_OFFSET)):
+            groups[key].append(c)
+    changes, settings = [], []
+    for moved in groups.values():
+        quantity = moved[0].quantity
+        towards = moved[0].scaled(quantity.starts[0]) - moved[0].nominal
+        changes.append(math.copysign(quantity.useful, towards))
+        x = [float(values.get(c, c.nominal)) + changes[-1] for c in moved]
+        settings.append(merged(fit.setting, moved, x))
+    found = {
+        key: (error - fit.error) / change
+        for key, error, change in zip(groups, fitter.errors(settings), changes, strict=True)
+    }
+    slopes = []
+    for c in rest:
+        slope = found[c if c.quantity is ZERO_OFFSET else c.quantity]
+        if c.column is not None:
+            slope = np.where(np.arange(slope.shape[1]) == c.column, slope, 0.0)
+        slopes.append((c, slope))
+    return slopes
+
+
+def _encoder_parameters(
+    fitter: DriveFitter, fit: Fit, whole: Sequence[DriveLog], source: str
+) -> list[TwinParameter]:
+    """Return what the encoders add: steps, noise from reading to reading, and drift (unknown)."""
+    step_rad = encoder_step_rad(whole)
+    coarse = step_rad > 1.5 * ENCODER_STEP_RAD
+    off = ENCODER_STEP_RAD / 2  # readings are rounded to the nominal encoder's steps
+    jumps = np.abs(np.diff(fit.error, axis=0)) / math.sqrt(2)
+    spans = [
+        float(np.median(jumps[rows]) / NORMAL_MEDIAN)
+        for k in range(int(fitter.block[-1]) + 1)
+        if (rows := np.flatnonzero(fitter.block[1:] == k)).size > 10
+    ]
+    noise = float(np.mean(spans))
+    half = float(student.ppf(0.95, max(len(spans) - 1, 1)) * np.std(spans) / math.sqrt(len(spans)))
+    half = math.hypot(half, ENCODER_STEP_RAD / 4)
+    noisy = not coarse and noise > ENCODER_STEP_RAD
+    noise_rad = math.sqrt(max(noise**2 - ENCODER_STEP_RAD**2 / 12, 0.0)) if noisy else 0.0
+    everywhere = (-math.inf, math.inf)
+    return [
+        TwinParameter(
+            "sensor_noise.coarse_encoder.step_rad", "rad", 0.0, step_rad if coarse else 0.0,
+            (step_rad - off, step_rad + off) if coarse else (0.0, 1.5 * ENCODER_STEP_RAD),
+            True, source,
+        ),
+        TwinParameter(
+            "sensor_noise.encoder_drift.noise_rad", "rad", 0.0, noise_rad,
+            (max(noise_rad - half, 0.0) if noisy else 0.0, max(noise_rad, noise) + half),
+            not coarse, source,
+        ),
+        TwinParameter(
+            "sensor_noise.encoder_drift.drift_rad", "rad", 0.0, 0.0, everywhere, False, source
+        ),
+    ]  # fmt: skip

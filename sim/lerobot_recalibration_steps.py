@@ -1,0 +1,93 @@
+"""Recalibration as LeRobot processor steps, so that a policy folder carries it.
+
+`gaploop calibrate from_twin` writes them into a copy of a policy; wherever it drives, through
+gaploop or plain lerobot-rollout, it then gets the scene and the joints as they are. Not registered,
+for the reason of `TrackerStep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from lerobot.configs.types import PipelineFeatureType, PolicyFeature
+from lerobot.processor.pipeline import ObservationProcessorStep, PolicyActionProcessorStep
+from lerobot.utils.constants import OBS_ENV_STATE, OBS_STATE
+
+from gaploop.core.arms import CELL_ARMS
+from gaploop.sim.arms import SO101
+from gaploop.sim.recalibration import Recalibration
+
+type Features = dict[PipelineFeatureType, dict[str, PolicyFeature]]
+
+
+@dataclass
+class RecalibrateStep(ObservationProcessorStep):  # type: ignore[misc]
+    """Puts the tracked scene and the joint readings right; stands behind the tracker.
+
+    Attributes:
+        known: mechanism to values, as of `Recalibration`.
+        task: task whose target the tracker looks for.
+        robot: the cell's arm.
+    """
+
+    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    task: str = "pick_place"
+    robot: str = SO101.name
+
+    def __post_init__(self) -> None:
+        self._made = Recalibration(self.known, CELL_ARMS[self.robot], self.task)
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return the observation with what is tracked and read put right, batched or not."""
+        changed = dict(observation)
+        if OBS_ENV_STATE in observation:
+            tracked = torch.as_tensor(observation[OBS_ENV_STATE])
+            rows = tracked.reshape(-1, tracked.shape[-1]).cpu().numpy()
+            right = np.stack(
+                [self._made.scene(np.asarray(row, dtype=np.float64)) for row in rows]
+            ).reshape(tracked.shape)
+            changed[OBS_ENV_STATE] = torch.as_tensor(right).to(tracked)
+        if OBS_STATE in observation and self._made.zero.any():
+            read = torch.as_tensor(observation[OBS_STATE])
+            changed[OBS_STATE] = read - torch.as_tensor(self._made.zero).to(read)
+        return changed
+
+    def get_config(self) -> dict[str, Any]:
+        """Options to save with the policy."""
+        return {"known": dict(self.known), "task": self.task, "robot": self.robot}
+
+    def transform_features(self, features: Features) -> Features:
+        """Return `features`: names and shapes stay."""
+        return features
+
+
+@dataclass
+class ReadingGoalStep(PolicyActionProcessorStep):  # type: ignore[misc]
+    """Says goals as the joints read them; stands at the end.
+
+    Attributes:
+        known: as of `RecalibrateStep`.
+        robot: the cell's arm.
+    """
+
+    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    robot: str = SO101.name
+
+    def __post_init__(self) -> None:
+        self._zero = torch.as_tensor(Recalibration(self.known, CELL_ARMS[self.robot]).zero)
+
+    def action(self, action: torch.Tensor) -> torch.Tensor:
+        """Return goals with each joint's zero added, shape (…, n_joints)."""
+        return action + self._zero.to(action)
+
+    def get_config(self) -> dict[str, Any]:
+        """Options to save with the policy."""
+        return {"known": dict(self.known), "robot": self.robot}
+
+    def transform_features(self, features: Features) -> Features:
+        """Return `features`: names and shapes stay."""
+        return features

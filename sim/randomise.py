@@ -1,0 +1,217 @@
+"""Draws a cell for every take from ranges: presets, and the values that a take gets.
+
+What the literature randomises (Tobin et al. 2017, arXiv:1703.06907; Peng et al. 2018,
+arXiv:1710.06537), in the units of the mechanisms that gaps and twins act through. A draw depends on
+(seed, take) and the parameter's name alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.randomisation import Randomisation, Range, around_twin, load_randomisation
+from gaploop.core.twin import load_twin
+from gaploop.sim.gaps import BY_KEY, Parameter
+from gaploop.sim.gaps.mechanism import Rng, Values, stream
+
+_DEG: Final = math.pi / 180.0
+_PERCENTILE_95: Final = 1.6449  # standard deviations
+
+BACKGROUND: Final = (
+    Range("visual_domain.table_top.hue_deg", -180.0, 180.0, "deg"),
+    Range("visual_domain.table_top.saturation_factor", 0.0, 1.6, "1"),
+    Range("visual_domain.table_top.value_factor", 0.4, 1.2, "1"),
+)
+LIGHT: Final = (
+    Range("visual_domain.lamps.key_factor", 0.5, 1.6, "1", "log_uniform"),
+    Range("visual_domain.lamps.fill_factor", 0.6, 1.4, "1", "log_uniform"),
+    Range("visual_domain.lamps.temperature_k", 4000.0, 9000.0, "K", "log_uniform"),
+    Range("visual_domain.lamps.azimuth_rad", -3.1, 3.1, "rad"),
+    Range("visual_domain.lamps.tilt_rad", -0.2, 0.5, "rad"),
+    Range("visual_domain.frame_jitter.exposure_stops", 0.0, 0.15, "1"),
+    Range("visual_domain.frame_jitter.tint_fraction", 0.0, 0.05, "1"),
+)
+TEXTURE: Final = (
+    Range("visual_domain.table_top.grain", 0.0, 3.0, "1", "integer"),
+    Range("visual_domain.table_top.contrast_factor", 0.2, 3.0, "1"),
+    Range("environmental_complexity.clutter.count", 0.0, 4.0, "1", "integer"),
+    Range("environmental_complexity.clutter.height_m", 0.015, 0.035, "m"),
+)
+CAMERA: Final = (
+    Range("spatial_geometry.camera_pose.dx_m", -0.03, 0.03, "m"),
+    Range("spatial_geometry.camera_pose.dy_m", -0.03, 0.03, "m"),
+    Range("spatial_geometry.camera_pose.dz_m", -0.02, 0.02, "m"),
+    Range("spatial_geometry.camera_pose.dyaw_rad", -4.0 * _DEG, 4.0 * _DEG, "rad"),
+    Range("spatial_geometry.camera_pose.droll_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
+    Range("spatial_geometry.camera_pose.dpitch_rad", -3.0 * _DEG, 3.0 * _DEG, "rad"),
+    Range("spatial_geometry.field_of_view.dfovy_deg", -2.0, 2.0, "deg"),
+)
+TABLE: Final = (Range("spatial_geometry.table_height.table_m", -0.02, 0.016, "m"),)
+OBJECT: Final = (
+    Range("object_property.size.size_factor", 0.75, 1.4, "1", "log_uniform"),
+    Range("object_property.mass.mass_factor", 0.5, 4.0, "1", "log_uniform"),
+    Range("contact_dynamics.slippery.friction_factor", 0.3, 1.5, "1", "log_uniform"),
+)
+DYNAMICS: Final = (
+    Range("actuator_response.joint_dynamics.gain_factor", 0.3, 1.5, "1", "log_uniform"),
+    Range("actuator_response.joint_dynamics.damping_factor", 0.5, 2.0, "1", "log_uniform"),
+    Range("actuator_response.joint_dynamics.friction_factor", 0.3, 3.0, "1", "log_uniform"),
+    Range("actuator_response.joint_dynamics.armature_factor", 0.7, 1.5, "1", "log_uniform"),
+    Range("actuator_response.latency.latency_s", 0.0, 0.06, "s"),  # 0 to 3 frames
+    Range("actuator_response.backlash.backlash_rad", 0.0, 2.0 * _DEG, "rad"),
+    Range("contact_dynamics.gravity.gravity_m_s2", 9.6, 10.0, "m/s2"),
+)
+NOISE: Final = (
+    Range("sensor_noise.torn_frames.pixel_noise", 0.0, 12.0, "1"),
+    Range("sensor_noise.encoder_drift.noise_rad", 0.0, 0.3 * _DEG, "rad"),
+)
+PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
+    "BG": BACKGROUND,
+    "LT": LIGHT,
+    "TD": TEXTURE,
+    "CP": CAMERA,
+    "TH": TABLE,
+    "visual": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, NOISE[0]),
+    "dynamics": (*OBJECT, *DYNAMICS, NOISE[1]),
+    "all": (*BACKGROUND, *LIGHT, *TEXTURE, *CAMERA, *TABLE, *OBJECT, *DYNAMICS, *NOISE),
+}
+"""Background, light, texture and distractors, camera pose, table height; and unions of them."""
+
+
+def preset(name: str, strength: float = 1.0) -> Randomisation:
+    """Return a preset, or several joined by +, such as BG+LT.
+
+    Raises:
+        UnknownChoiceError: there is no such preset.
+    """
+    found: dict[str, Range] = {}
+    for part in name.split("+"):
+        if part not in PRESETS:
+            raise unknown_choice("randomisation", part, PRESETS, "--env.randomise")
+        found |= {r.name: r for r in PRESETS[part]}
+    return Randomisation(name, tuple(found.values()), strength)
+
+
+def check(randomisation: Randomisation) -> None:
+    """Refuse ranges that the cell can't be drawn from.
+
+    Raises:
+        UnusableInputError: no such mechanism or parameter, another unit, or ends that the
+            parameter can't have.
+    """
+    for r in randomisation.ranges:
+        _parameter(r)
+
+
+def _parameter(r: Range) -> Parameter:
+    where = f"randomisation {r.name}"
+    if r.mechanism not in BY_KEY:
+        raise unknown_choice("mechanism", r.mechanism, BY_KEY, where)
+    known = {p.name: p for p in BY_KEY[r.mechanism].parameters}
+    if r.key not in known:
+        raise unknown_choice(f"parameter of {r.mechanism}", r.key, known, where)
+    found = known[r.key]
+    if r.unit != found.unit:
+        raise UnusableInputError(f"{where}: its unit is {found.unit}, not {r.unit}.")
+    if r.low < found.low or r.high > found.high:
+        raise UnusableInputError(
+            f"{where}: {r.low:g} to {r.high:g} leaves {found.low:g} to {found.high:g} "
+            f"[{found.unit}]."
+        )
+    return found
+
+
+def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Return what one take's cell is drawn as, for `SimCell(parameters=…)`.
+
+    Args:
+        randomisation: the ranges.
+        seed: [seed, take].
+
+    Raises:
+        UnusableInputError: as `check`.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for r in randomisation.ranges:
+        value = _value(r, _parameter(r), randomisation.strength, stream(seed, r.name, "range"))
+        found.setdefault(r.mechanism, {})[r.key] = value
+    return found
+
+
+def _value(r: Range, parameter: Parameter, strength: float, rng: Rng) -> float:
+    """Draw one value, with the range drawn together to its centre by `strength`."""
+    # Nominal, or where the range leaves that out (a usual count, no limit), its nearest end.
+    centre = float(np.clip(parameter.nominal if r.centre is None else r.centre, r.low, r.high))
+    if r.distribution == "log_uniform":
+        low, high = (centre * (end / centre) ** strength for end in (r.low, r.high))
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+    else:
+        low, high = (centre + strength * (end - centre) for end in (r.low, r.high))
+        if r.distribution == "integer":
+            value = float(rng.integers(round(low), round(high), endpoint=True))
+        elif r.distribution == "normal":
+            spread = np.clip(rng.normal() / _PERCENTILE_95, -2.0, 2.0)
+            value = centre + float(spread) * (high - centre if spread > 0 else centre - low)
+        else:
+            value = float(rng.uniform(low, high))
+    return float(np.clip(value, parameter.low, parameter.high))
+
+
+def known_and_drawn(
+    twin: Path | None, randomise: str = "", strength: float = 1.0, arm: str = "", option: str = ""
+) -> tuple[dict[str, dict[str, float]], Randomisation | None]:
+    """Return `parameters` and `randomise` of `SimCell`, as options name them.
+
+    Args:
+        twin: a `station_twin.yaml`. What it has measured isn't drawn, unless `randomise` says so.
+        randomise: "" for nothing, a preset or several joined by +, a file of ranges, or twin: what
+            the twin leaves open.
+        strength: on top of a file's own.
+        arm: the cell's arm, which has to be the twin's; any if "".
+        option: what names the arm, for messages.
+
+    Raises:
+        UnusableInputError: a file can't be read, the twin is of another arm, or there is none to
+            draw around.
+    """
+    station = load_twin(twin) if twin is not None else None
+    if station is not None and arm and station.arm != arm:
+        raise UnusableInputError(
+            f"{twin} is of a station with {station.arm}: say {option}={station.arm}."
+        )
+    known = station.values() if station is not None else {}
+    if not randomise:
+        return known, None
+    if randomise == "twin":
+        if station is None:
+            raise UnusableInputError(
+                "--env.randomise=twin draws around a twin: name it with --env.twin=FILE."
+            )
+        ranges = around_twin(station, strength)
+    elif randomise.endswith((".yaml", ".yml")):
+        found = load_randomisation(Path(randomise))
+        ranges = without(replace(found, strength=found.strength * strength), known)
+    else:
+        ranges = without(preset(randomise, strength), known)
+    check(ranges)
+    return known, ranges
+
+
+def over(known: Mapping[str, Values], drawn: Mapping[str, Values]) -> dict[str, dict[str, float]]:
+    """Return what is known, and over it what is drawn, parameter by parameter."""
+    return {
+        key: {**known.get(key, {}), **drawn.get(key, {})} for key in dict.fromkeys((*known, *drawn))
+    }
+
+
+def without(randomisation: Randomisation, known: Mapping[str, Values]) -> Randomisation:
+    """Return the ranges of what isn't known: what was measured of a station isn't drawn."""
+    left = tuple(r for r in randomisation.ranges if r.key not in known.get(r.mechanism, {}))
+    return replace(randomisation, ranges=left)

@@ -1,0 +1,111 @@
+"""What a twin says of camera, table and joint zeros, taken out of what a policy gets and says.
+
+A tracker that was calibrated for the nominal cell projects every detection along the wrong ray once
+the camera has moved. Which ray it was follows from what it said, so that its poses can be put right
+without its pictures; readings and goals of a joint whose zero is off differ by that zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import mujoco
+import numpy as np
+
+from gaploop.core.arm import CellArm
+from gaploop.core.types import FloatArray
+from gaploop.sim import scene
+from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.kinematics import fold_square, from_polar, polar
+from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration
+
+POSE: Final = "spatial_geometry.camera_pose"
+VIEW: Final = "spatial_geometry.field_of_view"
+TABLE: Final = "spatial_geometry.table_height"
+ZEROS: Final = "spatial_geometry.zero_offset"
+READ: Final = (POSE, VIEW, TABLE, ZEROS)
+"""Mechanisms that recalibrating takes out."""
+YAW_STEP_M: Final = 1e-3
+
+
+class Recalibration:
+    """Corrects a tracked scene, joint readings and goals.
+
+    Args:
+        known: `READ` to their values, as a twin has them; what isn't there is nominal.
+        arm: the cell's arm.
+        task: the cell's task, which says what plane the target lies in.
+    """
+
+    def __init__(
+        self, known: Mapping[str, Values], arm: CellArm = SO101, task: str = "pick_place"
+    ) -> None:
+        before = TrackerCalibration.nominal(task=task, arm=arm)
+        size_px, table_m = before.image_size_px, known.get(TABLE, {}).get("table_m", 0.0)
+        target_m = OBJECT_PLANE_M if task == "stack_cube" else 0.0
+        # From where the nominal tracker puts a thing to where it is, on its plane.
+        self._object, self._target = (
+            plane_from_px(size_px, height_m + table_m, arm, known) @ np.linalg.inv(nominal)
+            for height_m, nominal in (
+                (OBJECT_PLANE_M, before.object_from_px),
+                (target_m, before.table_from_px),
+            )
+        )
+        zeros = known.get(ZEROS, {})
+        zero_rad = np.array([*(zeros.get(key, 0.0) for key in arm.zero_keys), 0.0])
+        still = np.zeros(len(zero_rad))
+        self.zero = to_degrees(zero_rad, arm) - to_degrees(still, arm)
+        """What each joint reads too much, in LeRobot's units [°, gripper 0 to 100]."""
+
+    def scene(self, tracked: FloatArray) -> FloatArray:
+        """Return where things are, from what the nominal tracker said of them.
+
+        Args:
+            tracked: as `tracker.NAMES`, shape (7,).
+        """
+        azimuth, radius, yaw, target_azimuth, target_radius, *rest = (float(v) for v in tracked)
+        seen = from_polar(azimuth, radius)
+        edge = YAW_STEP_M * np.array([np.cos(yaw + azimuth), np.sin(yaw + azimuth)])
+        place, ahead = (_mapped(self._object, xy) for xy in (seen, seen + edge))
+        place_azimuth, place_radius = polar(place)
+        turned = float(np.arctan2(*(ahead - place)[::-1]))
+        target = polar(_mapped(self._target, from_polar(target_azimuth, target_radius)))
+        values = [place_azimuth, place_radius, fold_square(turned - place_azimuth), *target, *rest]
+        return np.asarray(values, dtype=np.float64)
+
+
+def plane_from_px(
+    size_px: int, height_m: float, arm: CellArm, known: Mapping[str, Values]
+) -> FloatArray:
+    """Return the homography from pixels of a camera that stands elsewhere to a level plane [m].
+
+    Args:
+        size_px: width and height of its pictures [px].
+        height_m: of the plane above the nominal table [m].
+        arm: the cell's arm.
+        known: what differs of the camera, as a twin says it.
+    """
+    pose, view = known.get(POSE, {}), known.get(VIEW, {})
+    place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
+    quat, turn, matrix = np.zeros(4), np.zeros(4), np.zeros(9)
+    turns = np.array([pose.get(k, 0.0) for k in ("droll_rad", "dpitch_rad", "dyaw_rad")])
+    mujoco.mju_euler2Quat(turn, turns, "XYZ")  # as the cell is built: about the base's axes
+    mujoco.mju_mulQuat(quat, turn, np.array(scene.CAMERA_QUAT))
+    mujoco.mju_quat2Mat(matrix, quat)
+    fovy_rad = np.radians(arm.camera_fovy_deg + view.get("dfovy_deg", 0.0))
+    focal_px, centre = 0.5 * size_px / np.tan(fovy_rad / 2.0), 0.5 * size_px - 0.5
+    # MuJoCo's cameras look along -z, with y up; pixel centres are at whole numbers.
+    ray = matrix.reshape(3, 3) @ np.array(
+        [[1.0, 0.0, -centre], [0.0, -1.0, centre], [0.0, 0.0, -focal_px]]
+    )
+    down = height_m - place[2]
+    return np.vstack([
+        down * ray[0] + place[0] * ray[2], down * ray[1] + place[1] * ray[2], ray[2],
+    ])  # fmt: skip
+
+
+def _mapped(homography: FloatArray, xy_m: FloatArray) -> FloatArray:
+    point = homography @ np.array([*xy_m, 1.0])
+    return np.asarray(point[:2] / point[2])

@@ -1,0 +1,209 @@
+"""Remedies as commands: priced beside collecting, filled in, and none of them a dead end."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.plan import REMEDIES, RENAMED, PlanItem, load_plan, save_plan
+from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.vocabulary import GapDimension
+from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis, save_diagnosis
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.curves import learn
+from gaploop.failure_analysis.planning.document import plan_markdown
+from gaploop.failure_analysis.planning.offers import (
+    RANGES,
+    STEPS,
+    PlanContext,
+    commands,
+    fixed_by,
+    offers,
+)
+from gaploop.failure_analysis.planning.plan import LEAST_POINTS, Ask, Planned, plan_for
+from gaploop.scripts import _arguments
+from gaploop.scripts.cli import config_class_of, main, positional
+from gaploop.sim.randomise import preset
+
+D = GapDimension
+RECORD = (
+    "--robot.type=so101_follower --robot.port=/dev/ttyACM0 "
+    "--teleop.type=so101_leader --teleop.port=/dev/ttyACM1"
+)
+WEAK = "actuator_response.weak.gain_factor"
+CAMERA = "spatial_geometry.camera_pose.dx_m"
+SIZE = "object_property.size.size_factor"
+
+
+def twin(*names: str) -> Twin:
+    found = [TwinParameter(n, "1", 0.0, 0.02, (0.01, 0.03), True, "test") for n in names]
+    return Twin("bench", "so101", tuple(found))
+
+
+def about(folder: Path, *names: str, **more: str) -> PlanContext:
+    known = twin(*names) if names else None
+    return PlanContext(folder, "base", known, folder / "my twin.yaml" if names else None, **more)
+
+
+def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
+    every = {d.value: shares.get(d.value, 0.0) for d in D}
+    rest = 1.0 - sum(every.values())
+    takes = tuple(
+        TakeDiagnosis(f"t{k}", None, "timeout", "approach", every, rest, False, ())
+        for k in range(count)
+    )
+    return Diagnosis("diag", "", takes, {"outcomes": {"failure": count, "success": 4}})
+
+
+def planned(shares: dict[str, float], context: PlanContext | None, takes: int = 20) -> Planned:
+    return plan_for(diagnosed(shares), Ask(Budget(takes=takes), learn(), about=context))
+
+
+def parsed(line: str) -> object:
+    """Read a printed line as the command line would, without running it."""
+    program, command, *arguments = shlex.split(line)
+    assert program == "gaploop"
+    module = importlib.import_module(f"gaploop.scripts.{command}")
+    made = config_class_of(module, command, arguments)
+    return _arguments.parse(made, arguments, positional(module), f"gaploop {command}")
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("remedy", [*STEPS, "collect"])
+def test_no_printed_command_is_a_dead_end(remedy: str, images: bool, tmp_path: Path) -> None:
+    context = about(tmp_path / "a plan", WEAK, CAMERA, record_with=RECORD, task="pick_lift")
+    for dimension in RANGES:
+        lines = commands(remedy, dimension, context, images)
+        assert lines
+        made = [tmp_path]
+        for line in lines:
+            config = parsed(line)
+            for option in ("real", "sim"):  # reads what a line before it has made
+                for root in getattr(config, option, ()):
+                    assert root in made
+            made += [p for o in ("dataset.root", "output_dir") if (p := _of(config, o))]
+        assert "--env.twin" in " ".join(lines)
+        assert not any(" my twin" in line and "'" not in line for line in lines)
+
+
+def _of(config: object, name: str) -> Path | None:
+    for part in name.split("."):
+        config = getattr(config, part, None)
+    return config if isinstance(config, Path) else None
+
+
+def test_ranges_against_a_dimension_are_of_that_dimension() -> None:
+    for dimension, name in RANGES.items():
+        mechanisms = {r.mechanism.partition(".")[0] for r in preset(name).ranges}
+        assert dimension.value in mechanisms
+
+
+def test_a_twin_opens_remedies_and_without_one_takes_are_weighed_as_before(tmp_path: Path) -> None:
+    shares = {"actuator_response": 0.9}
+    (without,) = planned(shares, about(tmp_path)).plan.items
+    (alone,) = planned(shares, None).plan.items
+    assert without.takes == alone.takes > 0
+    assert not without.alternatives
+    plan = planned(shares, about(tmp_path, WEAK)).plan
+    (item,) = plan.items
+    assert (item.remedy, item.takes, plan.takes) == ("resimulate", 0, 0)
+    assert item.commands
+    assert "Don't collect yet" in plan.stop
+    assert plan.success_then is not None
+    assert plan.success_now is not None
+    assert plan.success_then.mean > plan.success_now.mean
+
+
+def test_the_remedy_is_the_one_that_brings_most_for_an_operators_hour(tmp_path: Path) -> None:
+    for shares in ({"actuator_response": 0.9}, {"spatial_geometry": 0.9}, {"object_property": 0.8}):
+        context = about(tmp_path, WEAK, CAMERA, SIZE)
+        (item,) = planned(shares, context).plan.items
+        assert item.gain_points is not None
+        assert item.hours is not None
+        rate = item.gain_points.mean / item.hours.mean
+        assert item.alternatives
+        for other in item.alternatives:
+            worth = other.gain_points.mean >= LEAST_POINTS
+            assert rate >= other.points_per_hour or not worth
+        assert "operator's hour" in item.why
+
+
+def test_collecting_wins_where_it_brings_more_and_says_by_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gaploop.failure_analysis.planning import plan as module
+
+    hopeless = (np.full(4000, 0.02), 3)
+    monkeypatch.setattr("gaploop.failure_analysis.planning.offers.fixed_by", lambda *_: hopeless)
+    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, SIZE, CAMERA)).plan.items
+    assert item.remedy == module.COLLECT
+    assert item.takes > 0
+    assert {o.remedy for o in item.alternatives} == {"recalibrate", "resimulate"}
+    assert "points in all" in item.why
+    assert "+" in item.why
+
+
+def test_takes_in_a_twin_serve_every_dimension_and_are_recorded_once(tmp_path: Path) -> None:
+    shares = {"actuator_response": 0.5, "spatial_geometry": 0.4}
+    plan = planned(shares, about(tmp_path, WEAK, CAMERA)).plan
+    assert [i.remedy for i in plan.items] == ["resimulate", "resimulate"]
+    first, second = plan.items
+    assert first.commands
+    assert not second.commands
+    assert "serve this, too" in second.protocol
+    assert plan.hours is not None
+    assert plan.hours.mean == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_camera_alone_is_recalibrated(tmp_path: Path) -> None:
+    (item,) = planned({"spatial_geometry": 0.9}, about(tmp_path, CAMERA)).plan.items
+    assert item.remedy == "recalibrate"
+    assert item.commands[0].startswith("gaploop calibrate from_twin")
+    assert not offers(D.SPATIAL_GEOMETRY, about(tmp_path, "spatial_geometry.table_height.x"), True)[
+        0
+    ].remedy.startswith("recal")
+
+
+def test_what_is_not_offered_brings_nothing() -> None:
+    assert fixed_by("resimulate", D.TASK_SPECIFICATION, False) is None
+    assert fixed_by("recalibrate", D.OBJECT_PROPERTY, False) is None
+    assert fixed_by("randomise", D.VISUAL_DOMAIN, False) is None
+    assert fixed_by("randomise", D.VISUAL_DOMAIN, True) is not None
+
+
+def test_a_plan_with_commands_comes_back_and_an_old_one_is_read(tmp_path: Path) -> None:
+    context = about(tmp_path, WEAK, CAMERA, record_with=RECORD)
+    plan = planned({"actuator_response": 0.5, "object_property": 0.4}, context).plan
+    save_plan(plan, tmp_path / "plan.yaml")
+    assert load_plan(tmp_path / "plan.yaml") == plan
+    text = plan_markdown(plan)
+    assert all(line in text for item in plan.items for line in item.commands)
+    for old, new in RENAMED.items():
+        (tmp_path / "old.yaml").write_text(
+            "schema: gaploop.plan.v1\nid: p\nitems:\n"
+            f"- {{id: i, dimension: visual_domain, takes: 0, remedy: {old}}}\n"
+        )
+        (item,) = load_plan(tmp_path / "old.yaml").items
+        assert item == PlanItem("i", D.VISUAL_DOMAIN, 0, new, "")
+        assert new in REMEDIES
+
+
+def test_the_command_takes_a_twin_and_prints_what_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_diagnosis(diagnosed({"actuator_response": 0.9}), tmp_path / "diagnosis.json")
+    save_twin(replace(twin(WEAK), station="b"), tmp_path / "twin.yaml")
+    command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=mine"]
+    assert main([*command, f"--output_dir={tmp_path / 'p'}"]) == 0
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if line.startswith("gaploop ")]
+    assert len(lines) == 3
+    assert all(parsed(line) for line in lines)
+    assert "--policy.path=mine" in lines[1]
+    assert f"--real=[{tmp_path}/p/resimulated]" in shlex.split(lines[1])
+    assert f"--env.twin={tmp_path / 'twin.yaml'}" in lines[0]

@@ -1,0 +1,98 @@
+"""A policy that was recalibrated by a station's twin carries it in its own processors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.types import Observation
+from gaploop.finetune.evaluate import evaluate
+from gaploop.finetune.lerobot_policy import PREPROCESSOR, load_policy
+from gaploop.finetune.recalibration import POSTPROCESSOR, recalibrate
+from gaploop.scripts.cli import main
+from gaploop.sim.gaps import draw_gaps, mechanism_named
+from gaploop.sim.recalibration import POSE, ZEROS, Recalibration
+
+
+def twin_of(path: Path, *mechanisms: str, arm: str = "so101") -> Path:
+    found = []
+    for key in mechanisms:
+        values = draw_gaps({key: 0.8}, 5)[0].parameters
+        for p in mechanism_named(key).parameters:
+            value = values.get(p.name, p.nominal)
+            ends = (value - 1e-6, value + 1e-6)
+            found.append(
+                TwinParameter(f"{key}.{p.name}", p.unit, p.nominal, value, ends, True, "test")
+            )
+    save_twin(Twin("bench", arm, tuple(found)), path)
+    return path
+
+
+def seen(state: np.ndarray, scene: np.ndarray) -> Observation:
+    return Observation(state, scene, {})
+
+
+def test_what_the_policy_sees_and_says_differs_by_the_twin_alone(tmp_path: Path) -> None:
+    """Recalibrated, at the station, it does what the base does where nothing differs."""
+    twin = twin_of(tmp_path / "twin.yaml", POSE, ZEROS)
+    made = recalibrate("base", twin, tmp_path / "out")
+    base, other = load_policy("base"), load_policy(made.folder)
+    known = Recalibration(made.taken_out)
+    state = np.array([5.0, -20.0, 30.0, 60.0, 4.0, 20.0])
+    scene = np.array([0.2, 0.2, 0.1, -0.4, 0.18, 1.0, 0.0])
+    says = base.plan(seen(state, known.scene(scene)))
+    np.testing.assert_allclose(
+        other.plan(seen(state + known.zero, scene)), says + known.zero, atol=1e-3
+    )
+    assert made.id != recalibrate("base", twin_of(twin, POSE), tmp_path / "other").id
+
+
+def test_recalibrating_again_leaves_the_last_twin_only(tmp_path: Path) -> None:
+    first = recalibrate("base", twin_of(tmp_path / "a.yaml", POSE, ZEROS), tmp_path / "a")
+    again = recalibrate(first.folder, twin_of(tmp_path / "b.yaml", ZEROS), tmp_path / "b")
+    once = recalibrate("base", tmp_path / "b.yaml", tmp_path / "c")
+    for name in (PREPROCESSOR, POSTPROCESSOR):
+        assert json.loads((again.folder / name).read_text()) == json.loads(
+            (once.folder / name).read_text()
+        )
+
+
+def test_it_grasps_again_where_the_camera_was_moved(tmp_path: Path) -> None:
+    made = recalibrate("base", twin_of(tmp_path / "twin.yaml", POSE), tmp_path / "out")
+    station = {"gaps": {POSE: 0.8}, "gap_seed": 5, "workers": 1}
+    assert evaluate("base", 3, **station).successes <= 1  # type: ignore[arg-type]
+    assert evaluate(made.folder, 3, **station).successes >= 2  # type: ignore[arg-type]
+
+
+def test_a_delay_is_carried_and_the_next_twin_sets_it_anew(tmp_path: Path) -> None:
+    latency = twin_of(tmp_path / "l.yaml", "actuator_response.latency")
+    first = recalibrate("base", latency, tmp_path / "a")
+    delay_s = first.taken_out["actuator_response.latency"]["latency_s"]
+    assert load_policy(first.folder).delay_s == delay_s > 0.1
+    again = recalibrate(first.folder, twin_of(tmp_path / "b.yaml", ZEROS), tmp_path / "b")
+    assert load_policy(again.folder).delay_s == load_policy("base").delay_s == 0.0
+
+
+def test_what_cannot_be_recalibrated_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drives = twin_of(tmp_path / "l.yaml", "actuator_response.weak")
+    for twin, said in (
+        (drives, "nothing to recalibrate"),
+        (twin_of(tmp_path / "v.yaml", POSE, arm="vx300s"), "vx300s"),
+    ):
+        with pytest.raises(UnusableInputError, match=said):
+            recalibrate("base", twin, tmp_path / "out")
+    good = twin_of(tmp_path / "g.yaml", POSE)
+    assert main(["calibrate", "from_twin", str(good)]) == 2
+    assert "--output_dir" in capsys.readouterr().err
+    command = ["calibrate", "from_twin", str(good), "--policy.path=base"]
+    assert main([*command, f"--output_dir={tmp_path / 'done'}"]) == 0
+    assert "camera_pose: dx_m" in capsys.readouterr().out
+    assert main([*command, f"--output_dir={tmp_path / 'done'}"]) == 2
+    assert "exists" in capsys.readouterr().err

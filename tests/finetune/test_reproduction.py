@@ -1,0 +1,273 @@
+"""Laws of diagnosis by reproduction: costs add up, and nothing is blamed that isn't shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaploop.collect.journal import JournalWriter
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import embedded_rig
+from gaploop.collect.session import run_take
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.twin import Twin, TwinParameter, save_twin
+from gaploop.core.vocabulary import GapDimension, TakeKind
+from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.failure_analysis.station import NONE, POLICY, UNMEASURED
+from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, category
+from gaploop.finetune.evaluation import Rollout
+from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.reproduction import (
+    Reproduction,
+    StationFailures,
+    combined,
+    reproduce,
+    reweighed,
+    subsets,
+)
+from gaploop.scripts.cli import main
+
+BACKLASH, CAMERA = "actuator_response.backlash", "spatial_geometry.camera_pose"
+EVEN = {**{d.value: 0.1 for d in GapDimension}, NONE: 0.1}
+
+
+def parameter(name: str, unit: str, value: float) -> TwinParameter:
+    return TwinParameter(name, unit, 0.0, value, (0.9 * value, 1.1 * value), True, "by hand")
+
+
+def twin(*mechanisms: str) -> Twin:
+    return Twin("lab", "so101", tuple(parameter(f"{m}.x", "1", 1.0) for m in mechanisms))
+
+
+def two_gaps() -> Twin:
+    return Twin(
+        "lab",
+        "so101",
+        (
+            parameter(f"{BACKLASH}.backlash_rad", "rad", 0.09),
+            parameter(f"{CAMERA}.dx_m", "m", 0.02),
+        ),
+    )
+
+
+def cell(
+    costs: Mapping[str, float], nominal: float = 0.0, n: int = 40, mode: str = "slip", seed: int = 0
+) -> Callable[[tuple[str, ...]], Sequence[Rollout]]:
+    """Return rollouts that fail by chance, on the same scenes: costs add up until all fail."""
+    hard = np.random.default_rng(seed).permutation(n) / n
+
+    def roll_out(mechanisms: tuple[str, ...]) -> list[Rollout]:
+        failing = nominal + sum(costs[m] for m in mechanisms)
+        return [
+            Rollout(s, "nominal", bool(hard[s] >= failing - 1e-9), failure_mode=mode)
+            for s in range(n)
+        ]
+
+    return roll_out
+
+
+def station(failed: int, succeeded: int, mode: str = "slip") -> StationFailures:
+    return StationFailures(failed, succeeded, (mode,) * failed, rate_known=True)
+
+
+def costs(found: Reproduction) -> dict[str, float]:
+    return {c.name: c.cost.value for c in found.costs}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_costs_add_up_to_the_stations_failures(count: int) -> None:
+    """Exactly, whatever the cells do: saturation is shared out too."""
+    rng = np.random.default_rng(3)
+    names = tuple(f"{d.value}.{k}" for k, d in enumerate(GapDimension))[:count]
+
+    def anyhow(_mechanisms: tuple[str, ...]) -> list[Rollout]:
+        return [Rollout(s, "nominal", bool(rng.random() < 0.5)) for s in range(20)]
+
+    found = reproduce(station(11, 9), twin(*names), anyhow)
+    assert len(found.cells) == 2 ** len(names)
+    assert sum(costs(found).values()) == pytest.approx(11 / 20)
+    assert found.together == pytest.approx(0.0)
+    assert all(c.cost.low <= c.cost.value <= c.cost.high for c in found.costs)
+
+
+def test_of_many_mechanisms_what_is_left_over_is_told() -> None:
+    names = tuple(f"actuator_response.{k}" for k in "abcdef")
+    assert len(subsets(names)) == 2 + 2 * len(names)
+    found = reproduce(station(20, 20), twin(*names), cell(dict.fromkeys(names, 0.08), nominal=0.02))
+    assert sum(costs(found).values()) + found.together == pytest.approx(0.5)
+    assert "left out" in found.how
+    redundant = reproduce(
+        station(38, 2), twin(*names), cell(dict.fromkeys(names, 0.5), nominal=0.0)
+    )
+    assert redundant.together != 0.0
+    assert any("Together" in line for line in redundant.lines())
+
+
+def test_a_gap_that_brings_the_failures_is_named() -> None:
+    found = reproduce(station(24, 16), two_gaps(), cell({BACKLASH: 0.6, CAMERA: 0.0}))
+    assert found.reproduces
+    told = combined(found, EVEN, 0.5, 24)
+    assert told.named == ("actuator_response",)
+    assert sum(told.posterior.values()) == pytest.approx(1.0)
+
+
+def test_both_of_a_pair_are_named() -> None:
+    found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.4, CAMERA: 0.35}))
+    told = combined(found, EVEN, 0.5, 30)
+    assert set(told.named) == {"actuator_response", "spatial_geometry"}
+
+
+def test_a_policy_that_fails_in_simulation_is_its_own_cause() -> None:
+    """Bad policies without any gap were blamed on the drives."""
+    blame = {**dict.fromkeys(EVEN, 0.02), "actuator_response": 0.82}
+    found = reproduce(station(26, 14), two_gaps(), cell({BACKLASH: 0.0, CAMERA: 0.05}, nominal=0.6))
+    told = combined(found, blame, 0.75, 26)
+    assert told.named == (POLICY,)
+    assert costs(found)[POLICY] == pytest.approx(0.6)
+
+
+def test_what_the_twin_lacks_was_not_measured() -> None:
+    person = {**dict.fromkeys(EVEN, 0.05), "human_behavior": 0.55}
+    found = reproduce(station(36, 4), two_gaps(), cell({BACKLASH: 0.05, CAMERA: 0.0}))
+    assert found.reproduces is False
+    assert "not measured" in " ".join(found.lines())
+    told = combined(found, person, 0.75, 36)
+    assert told.leading == "human_behavior"
+    assert "actuator_response" not in told.named
+    nothing_known = combined(found, EVEN, 0.0, 36)
+    assert nothing_known.named == (UNMEASURED,)
+
+
+def test_failures_of_another_kind_are_not_reproduced() -> None:
+    """As often as at the station, but for other reasons."""
+    rolls = cell({BACKLASH: 0.5, CAMERA: 0.0}, mode="slip")
+    same = reproduce(station(20, 20, "slip"), two_gaps(), rolls)
+    other = reproduce(station(20, 20, "timeout"), two_gaps(), rolls)
+    assert same.reproduces
+    assert other.reproduces is False
+    assert other.rate_p == same.rate_p
+    assert combined(other, EVEN, 0.5, 20).posterior["actuator_response"] < 0.5
+
+
+def test_a_right_twin_is_seldom_said_not_to_reproduce() -> None:
+    """Both tests together err in about 5 %."""
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(100):
+        n = 20
+        failed = int(rng.binomial(n, 0.5))
+        if not failed:
+            continue
+        modes = tuple(rng.choice(["slip", "timeout"], failed))
+        there = StationFailures(failed, n - failed, modes, True)
+        won, mode = rng.random(40) < 0.5, rng.choice(["slip", "timeout"], 40)
+        rollouts = [
+            Rollout(s, "nominal", bool(won[s]), failure_mode=str(mode[s])) for s in range(40)
+        ]
+        found = reproduce(there, twin(), lambda _cell, rolls=rollouts: rolls)  # type: ignore[misc]
+        wrong += found.reproduces is False
+    assert wrong <= 12
+
+
+def test_without_a_rate_only_modes_are_compared() -> None:
+    """Who recorded only failures doesn't know how often it fails."""
+    only = StationFailures(12, 0, ("slip",) * 12, rate_known=False)
+    found = reproduce(only, two_gaps(), cell({BACKLASH: 0.5, CAMERA: 0.0}))
+    assert found.rate_p is None
+    assert found.station is None
+    assert found.reproduces
+    assert costs(found)[UNMEASURED] == 0.0
+    assert combined(found, EVEN, 0.5, 12).named == ("actuator_response",)
+
+
+def test_few_failures_test_nothing_and_none_reproduce_nothing() -> None:
+    few = reproduce(StationFailures(2, 0, ("slip",) * 2, False), twin(), cell({}, nominal=0.5))
+    assert few.reproduces is None
+    with pytest.raises(UnusableInputError, match="Nothing failed"):
+        reproduce(station(0, 10), two_gaps(), cell({}))
+
+
+def told(uid: str, none: float, **shares: float) -> TakeDiagnosis:
+    even = (1.0 - none - sum(shares.values())) / (9 - len(shares))
+    every = {d.value: shares.get(d.value, even) for d in GapDimension}
+    return TakeDiagnosis(uid, None, "slip", "transport", every, none, True, ())
+
+
+def test_takes_get_the_stations_causes_and_keep_what_they_show() -> None:
+    """Plans go by takes: by the station's own columns those showed nothing."""
+    found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.6, CAMERA: 0.15}))
+    verdict = combined(found, EVEN, 0.5, 30)
+    blank, camera = told("blank", 0.1), told("camera", 0.02, spatial_geometry=0.9)
+    first, second = reweighed([blank, camera], found, verdict)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    for take in (first, second):
+        assert sum(take.dimensions.values()) + take.none == pytest.approx(1.0)
+    assert first.top == "actuator_response"
+    assert second.leaning == "spatial_geometry"
+    bad = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.0, CAMERA: 0.0}, nominal=0.75))
+    (itself,) = reweighed([blank], bad, combined(bad, EVEN, 0.5, 30))
+    assert itself.abstained
+    assert itself.none > 0.5
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six rollouts of the shipped base on a cell with a strong dead time."""
+    folder = tmp_path_factory.mktemp("station") / "journal"
+    folder.mkdir()
+    rig = embedded_rig(parameters={"actuator_response.latency": {"latency_s": 0.3}})
+    leader = PolicyLeader(load_policy("base"), rig.follower, rig.fps, rig.control_hz)
+    for seed in range(6):
+        rig.reset(EVALUATION_SEEDS + seed)
+        header = rig.header("Put the cube on the disc", kind=TakeKind.ROLLOUT)
+        with JournalWriter(folder, header) as writer:
+            run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=MAX_S, writer=writer)
+    rig.close()
+    return folder
+
+
+@pytest.mark.slow
+def test_from_takes_and_a_twin_to_a_verdict(
+    journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """End to end, and what was rolled out isn't rolled out again."""
+    path, out = tmp_path / "station_twin.yaml", tmp_path / "out"
+    measured = parameter("actuator_response.latency.latency_s", "s", 0.3)
+    save_twin(Twin("lab", "so101", (measured,)), path)
+    command = ["diagnose", str(journal), f"--twin={path}", "--images=false", "--n=6"]
+    command += ["--workers=1", f"--output_dir={out}", "--json"]
+    assert main(command) == 2
+    assert "--policy.path" in capsys.readouterr().err
+    assert main([*command, "--policy.path=base"]) == 0
+    first = json.loads(capsys.readouterr().out)["summary"]
+    assert first["tier"] == "twin"
+    assert first["station"]["named"] == ["actuator_response"]
+    assert first["reproduction"]["reproduces"] is not False
+    assert "Reproduced in the station" in (out / "report.html").read_text()
+    (cells := list((out / "reproduction").iterdir())).sort()
+    written = {c: (c / "rollouts.csv").stat().st_mtime_ns for c in cells}
+    assert main([*command, "--policy.path=base"]) == 0
+    again = json.loads(capsys.readouterr().out)["summary"]
+    assert again["reproduction"] == first["reproduction"]
+    assert written == {c: (c / "rollouts.csv").stat().st_mtime_ns for c in cells}
+
+
+def test_modes_are_told_by_no_more_than_the_station_has() -> None:
+    from gaploop.collect.recorder import Recorder
+    from gaploop.core.vocabulary import Outcome
+    from gaploop.finetune.evaluate import MemoryTake
+
+    rig = embedded_rig()
+    memory = MemoryTake(rig)
+    recorder = Recorder(memory, rig.follower)
+    run_take(rig, rig.scripted_leader(0), seed=0, max_s=1.0, sinks=(recorder,))
+    take = memory.take(Outcome.FAILURE)
+    rig.close()
+    for sees in ("lerobot", "telemetry", "scene"):
+        mode, phase = category(take, sees)
+        assert mode
+        assert isinstance(phase, str)

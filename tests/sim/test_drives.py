@@ -1,0 +1,208 @@
+"""Laws of identification: what was put into a cell is found again, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.twin import Twin, TwinParameter
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Outcome
+from gaploop.sim.arms import SO101, to_degrees
+from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps.mechanism import CommandPath, Values
+from gaploop.sim.identification.arm import OpenLoopArm
+from gaploop.sim.identification.drives import FittedDrives, fit_drives
+from gaploop.sim.identification.logs import DriveLog, arm_of_takes, drive_logs, encoder_step_rad
+from gaploop.sim.scene import TIMESTEP_S
+
+HOME = np.asarray(SO101.home_q_rad)
+SECONDS = 3.0
+
+
+def goal(t_s: float, seed: int) -> FloatArray:
+    """Swings of all joints, of several speeds, which begin at home and hold on for a while."""
+    rng = np.random.default_rng(seed)
+    hz, size = rng.uniform(0.2, 0.6, 6), rng.uniform(0.15, 0.35, 6)
+    moved = HOME + size * np.sin(2 * np.pi * hz * min(t_s, 0.7 * SECONDS)) * [-1, 1, -1, -1, 1, 0]
+    return np.asarray(moved)
+
+
+def motion_take(parameters: Mapping[str, Values], seed: int) -> Take:
+    """Drive a cell with these parameters and return what its telemetry says."""
+    rows = []
+    with SimCell(parameters=parameters, image_size=32) as cell:
+        cell.reset(seed)
+        cell.model.opt.disableflags |= 1 << 4  # no contacts: the law is about drives
+        for k in range(round(SECONDS * 100)):
+            sent = goal(cell.now_s, seed)
+            rows.append((k * 0.01, sent, cell.read().position_rad))
+            cell.command(sent)
+            cell.advance(0.01)
+    times, goals, read = (np.array(values) for values in zip(*rows, strict=True))
+    columns = {
+        f"follower.{joint}.{name}": values[:, j]
+        for name, values in (("sent_rad", goals), ("position_rad", read))
+        for j, joint in enumerate(SO101.joint_names)
+    }
+    info = TakeInfo(f"take{seed}", joint_names=SO101.joint_names, units="deg")
+    return Take(info, Outcome.SUCCESS, Frames.empty(), Telemetry(times, columns))
+
+
+def as_frames(take: Take, every: int = 2) -> Take:
+    """Return what a plain LeRobot dataset holds of it."""
+    sent, read = (
+        to_degrees(take.telemetry.stack("follower", name)[::every])
+        for name in ("sent_rad", "position_rad")
+    )
+    flags = np.zeros(len(sent), dtype=np.int64)
+    times = take.telemetry.t_s[::every]
+    frames = Frames(times, read, sent, sent, np.empty((len(sent), 0)), flags.astype(bool), flags)
+    return replace(take, frames=frames, telemetry=Telemetry(np.empty(0), {}))
+
+
+def found_in(parameters: Mapping[str, Values]) -> tuple[FittedDrives, dict[str, TwinParameter]]:
+    """Identify a station of two takes; return what differs by "mechanism.key"."""
+    drives = fit_drives([motion_take(parameters, seed) for seed in range(2)], SO101)
+    return drives, {
+        f"{p.mechanism.partition('.')[2]}.{p.key}": p for p in drives.parameters if p.differs
+    }
+
+
+def test_nothing_is_found_where_nothing_differs() -> None:
+    drives, differs = found_in({})
+    assert not differs
+    assert drives.fit["explained"]
+    twin = Twin("s", "so101", tuple(drives.parameters))
+    assert twin.values() == {}
+
+
+def test_a_delay_is_found_to_the_step() -> None:
+    drives, differs = found_in({"actuator_response.latency": {"latency_s": 0.12}})
+    assert list(differs) == ["latency.latency_s"]
+    assert differs["latency.latency_s"].estimate == pytest.approx(0.12, abs=1e-9)
+    assert drives.fit["open_loop_error_after"] < 0.05 * drives.fit["open_loop_error_before"]
+
+
+def test_backlash_is_found() -> None:
+    _, differs = found_in({"actuator_response.backlash": {"backlash_rad": 0.05}})
+    assert list(differs) == ["backlash.backlash_rad"]
+    low, high = differs["backlash.backlash_rad"].interval
+    assert low <= 0.05 <= high
+    assert high - low < 0.005
+
+
+def test_the_joint_of_a_weak_servo_is_named_and_the_twin_follows_it() -> None:
+    """And what was found, put into a cell, moves as the station does."""
+    weak = {"actuator_response.drives": {"elbow_flex.gain_factor": 0.05}}
+    drives, differs = found_in(weak)
+    assert list(differs) == ["drives.elbow_flex.gain_factor"]
+    assert differs["drives.elbow_flex.gain_factor"].estimate == pytest.approx(0.05, rel=0.05)
+    twin = Twin("s", "so101", tuple(drives.parameters))
+    read = {
+        name: motion_take(parameters, 7).telemetry.stack("follower", "position_rad")
+        for name, parameters in (("station", weak), ("nominal", {}), ("twin", twin.values()))
+    }
+    before, after = (np.abs(read[name] - read["station"]).mean() for name in ("nominal", "twin"))
+    assert after < 0.1 * before
+
+
+def test_two_things_at_a_time_are_both_found() -> None:
+    _, differs = found_in(
+        {
+            "actuator_response.latency": {"latency_s": 0.1},
+            "actuator_response.slow": {"speed_limit_rad_s": 0.4},
+        }
+    )
+    assert set(differs) == {"latency.latency_s", "slow.speed_limit_rad_s"}
+
+
+def test_columns_of_a_plain_lerobot_dataset_do() -> None:
+    weak = {"actuator_response.weak": {"gain_factor": 0.08}}
+    takes = [as_frames(motion_take(weak, seed)) for seed in range(2)]
+    drives = fit_drives(takes, SO101)
+    gain = next(p for p in drives.parameters if p.name == "actuator_response.weak.gain_factor")
+    assert gain.differs
+    assert gain.estimate == pytest.approx(0.08, rel=0.15)
+    assert drives.fit["goals"].startswith("frames")
+
+
+def test_steps_and_noise_of_encoders_are_measured() -> None:
+    logs = drive_logs([motion_take({"sensor_noise.coarse_encoder": {"step_rad": 0.04}}, 0)], SO101)
+    assert encoder_step_rad(logs) == pytest.approx(0.04, rel=0.02)
+    noise = {"sensor_noise.encoder_drift": {"noise_rad": 0.006}}
+    _, differs = found_in(noise)
+    assert differs["encoder_drift.noise_rad"].estimate == pytest.approx(0.006, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"actuator_response.latency": {"latency_s": 0.035}},
+        {"actuator_response.backlash": {"backlash_rad": 0.04}},
+        {"actuator_response.slow": {"speed_limit_rad_s": 0.5}},
+        {
+            "actuator_response.latency": {"latency_s": 0.02},
+            "actuator_response.drives": {
+                "elbow_flex.backlash_rad": 0.03, "wrist_roll.speed_limit_rad_s": 0.3,
+                "shoulder_lift.torque_factor": 0.3,
+            },
+        },
+    ],
+)  # fmt: skip
+def test_the_open_loop_arm_is_the_cell(setting: Mapping[str, Values]) -> None:
+    """Its command path is the cell's: as long as nothing is touched, both read the same."""
+    (log,) = drive_logs([motion_take(setting, 3)], SO101)
+    simulated = OpenLoopArm(SO101, [log]).readings([setting])[0][0]
+    # Readings are rounded to 0.0015 rad, and so is where the simulation begins.
+    assert np.abs(simulated - log.q_rad)[:, :-1].max() < 0.003
+
+
+def test_goals_of_whole_steps_arrive_as_on_the_command_path() -> None:
+    rng = np.random.default_rng(0)
+    goal_t_s, goals = np.arange(20) * 0.02, rng.normal(size=(20, 6))
+    log = DriveLog("t", np.array([0.0, 0.5]), np.zeros((2, 6)), goal_t_s, goals)
+    path = CommandPath()
+    path.latency_s = 0.065
+    path.reset(np.zeros(6), [0])
+    pending = list(zip(goal_t_s, goals, strict=True))
+    for step, arrived in enumerate(log.goals(0.065)):
+        t_s = step * TIMESTEP_S
+        while pending and pending[0][0] <= t_s + 1e-9:
+            path.push(*pending.pop(0))
+        assert np.allclose(arrived, path.set_point(t_s))
+
+
+def test_what_cannot_be_used_is_said_in_a_line() -> None:
+    take = motion_take({}, 0)
+    unknown = replace(as_frames(take), info=replace(take.info, units=""))
+    with pytest.raises(UnusableInputError, match="--units"):
+        drive_logs([unknown], SO101)
+    silent = replace(take, telemetry=Telemetry(np.empty(0), {}))
+    with pytest.raises(UnusableInputError, match="no joint goals"):
+        drive_logs([silent], SO101)
+    short = replace(take, telemetry=Telemetry(
+        take.telemetry.t_s[:50], {k: v[:50] for k, v in take.telemetry.columns.items()}
+    ))  # fmt: skip
+    with pytest.raises(UnusableInputError, match="shorter"):
+        drive_logs([short], SO101)
+    other = replace(as_frames(take), info=replace(take.info, joint_names=("a", "b")))
+    with pytest.raises(UnusableInputError, match="--arm"):
+        arm_of_takes([other])
+
+
+def test_a_drive_of_another_arm_is_refused() -> None:
+    with pytest.raises(UnusableInputError, match="no joint waist"):
+        SimCell(parameters={"actuator_response.drives": {"waist.gain_factor": 0.5}})
+
+
+def test_drives_are_never_drawn() -> None:
+    with pytest.raises(UnusableInputError, match="drives"):
+        SimCell(gaps={"actuator_response.drives": 0.5})

@@ -1,0 +1,66 @@
+"""Laws of recalibration: nothing changes where nothing differs, and what differs is taken out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gaploop.sim.arms import SO101
+from gaploop.sim.cell import SimCell
+from gaploop.sim.gaps import draw_gaps
+from gaploop.sim.kinematics import fold_square, from_polar
+from gaploop.sim.recalibration import POSE, TABLE, VIEW, ZEROS, Recalibration, plane_from_px
+from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
+
+
+def test_the_general_camera_is_the_nominal_one_where_nothing_differs() -> None:
+    known = TrackerCalibration.nominal()
+    for height_m, nominal in ((0.0, known.table_from_px), (OBJECT_PLANE_M, known.object_from_px)):
+        made = plane_from_px(known.image_size_px, height_m, SO101, {})
+        np.testing.assert_allclose(made / made[2, 2], nominal, atol=1e-12)
+
+
+def test_with_nothing_known_a_scene_and_joints_stay_as_they_are() -> None:
+    plain = Recalibration({})
+    tracked = np.array([0.3, 0.21, 0.2, -0.5, 0.17, 1.0, 0.0])
+    np.testing.assert_allclose(plain.scene(tracked), tracked, atol=1e-12)
+    assert not plain.zero.any()
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {POSE: {"dx_m": 0.02, "dy_m": -0.015, "dz_m": 0.012, "dyaw_rad": 0.06}},
+        {POSE: {"droll_rad": 0.05, "dpitch_rad": -0.04}, VIEW: {"dfovy_deg": 2.0}},
+        {POSE: {"dyaw_rad": -0.07, "droll_rad": -0.04}, TABLE: {"table_m": 0.015}},
+    ],
+)
+def test_a_moved_camera_shows_things_where_they_are(known: dict[str, dict[str, float]]) -> None:
+    """Within what the tracker itself is off in the nominal cell: 0.85 mm mean, 2.9 mm p95."""
+    right = Recalibration(known)
+    before, after, turns = [], [], []
+    with SimCell(parameters=known) as cell:
+        for seed in range(12):
+            cell.reset(seed)
+            truth, tracker = cell.truth(), Tracker.nominal()
+            tracked = tracker.observe(cell.frame().image)
+            if not tracked[5]:
+                continue
+            put = right.scene(tracked)
+            where = np.asarray(truth["object_pos_m"])[:2]
+            before.append(np.linalg.norm(from_polar(tracked[0], tracked[1]) - where))
+            after.append(np.linalg.norm(from_polar(put[0], put[1]) - where))
+            turns.append(fold_square(put[2] + put[0] - float(str(truth["object_yaw_rad"]))))
+    assert len(after) >= 6
+    assert np.mean(before) > 0.006
+    assert np.mean(after) < 0.003
+    assert np.degrees(np.median(np.abs(turns))) < 4.0
+
+
+def test_zeros_are_what_the_joints_read_too_much() -> None:
+    values = dict(draw_gaps({ZEROS: 1.0}, 3)[0].parameters)
+    with SimCell() as nominal, SimCell(parameters={ZEROS: values}) as cell:
+        read_deg = np.degrees(cell.read().position_rad - nominal.read().position_rad)
+    zero = Recalibration({ZEROS: values}).zero
+    np.testing.assert_allclose(zero[:-1], read_deg[:-1], atol=0.1)  # an encoder's step
+    assert zero[-1] == 0.0
