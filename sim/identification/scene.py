@@ -51,7 +51,7 @@ FINEST: Final[Mapping[str, float]] = {
     f"{CAMERA}.dx_m": 0.002, f"{CAMERA}.dy_m": 0.002, f"{CAMERA}.dz_m": 0.003,
     f"{CAMERA}.droll_rad": 0.006, f"{CAMERA}.dpitch_rad": 0.006, f"{CAMERA}.dyaw_rad": 0.006,
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
-    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.005,
+    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.006,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
     f"{BLUR}.defocus_fraction": 0.006, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,
@@ -488,7 +488,8 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
             (f"{SIZE}.size_factor", size, 0.5 * size),
         ]
     ):
-        n = int(np.isfinite([areas[k] for _, areas, _ in seen]).sum())
+        # A disc that lies as before errs as before: takes count, not views.
+        n = len({still.uid for still, areas, _ in seen if np.isfinite(areas[k])})
         if n < 2:
             continue
         pixels = student.ppf(0.5 + CONFIDENCE / 2.0, n - 1) * per_area * _AREA_OFF[k] / math.sqrt(n)
