@@ -276,16 +276,23 @@ def _units(names: Iterable[str]) -> FloatArray:
     return np.array([_UNIT.get(name.rpartition(".")[2], _ZERO_UNIT_RAD) for name in names])
 
 
+TABLE_LEVEL: Final = 0.85
+"""Of the middle level; what is lighter is no part of the arm's silhouette."""
+
+
 def _silhouette(picture: Image, blur_px: float) -> NDArray[np.float32]:
     """Return how much of each pixel is arm, from 0 to 1, of a picture half as wide, blurred.
 
     The arm is what is dark in all colours, once the table in the middle of all is called white: so
-    neither exposure nor cast matter, nor do red and blue things.
+    neither exposure nor cast matter, nor do red and blue things. What is nearly as light as the
+    table is called the table: where little of the arm is seen, the grain of wood would be told
+    from a white gripper instead.
     """
     half = _halved(picture)
     white = np.maximum(np.median(half.reshape(-1, 3), axis=0), 1.0)
     bright = (half / white).max(axis=2).astype(np.float32)
-    levels = np.clip(bright * 128.0, 0, 255).astype(np.uint8)
+    bright = np.minimum(bright, TABLE_LEVEL)
+    levels = np.clip(bright * 255.0, 0, 255).astype(np.uint8)
     threshold, _ = cv2.threshold(levels, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     is_dark = levels <= threshold
     dark, light = float(np.median(bright[is_dark])), float(np.median(bright[~is_dark]))
