@@ -542,7 +542,6 @@ class FittedDrives:
 def fit_drives(
     takes: Sequence[Take],
     arm: CellArm,
-    units: str = "",
     advance: Callable[[], None] = lambda: None,
 ) -> FittedDrives:
     """Fit an arm's drives to takes.
@@ -553,13 +552,12 @@ def fit_drives(
     Args:
         takes: with joint goals and readings.
         arm: which arm of the cell.
-        units: of the frames, where the takes don't say.
         advance: called after each piece of work.
 
     Raises:
         UnusableInputError: as of `drive_logs`.
     """
-    logs = _evenly(drive_logs(takes, arm, units), MOST_S)
+    logs = _evenly(drive_logs(takes, arm), MOST_S)
     ways = {"telemetry": logs}
     if any(log.from_frames for log in logs):
         # LeRobot's own loop sends one goal a frame. A loop that is faster than its frames goes on
