@@ -27,7 +27,7 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import publish_takes
-from gaploop.datasets.mixing.selection import SELECTIONS, is_wanted
+from gaploop.datasets.mixing.selection import SELECTIONS, wanted_episodes
 from gaploop.teleop.leaders.options import MotionOptions
 
 PARTS = {part.name: part for part in parts_of(SIX_JOINTS, (3, 3))}
@@ -132,4 +132,5 @@ def test_nothing_publishes_or_learns_from_a_probe(tmp_path: Path) -> None:
         info = TakeInfo("u", kind=TakeKind.PROBE)
         outcome = Outcome.SUCCESS
 
-    assert not any(is_wanted(Row, select) for select in SELECTIONS)  # type: ignore[arg-type]
+    for select in SELECTIONS:
+        assert wanted_episodes(tmp_path, [Row()], select) == []  # type: ignore[list-item]

@@ -82,7 +82,6 @@ CAMERA = {"dx_m": 0.012, "dy_m": -0.009, "dz_m": 0.012, "dpitch_rad": 0.02, "dya
     ("mechanism", "values"),
     [
         ("spatial_geometry.camera_pose", CAMERA),
-        ("visual_domain.exposure", {"gain": 0.5, "gamma": 1.1}),
         ("visual_domain.colour_cast", {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}),
         ("spatial_geometry.table_height", {"table_m": -0.014}),
     ],
