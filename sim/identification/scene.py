@@ -208,7 +208,7 @@ def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[
         dark = off_levels > MOST_OFF_LEVELS
         why_dark = f"drawn and seen pixels differ by {off_levels:.0f} levels in any light"
         things = {} if dark else _things(studio, views, geometry, light, arm)
-    noise = _noise(views)
+        noise = _noise(studio, views)
     found = geometry | ({} if dark else light) | things | noise
     untold = {"visual_domain": why_dark, SIZE: why_dark, TABLE: why_dark} if dark else {}
     return _rows(found, f"pictures: {len(views)} views", untold)
@@ -567,11 +567,14 @@ SEVERAL: Final = 6
 """Pictures of one view from which on noise is looked at: the last ones, once the video is as fine
 as it will be."""
 STEP_PX: Final = 2
+TRIES: Final = 6
+UNSEEN: Final = 0.3
+"""How well it is known how many tears go unseen, as a share of all."""
 TORN_ROWS: Final = 0.12
 """A picture is torn where a shift explains this share of its rows."""
 
 
-def _noise(views: Views) -> _Found:
+def _noise(studio: Studio, views: Views) -> _Found:
     """Return what pictures of one view differ by: noise [levels], and bands that are shifted."""
     several = [(still, view) for still, view in views if len(still.pictures) >= SEVERAL]
     if not several:
@@ -591,13 +594,20 @@ def _noise(views: Views) -> _Found:
     few = max(2, len(levels))
     half = student.ppf(0.5 + CONFIDENCE / 2.0, few - 1) * np.std(levels) / math.sqrt(few - 1)
     found = {f"{NOISE}.pixel_noise": _Estimate(float(np.mean(levels)), float(half))}
-    torn = len(shifts) / count
-    found[f"{NOISE}.torn_fraction"] = _Estimate(torn, 1.645 * math.sqrt(torn * (1 - torn) / count))
-    if len(shifts) >= SEVERAL:
+    seen, n = len(shifts) / count, len(shifts)
+    caught = 1.0
+    if n >= SEVERAL:
         # Shifts to either side are alike up to the largest: that of `n` falls short of it by 1/n.
-        most = float(np.max(np.abs(shifts))) / len(views[0][1])
-        n = len(shifts)
-        found[f"{NOISE}.tear_fraction"] = _Estimate(most * (n + 1) / n, 2.3 * most / n)
+        most = float(max(map(abs, shifts)) * (n + 1) / n / len(views[0][1]))
+        found[f"{NOISE}.tear_fraction"] = _Estimate(most, 2.3 * most / n)
+        # A band where nothing stands across it is torn unseen: how often, made-up ones tell.
+        torn = {NOISE: {"torn_fraction": 1.0, "tear_fraction": min(most, 0.5)}}
+        tries = [studio.develop(view, torn, seed) for seed in range(TRIES) for _, view in several]
+        pairs = zip(tries, [view for _ in range(TRIES) for _, view in several], strict=True)
+        caught = max(0.2, float(np.mean([bool(_torn_by(a, b)) for a, b in pairs])))
+    share = min(seen / caught, 1.0)
+    half = 1.645 * math.sqrt(seen * (1 - seen) / count) / caught + UNSEEN * share
+    found[f"{NOISE}.torn_fraction"] = _Estimate(share, half)
     return found
 
 

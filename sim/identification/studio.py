@@ -84,9 +84,9 @@ class Studio:
         self._camera.forget()
         return self._camera.draw(data)
 
-    def develop(self, picture: Image, parameters: Mapping[str, Values]) -> Image:
-        """Return a drawn picture through lens and exposure, without noise."""
-        return self._put(parameters).images.picture(picture, np.random.default_rng(0), 0.0)
+    def develop(self, picture: Image, parameters: Mapping[str, Values], seed: int = 0) -> Image:
+        """Return a picture through lens, exposure and readout; `seed` draws its noise."""
+        return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
 
     def _put(self, parameters: Mapping[str, Values]) -> Appliers:
         options = scene.SceneOptions(arm=self._arm)
