@@ -606,8 +606,8 @@ def _noise(studio: Studio, views: Views) -> _Found:
         pairs = zip(tries, [view for _ in range(TRIES) for _, view in several], strict=True)
         caught = max(0.2, float(np.mean([bool(_torn_by(a, b)) for a, b in pairs])))
     share = min(seen / caught, 1.0)
-    unsure = 1.645 * math.sqrt(seen * (1 - seen) / count) / caught + UNSEEN * share
-    found[f"{NOISE}.torn_fraction"] = _Estimate(share, float(unsure))
+    drawn = 1.645 * math.sqrt(seen * (1 - seen) / count) / caught
+    found[f"{NOISE}.torn_fraction"] = _Estimate(share, drawn + UNSEEN * share)
     return found
 
 
