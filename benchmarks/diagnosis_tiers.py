@@ -4,8 +4,8 @@ A station is the embedded cell with one gap of drawn mechanism, severity and dir
 any and a base policy whose weights were shaken until it fails. Its rollouts are recorded, and
 diagnosed by what each tier has: LeRobot's columns against the station's own demonstrations or
 against gap-free takes, with telemetry, with the tracked scene, and LeRobot's columns and own
-demonstrations with a twin. The twin is an oracle's until `identify` is there: the true parameters
-of mechanisms that a probe can excite, to two digits, and beside them a small gap that isn't there.
+demonstrations with a twin. The twin is an oracle's, no identified one: the true parameters of
+mechanisms that a probe can excite, to two digits, and beside them a small gap that isn't there.
 Blind mechanisms, contacts, clutter, people and the task are in no twin.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
+from gaploop.failure_analysis.station import UNMEASURED
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -276,6 +277,7 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     gapped = [r for r in rows if r["truth"] != POLICY]
     bad = [r for r in rows if r["truth"] == POLICY]
     measured = [r for r in gapped if len(r["in_twin"]) > len(SPURIOUS) or _overlaps(r)]
+    lacking = [r for r in gapped if r not in measured]
     dimensions = {d.value for d in GapDimension}
     scored = {}
     for tier in TIERS:
@@ -284,6 +286,9 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         scored[tier] = {
             "top1": (sum(_leads(r, tier) for r in gapped), len(gapped)),
             "top1_in_twin": (sum(_leads(r, tier) for r in measured), len(measured)),
+            "not_measured": (
+                sum(UNMEASURED in r["verdicts"][tier]["named"] for r in lacking), len(lacking)
+            ),
             "named": (len(certain), len(gapped)),
             "right_of_named": (sum(names == {r["truth"]} for r, names in certain), len(certain)),
             "bad_policy_blamed": (
@@ -312,6 +317,7 @@ def table(result: Mapping[str, Any]) -> str:
     names = {
         "top1": "likeliest cause right",
         "top1_in_twin": "the same, of gaps that a twin can hold",
+        "not_measured": "'not measured' said of gaps that it can't hold",
         "named": "named",
         "right_of_named": "right, of those named",
         "bad_policy_blamed": "a gap named for a bad policy",

@@ -119,12 +119,18 @@ def save_twin(twin: Twin, path: Path) -> None:
         "arm": twin.arm,
         "made_from": [dict(source) for source in twin.made_from],
         "parameters": [
-            {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(p).items() if v != ""}
-            for p in twin.parameters
+            {k: _plain(v) for k, v in asdict(p).items() if v != ""} for p in twin.parameters
         ],
         "fit": dict(twin.fit),
     }
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as YAML takes it: pairs as lists, NumPy's numbers as Python's."""
+    if isinstance(value, tuple):
+        return [float(end) for end in value]
+    return float(value) if isinstance(value, float) else value
 
 
 def load_twin(path: Path) -> Twin:

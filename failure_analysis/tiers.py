@@ -79,8 +79,12 @@ ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
 }
 """Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
 
-TWIN_ACCURACY: Final[TierAccuracy | None] = None
-"""Of a station's verdict, whatever its reference."""
+TWIN_ACCURACY: Final = TierAccuracy(
+    Estimate(1.0, 0.51, 1.0),
+    "4 blind stations whose gap an oracle's twin held, and 'not measured' said of all 8 others",
+    "2026-11-24, docs/diagnosis.md",
+)
+"""Of a verdict against the station's own demonstrations; identified twins are untried."""
 
 STATIC: Final = (
     D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,

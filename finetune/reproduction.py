@@ -34,6 +34,7 @@ from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.station import (
+    FLOOR,
     NAMED_FROM,
     NONE,
     POLICY,
@@ -441,8 +442,9 @@ def reweighed(
 ) -> tuple[TakeDiagnosis, ...]:
     """Return failed takes with the station's shares as prior of their causes.
 
-    What a take shows stays its likelihood: where nothing brings failures at the station as a whole,
-    little is left of it in a take, and a take that shows nothing has the station's causes.
+    What a take shows counts as far as other takes don't show it: what all of them lean to is told
+    better by the rollouts that were reproduced. So a take that shows nothing of its own has the
+    station's causes, and over all takes these are about as they were reproduced.
 
     Args:
         takes: as diagnosed.
@@ -453,11 +455,19 @@ def reweighed(
     rest = found.shares[UNMEASURED] / (len(unmeasured) + 1)
     prior = {d.value: found.shares.get(d.value, rest) for d in GapDimension}
     for_none = found.shares[POLICY] + rest
+    failed = [take for take in takes if take.failed]
+    usual = {
+        d.value: max(float(np.mean([t.dimensions[d.value] for t in failed])), FLOOR)
+        for d in (GapDimension if failed else ())
+    }
+    usual_none = max(float(np.mean([t.none for t in failed])), FLOOR) if failed else 1.0
     changed = []
     for take in takes:
         if take.failed:
-            weights = {d: share * prior[d] for d, share in take.dimensions.items()}
-            none = take.none * for_none
+            weights = {
+                d: max(share, FLOOR) / usual[d] * prior[d] for d, share in take.dimensions.items()
+            }
+            none = max(take.none, FLOOR) / usual_none * for_none
             total = sum(weights.values()) + none or 1.0
             shares = {d: w / total for d, w in weights.items()}
             named = tuple(c for c in station.named if shares.get(c, 0.0) >= LEAST_SHARE)

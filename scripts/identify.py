@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 POSITIONAL: Final = "roots"
 EXAMPLE: Final = """\
 gaploop identify ./station_journal --output_dir=./station
-gaploop identify monday tuesday --arm=so101 --units=deg --output_dir=./station
+gaploop identify monday tuesday --arm=so101 --units=degrees --output_dir=./station
 gaploop evaluate --policy.path=base --env.twin=./station/station_twin.yaml
 """
 
@@ -43,7 +43,8 @@ class IdentifyConfig:
     arm: str = ""
     """The simulated arm, so101 or vx300s; the one with the takes' joints unless given."""
     units: str = ""
-    """deg or rad: units of joints in datasets that don't say. deg has the gripper from 0 to 100."""
+    """Joints of datasets that don't say their units: degrees (the gripper from 0 to 100) or
+    radians; told from robot and values where they leave no doubt."""
     pictures: bool = True
     """Measure camera, light, table and object from pictures, too; without, only the drives."""
     station: str = ""
@@ -81,16 +82,17 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.core.vocabulary import Domain
     from gaploop.failure_analysis.lineage import takes_input
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
+    from gaploop.failure_analysis.views.joints import with_units
     from gaploop.sim.identification.drives import fit_drives
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.scene import fit_scene
 
-    by_root = [(root, _takes(root)) for root in _roots(config)]
+    by_root = [(root, with_units(_takes(root), config.units)) for root in _roots(config)]
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     folder = writable_folder(_folder(config))
     with options.progress("Fitting the drives") as advance:
-        drives = fit_drives(takes, arm, config.units, advance)
+        drives = fit_drives(takes, arm, advance)
     rows = {(p.name, p.joint): p for p in drives.parameters}
     if config.pictures:
         with options.progress("Fitting the scene"):

@@ -140,19 +140,18 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
     raise UnusableInputError("There are no takes. Record some first: gaploop record.")
 
 
-def drive_logs(takes: Sequence[Take], arm: CellArm, units: str = "") -> list[DriveLog]:
+def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
     """Return the logs of takes, one each, in their order.
 
     Args:
         takes: telemetry is used where it is there, else frames.
         arm: whose joints.
-        units: of frames whose dataset doesn't say; one of `UNITS`.
 
     Raises:
         UnusableInputError: a take without goals, of another arm, in unknown units, too short, or
             without motion.
     """
-    logs = [_log(take, arm, units) for take in takes]
+    logs = [_log(take, arm) for take in takes]
     long_enough = [log for log in logs if len(log.t_s) > 3 and log.t_s[-1] >= SHORTEST_S]
     if not long_enough:
         raise UnusableInputError(
@@ -201,7 +200,7 @@ def _telemetry_arm(take: Take) -> str:
     return ""
 
 
-def _log(take: Take, arm: CellArm, units: str) -> DriveLog:
+def _log(take: Take, arm: CellArm) -> DriveLog:
     uid, joints = take.info.uid, _joints(take)
     if set(joints) != set(arm.joint_names):
         raise UnusableInputError(
@@ -222,12 +221,12 @@ def _log(take: Take, arm: CellArm, units: str) -> DriveLog:
                 f"Take {uid} has no joint goals with readings: neither telemetry, nor action and "
                 "observation.state of the same joints. Record joint commands."
             )
-        unit = take.info.units or units
+        unit = take.info.units
         if unit not in UNITS:
             raise UnusableInputError(
                 f"Take {uid} doesn't say the units of its joints ({unit or 'none'}). Say "
-                f"--units={' or '.join(UNITS)}: deg with the gripper from 0 to 100, as LeRobot "
-                "records with use_degrees; normalised joints can't be turned into angles."
+                "--units=degrees or --units=radians: degrees with the gripper from 0 to 100, as "
+                "LeRobot records with use_degrees; normalised joints can't be turned into angles."
             )
         sent, read = sent[:, order], frames.state[:, order]
         if unit == "deg":

@@ -51,7 +51,7 @@ FINEST: Final[Mapping[str, float]] = {
     f"{CAMERA}.dx_m": 0.002, f"{CAMERA}.dy_m": 0.002, f"{CAMERA}.dz_m": 0.003,
     f"{CAMERA}.droll_rad": 0.006, f"{CAMERA}.dpitch_rad": 0.006, f"{CAMERA}.dyaw_rad": 0.006,
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
-    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.006,
+    f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.008,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
     f"{CAST}.cast_strength": 0.02, f"{CAST}.cast_hue_rad": 0.05, f"{CAST}.veil": 0.012,
     f"{BLUR}.defocus_fraction": 0.006, f"{NOISE}.pixel_noise": 1.0, f"{NOISE}.torn_fraction": 0.03,

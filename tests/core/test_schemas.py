@@ -220,6 +220,15 @@ def test_a_twin_comes_back_as_it_was_saved_and_says_what_differs(tmp_path: Path)
     assert twin.values(["spatial_geometry.table_height"]) == {}
 
 
+def test_numbers_of_numpy_are_saved_as_numbers(tmp_path: Path) -> None:
+    """YAML knew no np.float64, which is a float: identify ended with a traceback after its work."""
+    found = dataclasses.replace(
+        LATENCY, estimate=np.float64(0.08), interval=(np.float64(0.07), 0.1)
+    )
+    save_twin(Twin("s", "so101", (found,)), tmp_path / "twin.yaml")
+    assert load_twin(tmp_path / "twin.yaml").parameters == (found,)
+
+
 def test_what_a_twin_does_not_tell_from_nominal_changes_no_cell() -> None:
     sure_of_nothing = dataclasses.replace(LATENCY, interval=(-0.02, 0.18))
     assert Twin("s", "so101", (sure_of_nothing,)).values() == {}
