@@ -152,8 +152,11 @@ def test_a_pair_of_pairs_is_driven(tmp_path: Path, capsys: pytest.CaptureFixture
                 arm = (f"--role={role}", f"--link={link}", f"--calibration={file}")
                 stack.enter_context(emulated(*arm, "--hand=still"))
                 options.append(f"--{kind}.{side}_arm_config.port={link}")
-        code = main(["teleoperate", *options, "--teleop_time_s=0.5", "--json"])
-        said = capsys.readouterr()
+        for _ in range(5):  # beside busy programs answers of four emulators may come too late
+            code = main(["teleoperate", *options, "--teleop_time_s=0.5", "--json"])
+            said = capsys.readouterr()
+            if code == 0:
+                break
     assert code == 0, said.err
     assert json.loads(said.out)["turns"] > 10
 
