@@ -16,6 +16,7 @@ as in a room that it doesn't know, nothing is excited.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,7 +195,7 @@ def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[
     views = [
         (still, still.view) for still in stills if still.pictures.shape[1:3] == (height, width)
     ]
-    with Studio(arm, width) as studio:
+    with contextlib.closing(Studio(arm, width)) as studio:
         geometry, overlap = _geometry(studio, views[:VIEWS], arm, {})
         if overlap < LEAST_OVERLAP:
             why = "the pictures don't resemble the simulation: of the arm's silhouette only "

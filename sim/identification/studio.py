@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import mujoco
 import numpy as np
@@ -96,13 +95,6 @@ class Studio:
         put_into(on, (), parameters)
         return on
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Free the renderer."""
         self._camera.close()

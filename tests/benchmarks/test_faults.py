@@ -42,10 +42,10 @@ def test_after_a_trip_torque_is_off_on_every_reachable_servo_within_200_ms(reaso
         faults if side == "leader" else (),
         None if faults else 0.1,
     )
-    for _ in range(5):  # beside busy programs another cause may come first
-        outcome = run(schedule)
-        if reason in outcome.trip:
-            break
+    outcome = run(schedule)
+    for _ in range(4):  # a machine that stalled makes servos that are well look lost
+        if reason not in outcome.trip and outcome.gap_s > schedules.BUSY_S:
+            outcome = run(schedule)
     assert reason in outcome.trip
     assert outcome.reachable == 6
     assert outcome.holds, outcome

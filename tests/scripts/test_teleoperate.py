@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,40 +123,23 @@ def test_a_pair_is_driven_and_let_go(
     assert both.torque() == []
 
 
-@contextmanager
-def emulated(*options: str) -> Iterator[None]:
-    """Emulate an arm in a process of its own until the block is left."""
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "emulate", *options]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as process:
-        try:
-            assert process.stdout is not None
-            assert b" at " in process.stdout.readline()
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate()
-
-
 def test_a_pair_of_pairs_is_driven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """LeRobot disconnected both arms of a pair as soon as nobody referred to the pair itself."""
     options = ["--robot.type=bi_so_follower", "--teleop.type=bi_so_leader"]
     with ExitStack() as stack:
         for role, kind in (("follower", "robot"), ("leader", "teleop")):
-            folder = tmp_path / role
+            folder = tmp_path / f"calibration_{role}"
             folder.mkdir()
             options += [f"--{kind}.id=two", f"--{kind}.calibration_dir={folder}"]
+            plan = plan_of("so101", role)
             for side in ("left", "right"):
                 link = tmp_path / f"{side}_{role}"
-                file = folder / f"two_{side}.json"
-                arm = (f"--role={role}", f"--link={link}", f"--calibration={file}")
-                stack.enter_context(emulated(*arm, "--hand=still"))
+                (folder / f"two_{side}.json").write_text(json.dumps(plan.calibration()))
+                hand = "still" if role == "leader" else "none"
+                stack.enter_context(EmulatedBus(plan=plan, hand=hand, link=link))
                 options.append(f"--{kind}.{side}_arm_config.port={link}")
-        for _ in range(5):  # beside busy programs answers of four emulators may come too late
-            code = main(["teleoperate", *options, "--teleop_time_s=0.5", "--json"])
-            said = capsys.readouterr()
-            if code == 0:
-                break
+        code = main(["teleoperate", *options, "--teleop_time_s=0.5", "--json"])
+        said = capsys.readouterr()
     assert code == 0, said.err
     assert json.loads(said.out)["turns"] > 10
 
