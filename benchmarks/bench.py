@@ -23,6 +23,7 @@ python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
+python -m benchmarks gate_simulated --json
 python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
@@ -72,6 +73,7 @@ BENCHES: Final = {
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
+    "gate_simulated": "the gate with simulated outcomes beside it: errors, power, pairs saved",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
@@ -85,26 +87,26 @@ class BenchConfig:
     """Run one of the benchmarks, each printing its figures.
 
     attribution records labelled takes, fits the attribution model to some tasks, severities and
-    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
-    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures
-    rendering and the scripted expert; closed_loop runs the study of targeted against uniform
-    collection; detection tells failures of three policy classes from successes at equal elapsed
-    time; diagnosis_tiers scores verdicts on blind stations by what was recorded of them; factors
-    recomputes a published study's lessons from its counts and measures coverage and false alarms
-    on made-up trials; faults lets random things go wrong on emulated arms and times torque off;
+    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus compares
+    what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures rendering
+    and the scripted expert; closed_loop runs the study of targeted against uniform collection;
+    detection tells failures of three policy classes from successes at equal elapsed time;
+    diagnosis_tiers scores verdicts on blind stations by what was recorded of them; factors
+    recomputes a published study's lessons from its counts and measures coverage and false alarms on
+    made-up trials; faults lets random things go wrong on emulated arms and times torque off;
     finetune adapts the base to changed cells and says what it gained and forgot; fleet lets the
     gate's canary lead made-up fleets; house counts the product and follows one take through it;
     identify measures hidden stations' drives; gaps measures what every mechanism costs the base
-    policy; gate compares sequential tests on trainings with identical data; journal kills
-    recordings and counts what is lost; loader times training batches from LeRobot's loaders and
-    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
-    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
-    against what really happened; real_input takes foreign recordings through import, diagnosis and
-    LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
-    and checks every row's picture; record counts dropped pictures; reference records nominal takes
-    and says what is usual in them; review labels takes in a headless browser; servo fits a model
-    to logs of a real servo and tells faults of one log apart; signals measures what watching a
-    rollout costs.
+    policy; gate compares sequential tests on trainings with identical data; gate_simulated lets
+    simulations of any worth help the gate; journal kills recordings and counts what is lost; loader
+    times training batches from LeRobot's loaders and from the frame cache; loop drives emulated
+    arms with gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated
+    datasets; modes sets failure modes and phases against what really happened; real_input takes
+    foreign recordings through import, diagnosis and LoRA; probe probes hidden stations and fits the
+    scene to them; publish makes datasets of takes and checks every row's picture; record counts
+    dropped pictures; reference records nominal takes and says what is usual in them; review labels
+    takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
+    log apart; signals measures what watching a rollout costs.
     """
 
     name: str = ""

@@ -214,6 +214,7 @@ finetune/gate/promotion.py:_findings | Path(run['path']) | reads
 finetune/gate/promotion.py:_findings | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/promotion.py:write_promotion | folder / name | ours
+finetune/gate/simulated.py:_evaluated | source / side | ours
 finetune/gate/station_attempts.py:StationAttempts._free | self._folder / ATTEMPTS / n | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.replace(link) | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.symlink_to(policy.absolute(), target_is_directory=True) | ours
