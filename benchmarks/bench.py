@@ -24,6 +24,7 @@ python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
 python -m benchmarks gate_simulated --json
+python -m benchmarks sim_predicts --trials=trials.csv --json
 python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
@@ -77,6 +78,7 @@ BENCHES: Final = {
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
+    "sim_predicts": "what ranks training conditions as their success on a real robot does",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -106,7 +108,8 @@ class BenchConfig:
     scene to them; publish makes datasets of takes and checks every row's picture; record counts
     dropped pictures; reference records nominal takes and says what is usual in them; review labels
     takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
-    log apart; signals measures what watching a rollout costs.
+    log apart; sim_predicts correlates predictors with trials on a robot; signals measures what
+    watching a rollout costs.
     """
 
     name: str = ""
@@ -116,7 +119,10 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
+    sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
     closed_loop: rows that were stored, to make figures of without running anything."""
+    trials: Path | None = None
+    """sim_predicts: counts of trials on a robot, a CSV file."""
     root: Path | None = None
     """house: the checkout to count; this one unless given."""
     n: int = 0
