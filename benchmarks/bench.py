@@ -43,6 +43,7 @@ python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
@@ -79,6 +80,7 @@ BENCHES: Final = {
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
+    "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -109,7 +111,7 @@ class BenchConfig:
     dropped pictures; reference records nominal takes and says what is usual in them; review labels
     takes in a headless browser; servo fits a model to logs of a real servo and tells faults of one
     log apart; sim_predicts correlates predictors with trials on a robot; signals measures what
-    watching a rollout costs.
+    watching a rollout costs; slow_policies drives by policies that take up to 800 ms for a plan.
     """
 
     name: str = ""
