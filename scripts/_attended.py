@@ -168,14 +168,14 @@ def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[Sessio
 
         is_led = job.leads not in ("", _arms.EXPERT)
         cell = CellDevices(
-            functools.partial(embedded, _arms.robot_of(config), config.dataset.fps),
+            functools.partial(embedded, _arms.robot_of(config), job.fps),
             shared=job.shared,
             leader_of=leader_of if is_led else None,
         )
         with contextlib.closing(cell):
             yield cell
         return
-    fps = config.dataset.fps or (FPS if driver is None else driver.policy.fps)
+    fps = job.fps or FPS
     with ArmConnector(job) as connector:
         arms = ArmDevices(
             connector.connect,
