@@ -160,7 +160,7 @@ def _suggest(take: Take) -> Mapping[str, object]:
 @contextlib.contextmanager
 def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
     """Yield connected devices, torque off until `start`; all is limp and closed afterwards."""
-    config, driver = job.config, job.driver
+    config = job.config
     if config.robot.type == _arms.EMBEDDED:
 
         def leader_of(follower: Follower, station: Station, clock: Clock) -> Leader:
