@@ -167,6 +167,10 @@ class Policy(Protocol):
 class PolicyProbe(Protocol):
     """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
 
+    def maps(self, observation: Observation) -> Mapping[str, FloatArray]:
+        """Return by camera what the encoder makes of each cell of its picture, shape (h, w, c)."""
+        ...
+
     @property
     def needs_images(self) -> bool:
         """Whether the policy looks at pictures, which then have to be decoded."""

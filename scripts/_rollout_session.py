@@ -49,6 +49,7 @@ def roll_out(config: Any) -> int:
         config.policy.path,
         temporal_ensemble_coeff=config.smoothing.temporal_ensemble_coeff,
         task=config.dataset.single_task,
+        fps=config.policy.fps,
     )
     id_ = policy_id(config.policy.path)
     is_embedded = config.robot.type == _arms.EMBEDDED

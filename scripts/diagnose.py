@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gaploop.core.take import Take
     from gaploop.core.twin import Twin
+    from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
+gaploop diagnose ./demonstrations --policy.path=adapted --save_reference=adapted/cameras.npz
 gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 """
 
@@ -42,7 +44,9 @@ class DiagnoseConfig:
     reference: Path | None = None
     """What is usual: a reference file, or a folder of takes that went well."""
     save_reference: Path | None = None
-    """Write what is usual in these takes to this file, and diagnose nothing."""
+    """Write what is usual in these takes to this file, and diagnose nothing. With --policy.path and
+    a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
+    cameras.npz beside the policy is found by itself, also by gaploop preflight."""
     units: str = ""
     """Joints of takes that don't say their units: degrees, radians, normalized (LeRobot's -100 to
     100), or unknown to go on without them. Told from robot and values where they leave no doubt."""
@@ -53,8 +57,9 @@ class DiagnoseConfig:
     labelled failures on, the others are judged by what they teach about this station."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
-    """With --policy.path: takes that the policy learned from, to say how far from them the failed
-    takes are, in its own encoder."""
+    """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
+    them, to say how far from them the failed takes are, in its own encoder, and what has changed
+    about the cameras; cameras.npz beside the policy unless given."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
     simulation and in the twin, mechanism by mechanism, and say what each costs. Goes on where it
@@ -110,7 +115,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
-    ask_policy = _ask_policy(config)
+    ask_policy, cameras = _ask_policy(config)
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -121,6 +126,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             images=config.images,
             on_take=lambda _take: advance(),
             ask_policy=ask_policy,
+            cameras=cameras,
             causes=causes,
             cohort=True,
         )
@@ -175,23 +181,32 @@ def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
         )
 
 
-def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
-    """Return what asks the policy along a take; None where none is named."""
+def _ask_policy(
+    config: DiagnoseConfig,
+) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None]:
+    """Return what asks the policy along a take, and what its cameras showed in training."""
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.failure_analysis.views.policy_view import FeatureSpace, ask, features_of
 
     if not config.policy.path:
         if config.trained_on is not None:
             raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
-        return None
-    from gaploop.finetune.lerobot_policy import load_policy
+        return None, None
+    from gaploop.finetune.lerobot_policy import load_policy, resolve
     from gaploop.finetune.lerobot_probe import probe
 
-    asked, space = probe(load_policy(config.policy.path)), None
-    if config.trained_on is not None:
+    asked, space, cameras = probe(load_policy(config.policy.path)), None, None
+    beside = resolve(config.policy.path) / FILE
+    given = config.trained_on or (beside if beside.exists() and asked.needs_images else None)
+    if given is not None and not given.is_dir():
+        cameras = CameraReference.load(given)
+    elif given is not None:
         with options.progress("Asking the policy about its training"):
-            space = FeatureSpace.fit(features_of(load_takes(config.trained_on), asked))
-    return lambda take: ask(take, asked, space)
+            space = FeatureSpace.fit(features_of(load_takes(given), asked))
+            cameras = CameraReference.build(load_takes(given), given.name, asked)
+    patches = cameras.patches if cameras is not None else None
+    return lambda take: ask(take, asked, space, patches), cameras
 
 
 def _twin(config: DiagnoseConfig) -> Twin | None:
@@ -292,8 +307,11 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
 
-    source, takes = config.dataset.folder(), _takes(config)
+    source = config.dataset.folder()
     writable_folder(path.parent, "Folder")
+    if path.suffix == ".npz":
+        return _save_cameras(config, path)
+    takes = _takes(config)
     built = build_reference(takes, source.resolve().name)
     if built is None:
         raise UnusableInputError(
@@ -301,6 +319,27 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         )
     save_reference(built, path)
     options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
+    return 0
+
+
+def _save_cameras(config: DiagnoseConfig, path: Path) -> int:
+    from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.cameras import CameraReference
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+    from gaploop.finetune.lerobot_policy import load_policy
+    from gaploop.finetune.lerobot_probe import probe
+
+    source = config.dataset.folder()
+    with options.progress("Asking the policy about its training"):
+        asked = probe(load_policy(config.policy.required()))
+        built = CameraReference.build(load_takes(source), source.resolve().name, asked)
+    if built is None:
+        why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
+        if not asked.needs_images:
+            why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
+        raise UnusableInputError(why)
+    built.save(path)
+    options.emit(False, {}, f"{path}: what {', '.join(built.cameras)} showed in training")
     return 0
 
 
@@ -327,6 +366,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         if by not in ("model", "reproduction"):
             lines.append(f"{count} judged by the {by}")
     lines += _policy_lines(summary.get("policy", {}))
+    lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         why, cause = " and ".join(take.named), take.top or take.leaning
