@@ -46,7 +46,12 @@ from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
-PACKAGED_NAMES: Final = ("base", "default")
+PACKAGED: Final = {
+    "base": PACKAGED_BASE,
+    "default": PACKAGED_BASE,
+    "base_vision": Path(__file__).parent / "base_vision",
+}
+"""Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
@@ -233,13 +238,13 @@ def resolve(path: str | Path) -> Path:
     Raises:
         UnusableInputError: no such folder or repository, or no policy in it.
     """
-    if str(path) in PACKAGED_NAMES and not Path(path).is_dir():
-        path = PACKAGED_BASE
+    if str(path) in PACKAGED and not Path(path).is_dir():
+        path = PACKAGED[str(path)]
     folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
     if not folder.exists():
         raise UnusableInputError(
             f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
-            "Hub, such as me/pick_place, or 'base'."
+            "Hub, such as me/pick_place, or 'base' or 'base_vision'."
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
