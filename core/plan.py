@@ -133,6 +133,7 @@ class Plan:
         currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
+        measure: commands that bring better evidence than the diagnosis had, as they are typed.
     """
 
     id: str
@@ -148,6 +149,7 @@ class Plan:
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
+    measure: tuple[str, ...] = ()
 
     @property
     def takes(self) -> int:
@@ -204,6 +206,7 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=_texts(value.get("notes"), f"{where}: notes"),
+        measure=_texts(value.get("measure"), f"{where}: measure"),
         **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )
 
