@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from gaploop.failure_analysis.attribution.station_labels import (
     recalibrated,
     weighted_targets,
 )
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -226,6 +227,7 @@ def diagnose(
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
+    force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -241,12 +243,13 @@ def diagnose(
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
+        force_classes: tells the class of force windows, beside the rules.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
-    usual = choose_reference(every, reference)
+    usual = replace(choose_reference(every, reference), force_classes=force_classes)
     failures = []
     for take in every:
         if needs_diagnosis(take):
@@ -288,8 +291,10 @@ def diagnose(
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
     """Return what the signals look at, set against what is usual at the station."""
-    rest = usual.force.rest if usual.force is not None else None
-    return TakeView(take, usual.background, images, usual.start_pose_rad, rest)
+    view = TakeView(take, usual.background, images, usual.start_pose_rad)
+    if usual.force is not None and view.wrench is not None:
+        view.force_rest = usual.force.usual(view.wrench)[0]
+    return view
 
 
 def diagnose_take(
