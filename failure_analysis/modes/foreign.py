@@ -50,13 +50,15 @@ class ForceSet:
     """What a set of force windows says about its sensor.
 
     Attributes:
-        rests: quiet readings that many windows share [N, N m], shape (k, 6): one cluster for each
+        shared: quiet readings that many windows share [N, N m], shape (k, 6): one cluster for each
             load that the sensor carried.
-        noises: median spread of the quiet force [N] and torque [N m] at each, shape (k, 2).
+        rests: median reading around each, shape (k, 6).
+        noises: median spread of the quiet force [N] and torque [N m] around each, shape (k, 2).
         noise: the same over the whole set, shape (2,).
         limit_n: 95th percentile of the windows' peak force: what the arm can press with [N].
     """
 
+    shared: FloatArray
     rests: FloatArray
     noises: FloatArray
     noise: FloatArray
@@ -64,7 +66,7 @@ class ForceSet:
 
     def usual(self, wrench: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return rest, shape (6,), and noise, shape (2,), of the load that a window was read at."""
-        away = np.linalg.norm((self.rests - _quiet(wrench)[0]) / np.repeat(self.noise, 3), axis=1)
+        away = np.linalg.norm((self.shared - _quiet(wrench)[0]) / np.repeat(self.noise, 3), axis=1)
         nearest = int(np.argmin(away))
         return self.rests[nearest], self.noises[nearest]
 
@@ -92,10 +94,12 @@ def force_set(takes: Iterable[Take]) -> ForceSet | None:
     scaled = readings / np.repeat(noise, 3)
     near = np.linalg.norm(scaled[:, None] - scaled, axis=2) < SAME_LOAD
     shared = near.sum(axis=1) >= max(3, SHARED_LOAD * len(windows))
-    groups = near[shared] if shared.any() else np.ones((1, len(windows)), dtype=bool)
+    if not shared.any():
+        shared, near = np.ones(len(windows), dtype=bool), np.ones_like(near)
+    groups = near[shared]
     rests = np.array([np.median(readings[g], axis=0) for g in groups])
     noises = np.array([np.maximum(np.median(spreads[g], axis=0), noise) for g in groups])
-    known = ForceSet(rests, noises, noise, 0.0)
+    known = ForceSet(readings[shared], rests, noises, noise, 0.0)
     peaks = [np.linalg.norm((w - known.usual(w)[0])[:, :3], axis=1).max() for w in windows]
     return replace(known, limit_n=float(np.percentile(peaks, 95)))
 
@@ -116,7 +120,7 @@ def force_mode(
     if usual is None:
         rest, noise = _quiet(wrench)
         noise = np.maximum(noise, (1.0, 0.1))
-        usual = ForceSet(rest[None], noise[None], noise, 0.0)
+        usual = ForceSet(rest[None], rest[None], noise[None], noise, 0.0)
     rest, noise = usual.usual(wrench)
     deviation = wrench - rest
     force_n = float(np.nanmax(np.linalg.norm(deviation[:, :3], axis=1)))
