@@ -59,6 +59,9 @@ class DiagnoseConfig:
     labels: Path | None = None
     """What engineers say of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what they teach about this station."""
+    forces: Path | None = None
+    """Labelled windows of a force sensor, to tell the class of these takes' windows by: a folder of
+    takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
     """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
@@ -106,6 +109,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
     from gaploop.failure_analysis.lineage import file_input, takes_input
+    from gaploop.failure_analysis.modes.force_classes import learn_force_classes
     from gaploop.sim.recolour import seen
 
     if config.save_reference is not None:
@@ -122,6 +126,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
     twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy, cameras = _ask_policy(config, takes)
+    forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
@@ -135,6 +140,7 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             cameras=cameras,
             causes=causes,
             cohort=True,
+            force_classes=forces,
         )
     if twin is not None:
         found = _reproduced(found, takes, twin, folder, config)
@@ -372,6 +378,9 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
+    if summary["modes"]:
+        counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
+        lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
         lines.append(
             f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
