@@ -15,6 +15,7 @@ EXAMPLE: Final = """\
 python -m benchmarks cell
 python -m benchmarks bus --json
 python -m benchmarks loop --json
+python -m benchmarks link --seconds=20
 python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
 python -m benchmarks closed_loop --workers=2 --output_dir=outputs/closed_loop
@@ -54,6 +55,7 @@ BENCHES: Final = {
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
@@ -96,9 +98,9 @@ class BenchConfig:
     gate's canary lead made-up fleets; house counts the product and follows one take through it;
     identify measures hidden stations' drives; gaps measures what every mechanism costs the base
     policy; gate compares sequential tests on trainings with identical data; journal kills
-    recordings and counts what is lost; loader times training batches from LeRobot's loaders and
-    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
-    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
+    recordings and counts what is lost; link puts delay and loss between two ends; loader times
+    training batches from LeRobot's loaders and from the frame cache; loop drives emulated arms with
+    gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
     against what really happened; real_input takes foreign recordings through import, diagnosis and
     LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
     and checks every row's picture; record counts dropped pictures; reference records nominal takes
@@ -129,7 +131,7 @@ class BenchConfig:
     """attribution, closed_loop, diagnosis_tiers, finetune, gate: processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
-    """loop, record: how long each program is measured [s]."""
+    """link, loop, record: how long each is measured [s]."""
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
