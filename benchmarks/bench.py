@@ -100,13 +100,13 @@ class BenchConfig:
     policy; gate compares sequential tests on trainings with identical data; journal kills
     recordings and counts what is lost; link puts delay and loss between two ends; loader times
     training batches from LeRobot's loaders and from the frame cache; loop drives emulated arms with
-    gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
-    against what really happened; real_input takes foreign recordings through import, diagnosis and
-    LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
-    and checks every row's picture; record counts dropped pictures; reference records nominal takes
-    and says what is usual in them; review labels takes in a headless browser; servo fits a model
-    to logs of a real servo and tells faults of one log apart; signals measures what watching a
-    rollout costs.
+    gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated datasets;
+    modes sets failure modes and phases against what really happened; real_input takes foreign
+    recordings through import, diagnosis and LoRA; probe probes hidden stations and fits the scene
+    to them; publish makes datasets of takes and checks every row's picture; record counts dropped
+    pictures; reference records nominal takes and says what is usual in them; review labels takes in
+    a headless browser; servo fits a model to logs of a real servo and tells faults of one log
+    apart; signals measures what watching a rollout costs.
     """
 
     name: str = ""
