@@ -38,7 +38,7 @@ JPEG_QUALITY: Final = 95
 type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
-class PolicyCard(link.Message):
+class PolicyCard(link.Message, frozen=True):
     """What a policy says of itself, first; names as in `Policy` and `Planner`."""
 
     id: link.Word
@@ -49,7 +49,7 @@ class PolicyCard(link.Message):
     delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
 
 
-class Picture(link.Message):
+class Picture(link.Message, frozen=True):
     """A picture: RGB bytes row by row, or a JPEG of that size."""
 
     form: Literal["raw", "jpeg"]
@@ -58,7 +58,7 @@ class Picture(link.Message):
     data: bytes
 
 
-class PolicyQuestion(link.Message):
+class PolicyQuestion(link.Message, frozen=True):
     """What the robot sees, as in `Observation`; the first of a take; the instruction."""
 
     number: link.Count
@@ -69,7 +69,7 @@ class PolicyQuestion(link.Message):
     pictures: Annotated[dict[link.Word, Picture], msgspec.Meta(max_length=16)]
 
 
-class PolicyAnswer(link.Message):
+class PolicyAnswer(link.Message, frozen=True):
     """The plan, a row for each step, and how long it took to make [s]; or why there is none."""
 
     number: link.Count

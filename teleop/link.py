@@ -411,7 +411,9 @@ def decoded[T](data: str | bytes, kind: type[T], *, json: bool = False) -> T:
     if isinstance(data, str) is not json:
         raise DeviceError(f"It sends {'bytes' if json else 'text'} where {kind.__name__} is due.")
     try:
-        return (msgspec.json if json else msgspec.msgpack).decode(data, type=kind)
+        if json:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.msgpack.decode(data, type=kind)  # type: ignore[arg-type]  # no text: above
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeviceError(f"It sends what is no {kind.__name__} ({error}).") from error
 

@@ -32,20 +32,20 @@ START_S: Final = 5.0
 """The first sample may take this long [s]."""
 
 
-class LeaderCard(link.Message):
+class LeaderCard(link.Message, frozen=True):
     """What a leader says of itself, first: its type and its joints, as `shoulder_pan`."""
 
     type: link.Word
     joints: Annotated[list[link.Word], msgspec.Meta(min_length=1, max_length=64)]
 
 
-class LeaderQuestion(link.Message):
+class LeaderQuestion(link.Message, frozen=True):
     """Where are you now?"""
 
     number: link.Count
 
 
-class LeaderAnswer(link.Message):
+class LeaderAnswer(link.Message, frozen=True):
     """Where the leader is: the question's number, how old that is [s], its LeRobot units."""
 
     number: link.Count

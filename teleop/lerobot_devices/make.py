@@ -87,9 +87,9 @@ def make_leader(
     if not found:
         with _connected(device):
             return GenericLeader(device, follower or OwnUnits(device), clock)
-    if isinstance(follower, ServoArms):
+    if isinstance(follower, ServoFollower):
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
-    group = follower.group if isinstance(follower, ServoArms) else BusGroup(clock)
+    group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
     with _opened(found, limp=False) as arms:
         leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
         if isinstance(follower, ServoFollower):
