@@ -156,8 +156,8 @@ def test_what_no_command_can_fix_is_not_sent_to_one(root: Path, fault: str) -> N
     """check said gaploop repair, and that said: nothing that repair can fix."""
     plant, code = FAULTS[fault]
     plant(root)
-    mends = {f.mend for f in check(root) if f.code == code}
-    assert all(mend.startswith("Restore") for mend in mends), mends
+    fixes = {f.fix for f in check(root) if f.code == code}
+    assert all(fix.startswith("Restore") for fix in fixes), fixes
 
 
 def test_misnamed_feature_is_named_with_what_stands_there(root: Path) -> None:
