@@ -58,7 +58,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("import", "export", "survey", "consent"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "mix", "latency"),
+    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
