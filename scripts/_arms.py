@@ -312,7 +312,8 @@ def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource
     """
     if robot.type == EMBEDDED:
         return ()
-    from gaploop.teleop.lerobot_devices.make import camera_configs, make_cameras
+    from gaploop.teleop.lerobot_devices import make_cameras
+    from gaploop.teleop.lerobot_devices.cameras import camera_configs
 
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""

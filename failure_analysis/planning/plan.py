@@ -442,7 +442,8 @@ def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str
     )
     modes = Counter(t.mode for t in mine).most_common(2)
     if modes:
-        text += " Seen as " + ", ".join(f"{mode.replace('_', ' ')} ({n})" for mode, n in modes) + "."
+        seen = [f"{mode.replace('_', ' ')} ({n})" for mode, n in modes]
+        text += f" Seen as {', '.join(seen)}."
     # Typical: the evidence that most often stands first for this dimension, in the middle take.
     signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
     if dimension is GapDimension.TASK_SPECIFICATION:
