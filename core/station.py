@@ -155,6 +155,8 @@ _COST_RANGES: Final[dict[str, tuple[float, float]]] = {
     "reset_s": (0.0, 36_000.0),
     "setup_s": (0.0, 36_000.0),
     "rate_per_hour": (0.0, 1e6),
+    "welcome_s": (0.0, 36_000.0),
+    "fee_per_person": (0.0, 1e6),
 }
 
 
@@ -167,6 +169,8 @@ class Costs:
         reset_s: from the end of a take to the start of the next of the same set-up [s].
         setup_s: what a change of set-up adds to that [s].
         rate_per_hour: operator and station [`currency` per hour].
+        welcome_s: what each participant adds: consent, briefing, trying out [s].
+        fee_per_person: what each participant is paid [`currency`].
         currency: such as EUR.
     """
 
@@ -174,6 +178,8 @@ class Costs:
     reset_s: float | None = None
     setup_s: float | None = None
     rate_per_hour: float | None = None
+    welcome_s: float | None = None
+    fee_per_person: float | None = None
     currency: str = "EUR"
 
 

@@ -29,6 +29,8 @@ EXPERT: Final = "scripted"
 KEYBOARD: Final = "keyboard"
 GAMEPAD: Final = "gamepad"
 MOTION: Final = "motion"
+OWN: Final = (EXPERT, KEYBOARD, GAMEPAD, MOTION)
+"""Those that need the arm that they lead."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def preflight(config: Any, person: Person | None = None) -> int:
     """
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    policy = load_policy(config.policy.required())
+    policy = load_policy(config.policy.required(), fps=config.policy.fps)
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     results: list[CheckResult] = []
     for result in _checks(config, policy, checked, person or Terminal(config.yes)):

@@ -85,6 +85,8 @@ def _gym_config_class() -> type:
     """Return the options of `gaploop evaluate --env.type=…`."""
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
+    import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
+
     @dataclass
     class EvaluateConfig:
         """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
@@ -191,6 +193,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             parameters=known,
             randomise=drawn,
             where=_like(config.env),
+            policy_fps=config.policy.fps,
         )
 
 
