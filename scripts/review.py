@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -103,7 +104,7 @@ def _serve(
     """Serve until stopped; return how often something was saved, and what couldn't be."""
     from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.review.label_session import LabelSession
-    from gaploop.failure_analysis.review.server import serve
+    from gaploop.failure_analysis.review.server import build, serve
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
     def say(address: str) -> None:
@@ -120,7 +121,8 @@ def _serve(
     with review_folder() as media:
         suggester = ReviewSuggester(store.root) if config.suggestions else None
         try:
-            serve(ReviewSite(session, media, suggester), config.port, say, browser=config.browser)
+            site = ReviewSite(session, media, suggester)
+            serve(partial(build, site), config.port, say, browser=config.browser)
         finally:
             if suggester is not None:
                 suggester.close()
