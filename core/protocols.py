@@ -153,7 +153,10 @@ class SceneTracker(Protocol):
 class Policy(Protocol):
     """Maps observations to joint targets."""
 
-    fps: float
+    @property
+    def fps(self) -> float:
+        """Frames a second that it acts at [Hz]."""
+        ...
 
     def reset(self) -> None:
         """Forget the episode before."""
@@ -166,6 +169,10 @@ class Policy(Protocol):
 
 class PolicyProbe(Protocol):
     """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
+
+    def maps(self, observation: Observation) -> Mapping[str, FloatArray]:
+        """Return by camera what the encoder makes of each cell of its picture, shape (h, w, c)."""
+        ...
 
     @property
     def needs_images(self) -> bool:

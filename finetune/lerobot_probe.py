@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
@@ -24,6 +26,9 @@ ENCODERS: Final = (
 """Where LeRobot 0.6's policies keep what turns observations into features; the first that is there
 counts. ACT's is the transformer encoder, behind the image backbone."""
 
+LEAST_CELLS: Final = 12
+"""Across a picture: of the layers with at least so many the deepest tells what its cells show."""
+
 type Tensors = dict[str, torch.Tensor]
 
 
@@ -38,8 +43,9 @@ class Processor(Protocol):
 class LeRobotProbe:
     """A policy asked beside driving; implements `core.protocols.PolicyProbe`.
 
-    The features are what the encoder yields, averaged over its tokens. One forward pass answers
-    both questions about an observation.
+    The features are what the encoder yields, averaged over its tokens; where a policy that looks
+    at pictures has none of `ENCODERS`, what their cells show, averaged over each picture. One
+    forward pass answers all questions about an observation.
 
     Args:
         policy: any LeRobot policy.
@@ -63,7 +69,16 @@ class LeRobotProbe:
         self._features = torch.empty(0)
         self._asked: Observation | None = None
         self._chunk: FloatArray = np.empty((0, 0))
-        _encoder(policy, encoder).register_forward_hook(self._take_note)
+        self._layers: list[torch.Tensor] = []
+        self._cameras = [key.removeprefix(IMAGES) for key in policy.config.image_features]
+        if self._cameras:
+            for name, module in policy.named_modules():
+                module.register_forward_hook(
+                    self._keep_tokens if "vision" in name else self._keep_layer
+                )
+        found = _encoder(policy, encoder, required=not self._cameras)
+        if found is not None:
+            found.register_forward_hook(self._take_note)
 
     @property
     def needs_images(self) -> bool:
@@ -79,7 +94,36 @@ class LeRobotProbe:
     def features(self, observation: Observation) -> FloatArray:
         """Return the encoder's features, shape (d,)."""
         self._ask(observation)
+        if not self._features.numel():
+            return np.concatenate([m.mean(axis=(0, 1)) for m in self.maps(observation).values()])
         return np.asarray(self._features.numpy(), dtype=np.float64)
+
+    def maps(self, observation: Observation) -> Mapping[str, FloatArray]:
+        """Return by camera what each cell of its picture shows, shape (h, w, c).
+
+        Of the layers with `LEAST_CELLS` cells across or more, the deepest. Cameras that a policy
+        stacks go through a layer at once, others one after another.
+
+        Raises:
+            UnusableInputError: which layer's output is of which camera can't be told.
+        """
+        self._ask(observation)
+        count = len(self._cameras)
+        if not count or not self._layers:
+            return {}
+        stacked = len(self._layers[-1]) % (count * (self._history.maxlen or 1)) == 0
+        if stacked:
+            last = list(self._layers[-1][-count:])
+        elif len(self._layers) % count == 0:
+            each = len(self._layers) // count
+            last = [layer[-1] for layer in self._layers[each - 1 :: each]]
+        else:
+            raise UnusableInputError(
+                f"{len(self._layers)} layers of the {self._policy.name} policy show {count} "
+                "cameras: which is which can't be told. Leave --trained_on out."
+            )
+        maps = [layer.permute(1, 2, 0).float().cpu().numpy() for layer in last]
+        return {n: m.astype(np.float64) for n, m in zip(self._cameras, maps, strict=True)}
 
     def chunk(self, observation: Observation) -> FloatArray:
         """Return the actions it would take from now on, shape (h, n_action), LeRobot units."""
@@ -91,6 +135,7 @@ class LeRobotProbe:
             return
         given = _tensors(observation)
         self._check(given)
+        self._layers.clear()
         with torch.inference_mode():
             now = {k: v for k, v in self._before(given).items() if _is_tensor(v)}
             self._history.append(now)
@@ -128,6 +173,20 @@ class LeRobotProbe:
         tokens = cast(torch.Tensor, first).detach().float().cpu()
         self._features = tokens.reshape(-1, tokens.shape[-1]).mean(dim=0)
 
+    def _keep_layer(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
+        """Keep what is shaped as pictures are, (b, c, h, w)."""
+        is_map = isinstance(output, torch.Tensor) and output.ndim == 4 and output.shape[1] > 3
+        if is_map and min(cast(torch.Tensor, output).shape[2:]) >= LEAST_CELLS:
+            self._layers.append(cast(torch.Tensor, output).detach())
+
+    def _keep_tokens(self, module: torch.nn.Module, inputs: object, output: object) -> None:
+        """Keep also a vision transformer's tokens, (b, h · w, c), as pictures."""
+        if isinstance(output, torch.Tensor) and output.ndim == 3:
+            side = math.isqrt(output.shape[1])
+            if side * side == output.shape[1]:
+                output = output.transpose(1, 2).unflatten(2, (side, side))
+        self._keep_layer(module, inputs, output)
+
 
 def probe(policy: ActPolicy) -> LeRobotProbe:
     """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
@@ -135,11 +194,13 @@ def probe(policy: ActPolicy) -> LeRobotProbe:
     return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
 
 
-def _encoder(policy: PreTrainedPolicy, name: str | None) -> torch.nn.Module:
+def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:
     modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
     for candidate in (name,) if name else ENCODERS:
         if candidate in modules:
             return modules[candidate]
+    if not name and not required:
+        return None
     raise UnusableInputError(
         f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
         f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."

@@ -79,7 +79,7 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     steps = bundle.preprocessor.steps
     stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
     return PolicyFacts(
-        signature.fps,
+        policy.fps,
         signature.state_names,
         signature.action_names,
         signature.units,

@@ -62,7 +62,7 @@ def preflight(config: Any, person: Person | None = None) -> int:
     """
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    policy = load_policy(config.policy.required())
+    policy = load_policy(config.policy.required(), fps=config.policy.fps)
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     results: list[CheckResult] = []
     for result in _checks(config, policy, checked, person or Terminal(config.yes)):
@@ -167,7 +167,7 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
     if robot.type != _arms.EMBEDDED:
         follower, clock = _arms.follower_of(robot, station)
         undo.callback(disconnect, follower)
-        cameras = _arms.cameras_of(robot, clock)
+        cameras = _arms.cameras_of(robot, clock, station)
         undo.callback(disconnect, *cameras)
         return Devices(follower, cameras, clock)
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock

@@ -77,7 +77,7 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
 
     path = resolve(config.policy.required())
-    policy = load_policy(path)
+    policy = load_policy(path, fps=config.policy.fps)
     seen = _seen(policy, config.seed)
     made: dict[str, ActPolicy] = {}
     lacking: dict[str, str] = {}
@@ -159,13 +159,13 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
     from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
     if not policy.needs_scene:
         if policy.bundle.signature.environment_names:
             raise UnusableInputError(
                 "The policy sees a scene that gaploop doesn't track, so that it can't be asked "
                 "here. Name a policy on joints and pictures, or on the tracked scene."
             )
-        grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
         return Observation(np.zeros(len(facts.state_names)), None, grey)
     from gaploop.sim.arms import to_degrees
     from gaploop.sim.cell import SimCell
@@ -175,7 +175,7 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
         cell.reset(seed)
         image = cell.frame().image
         state = to_degrees(cell.read().position_rad)
-        return Observation(state, Tracker.nominal(cell.image_size).observe(image), {})
+        return Observation(state, Tracker.nominal(cell.image_size).observe(image), grey)
 
 
 def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
