@@ -131,8 +131,9 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"gaploop {name}" in said.partition("example:")[2]
     assert "  --config_path=" in said
     assert "  --json=" in said
-    # The emulator writes nothing but its link, the probe a journal.
-    assert any(f"  --{name}=" in said for name in ("output_dir", "dataset.root", "link", "journal"))
+    # The emulator writes nothing but its link, the probe a journal, studio nothing at all.
+    names = ("output_dir", "dataset.root", "link", "journal", "project")
+    assert any(f"  --{name}=" in said for name in names)
 
 
 @pytest.mark.usefixtures("unlogged")
