@@ -56,6 +56,7 @@ BENCHES: Final = {
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
+    "looking": "changes of the camera and of what it sees that a diagnosis names; false alarms",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
@@ -97,8 +98,8 @@ class BenchConfig:
     identify measures hidden stations' drives; gaps measures what every mechanism costs the base
     policy; gate compares sequential tests on trainings with identical data; journal kills
     recordings and counts what is lost; loader times training batches from LeRobot's loaders and
-    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
-    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
+    from the frame cache; looking says which changes of the camera a diagnosis names; loop drives
+    emulated arms with gaploop and with lerobot-teleoperate in turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
     against what really happened; real_input takes foreign recordings through import, diagnosis and
     LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
     and checks every row's picture; record counts dropped pictures; reference records nominal takes

@@ -51,6 +51,8 @@ LEAST_SHARE: Final = 0.4
 """Of the matched features; where fewer lie alike, chance may have arranged them."""
 NAMED_Z: Final = 5.0
 """Spreads from usual from which on a station's camera is named."""
+UNFAMILIAR_Z: Final = 4.0
+"""The same of what the policy's encoder makes of its pictures, which chance moves less."""
 FLOORS: Final[Mapping[str, float]] = {
     "brightness": 4.0, "contrast": 2.0, "saturation": 5.0, "cast_red": 0.02, "cast_blue": 0.03,
     "sharpness": 0.06, "noise": 0.6, "corners": 0.03, "moved_px": 0.3, "scale": 0.002,
@@ -162,7 +164,7 @@ class UsualCamera:
         for key, value in values.items():
             kind, dimension, words = KINDS[key]
             z = self.z(key, value)
-            if not abs(z) > NAMED_Z or (key == "unfamiliar" and z < 0):
+            if not (z > UNFAMILIAR_Z if key == "unfamiliar" else abs(z) > NAMED_Z):
                 continue
             usual = self.values[key].mean
             said = words.format(
