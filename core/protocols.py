@@ -153,7 +153,10 @@ class SceneTracker(Protocol):
 class Policy(Protocol):
     """Maps observations to joint targets."""
 
-    fps: float
+    @property
+    def fps(self) -> float:
+        """Frames a second that it acts at [Hz]."""
+        ...
 
     def reset(self) -> None:
         """Forget the episode before."""

@@ -37,6 +37,7 @@ from gaploop.failure_analysis.attribution.station_labels import (
     weighted_targets,
 )
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -231,6 +232,7 @@ def diagnose(
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
+    force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -247,12 +249,13 @@ def diagnose(
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
+        force_classes: tells the class of force windows, beside the rules.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
-    usual = choose_reference(every, reference)
+    usual = replace(choose_reference(every, reference), force_classes=force_classes)
     if cameras is not None:
         usual = replace(usual, signals={**usual.signals, **cameras.signals})
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
@@ -304,8 +307,10 @@ def diagnose(
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
     """Return what the signals look at, set against what is usual at the station."""
-    rest = usual.force.rest if usual.force is not None else None
-    return TakeView(take, usual.background, images, usual.start_pose_rad, rest)
+    view = TakeView(take, usual.background, images, usual.start_pose_rad)
+    if usual.force is not None and view.wrench is not None:
+        view.force_rest = usual.force.usual(view.wrench)[0]
+    return view
 
 
 def diagnose_take(

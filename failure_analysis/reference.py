@@ -21,6 +21,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.foreign import (
     LEAST_TAKES,
     CurrentSet,
@@ -95,6 +96,7 @@ class Reference:
         background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
+        force_classes: classes of force windows, where there were labels to learn them from.
         currents: what the set's motor currents say, for current logs.
         origins: where its takes were recorded; empty where nobody noted it.
     """
@@ -105,6 +107,7 @@ class Reference:
     background: Background | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
+    force_classes: ForceClasses | None = None
     currents: CurrentSet | None = None
     origins: tuple[TakesOrigin, ...] = ()
 

@@ -22,11 +22,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 from draccus.utils import DraccusException
-from lerobot.configs import FeatureType
+from lerobot.configs import FeatureType, RTCAttentionSchedule
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
+from lerobot.processor import RelativeActionsProcessorStep
 from peft import PeftModel
 from safetensors import SafetensorError
 
@@ -44,7 +46,12 @@ from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
-PACKAGED_NAMES: Final = ("base", "default")
+PACKAGED: Final = {
+    "base": PACKAGED_BASE,
+    "default": PACKAGED_BASE,
+    "base_vision": Path(__file__).parent / "base_vision",
+}
+"""Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
@@ -231,13 +238,13 @@ def resolve(path: str | Path) -> Path:
     Raises:
         UnusableInputError: no such folder or repository, or no policy in it.
     """
-    if str(path) in PACKAGED_NAMES and not Path(path).is_dir():
-        path = PACKAGED_BASE
+    if str(path) in PACKAGED and not Path(path).is_dir():
+        path = PACKAGED[str(path)]
     folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
     if not folder.exists():
         raise UnusableInputError(
             f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
-            "Hub, such as me/pick_place, or 'base'."
+            "Hub, such as me/pick_place, or 'base' or 'base_vision'."
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
@@ -343,6 +350,8 @@ class LerobotDriver(ActPolicy):
         super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
+        self._answer = torch.empty(0)
+        """The last plan as the policy gave it, shape (n_steps, n_action)."""
 
     def plan(self, observation: Observation) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_action), in LeRobot units.
@@ -350,13 +359,17 @@ class LerobotDriver(ActPolicy):
         Raises:
             UnusableInputError: the observation lacks what the policy sees.
         """
+        return self._planned(observation)
+
+    def _planned(self, observation: Observation, **options: Any) -> FloatArray:
         policy = self.bundle.policy
         inputs = self.bundle.preprocessor(self._inputs(observation))
-        with torch.inference_mode():
+        with torch.no_grad():  # not inference_mode: real-time chunking takes gradients
             if self._looks_back:
                 answer = policy.select_action(inputs)[:, None]
             else:
-                answer = policy.predict_action_chunk(inputs)
+                answer = policy.predict_action_chunk(inputs, **options)
+            self._answer = answer[0]
             chunk = self.bundle.postprocessor(answer)[0]
         self.chunk = np.asarray(chunk.float().cpu().numpy(), dtype=np.float64)
         return self.chunk
@@ -387,6 +400,40 @@ class LerobotDriver(ActPolicy):
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         return made
+
+
+class RealTimeDriver(LerobotDriver):
+    """Drives with a policy that has LeRobot's real-time chunking, as SmolVLA, pi0 and pi0.5 have.
+
+    Args: as of `LerobotDriver`.
+    """
+
+    def __init__(self, bundle: act.ActBundle, *given: Any) -> None:
+        super().__init__(bundle, *given)
+        policy: Any = bundle.policy
+        schedule = RTCAttentionSchedule.EXP
+        policy.config.rtc_config = RTCConfig(prefix_attention_schedule=schedule)
+        policy.init_rtc_processor()
+
+    def replan(self, observation: Observation, passed: int, delay: int) -> FloatArray:
+        """Return a plan that goes on with the last one; as of `RealTimePlanner`."""
+        left = self._answer[passed:]
+        if self.chunk is None or not len(left):
+            return self.plan(observation)
+        return self._planned(
+            observation,
+            inference_delay=delay,
+            prev_chunk_left_over=left,
+            execution_horizon=len(left),
+        )
+
+
+def _has_real_time_chunking(policy: Any, before: Any) -> bool:
+    """Say whether plans can be gone on with; not where actions are relative to where each began."""
+    is_relative = any(
+        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
+    )
+    return hasattr(policy, "init_rtc_processor") and policy.supports_rtc() and not is_relative
 
 
 def is_for_driver(folder: Path) -> bool:
@@ -421,8 +468,7 @@ def load_driver(
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
-        kind = get_policy_class(config.type)
-        policy = kind.from_pretrained(str(weights), config=config)
+        policy = get_policy_class(config.type).from_pretrained(str(weights), config=config)
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(folder),
@@ -433,7 +479,8 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
-    return LerobotDriver(bundle, execute, task, _delay_s(folder))
+    kind = RealTimeDriver if _has_real_time_chunking(policy, before) else LerobotDriver
+    return kind(bundle, execute, task, _delay_s(folder))
 
 
 @contextlib.contextmanager

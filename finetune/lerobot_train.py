@@ -34,7 +34,7 @@ from lerobot.datasets import factory
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.scripts import lerobot_train
 from lerobot.transforms import ImageTransforms
-from lerobot.utils.constants import ACTION, IMAGENET_STATS
+from lerobot.utils.constants import ACTION, IMAGENET_STATS, PRETRAINED_MODEL_DIR
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_json
@@ -49,9 +49,10 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
 from gaploop.finetune.lerobot_probe import keep_cameras
-from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
+from gaploop.finetune.tuning.lerobot_image_policy import sidecar
 
 
 def train(
@@ -61,6 +62,9 @@ def train(
     progress: Progress = silent,
 ) -> None:
     """Train as lerobot-train does, and write OUT/run.json; with a mixture also OUT/mixture.json.
+
+    Every saved policy gets the sidecar: at which rate it is to be driven, and which joints in which
+    units it was trained on.
 
     Args:
         config: LeRobot's `TrainPipelineConfig`.
@@ -80,6 +84,7 @@ def train(
     mine: dict[str, Any] = {
         "make_train_eval_datasets": training.datasets,
         "make_pre_post_processors": training.processors,
+        "save_checkpoint": training.save_checkpoint,
         "update_policy": training.update,
     }
     if mixture is not None:
@@ -122,6 +127,7 @@ class _Training:
         self._inputs: list[Any] = []
         self.roots: list[Path] = []
         """The datasets."""
+        self._sidecar: dict[str, Any] = {}
         self._base = ""
         self._base_folder: Path | None = None
 
@@ -149,6 +155,7 @@ class _Training:
                 for number, info in enumerate(whole.datasets)
             ]
         self.roots = [info.root for info, _ in taken]
+        self._sidecar = sidecar(taken[0][0], (take for _, takes in taken for take in takes))
         if PartialState().is_main_process:
             config.output_dir.mkdir(parents=True, exist_ok=True)
             self._begin(list(takes_inputs(taken)))
@@ -248,6 +255,12 @@ class _Training:
             kept = [step for step in before.steps if not isinstance(step, ScaleStep)]
             before.steps = [ScaleStep(*self._cache.size), *kept]
         return before, after
+
+    def save_checkpoint(self, checkpoint_dir: Path, **rest: Any) -> None:
+        """Stand for `save_checkpoint`; writes the sidecar beside the policy."""
+        lerobot_train.save_checkpoint(checkpoint_dir=checkpoint_dir, **rest)
+        path = checkpoint_dir / PRETRAINED_MODEL_DIR / SIDECAR
+        write_json(path, {"schema": "gaploop.policy.v1", **self._sidecar})
 
     def update(self, tracker: Any, *args: Any, **kwargs: Any) -> Any:
         """Stand for `update_policy`: one step, with random numbers of its own."""

@@ -214,7 +214,7 @@ class ArmConnector(contextlib.ExitStack):
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock) if self._job.leads else None
             undo.callback(disconnect, leader)
-            cameras = _arms.cameras_of(config.robot, clock)
+            cameras = _arms.cameras_of(config.robot, clock, station)
             undo.callback(disconnect, *cameras)
             sensors = connect_sensors(config.sensors)
             undo.callback(disconnect, *sensors)

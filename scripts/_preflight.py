@@ -178,7 +178,7 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
     if robot.type != _arms.EMBEDDED:
         follower, clock = _arms.follower_of(robot, station)
         undo.callback(disconnect, follower)
-        cameras = _arms.cameras_of(robot, clock)
+        cameras = _arms.cameras_of(robot, clock, station)
         undo.callback(disconnect, *cameras)
         return Devices(follower, cameras, clock)
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock

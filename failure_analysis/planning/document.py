@@ -100,6 +100,8 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
     lines += [f"![Expected success]({picture})", ""] if picture else []
     lines += [plan.stop, ""] if plan.stop else []
     lines += [f"- {note}" for note in plan.notes] + [""]
+    if plan.measure:
+        lines += ["## Measure first", "", "```bash", *plan.measure, "```", ""]
     for item in plan.items:
         lines += _item_lines(item)
     lines += [
@@ -212,8 +214,9 @@ def plan_section(plan: Plan) -> Section:
     head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
     blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
     typed = [line for item in plan.items for line in item.commands]
-    if typed:
-        blocks.append(more("Commands", [text(line) for line in typed]))
+    for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
+        if lines:
+            blocks.append(more(title, [text(line) for line in lines]))
     cost = "; ".join(_costs(plan)) if plan.takes else ""
     sentence = cost[0].upper() + cost[1:] + "." if cost else ""
     blocks += [text(words_) for words_ in (sentence, plan.stop) if words_]

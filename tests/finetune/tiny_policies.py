@@ -13,6 +13,8 @@ import torch
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 
+import gaploop.finetune.lerobot_keypoint  # noqa: F401  registers it
+
 CAMERA = "observation.images.overhead"
 SIZE = 64
 JOINTS = 3
@@ -32,6 +34,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "chunk_size": CHUNK, "n_action_steps": CHUNK, "dim_model": 16, "n_heads": 2,
         "dim_feedforward": 32, "n_encoder_layers": 1, "n_vae_encoder_layers": 1, "latent_dim": 4,
         "pretrained_backbone_weights": None,
+    },
+    "keypoint": {
+        "chunk_size": CHUNK, "n_action_steps": CHUNK, "resize_shape": (32, 32), "channels": 8,
+        "keypoints": 4, "width": 16, "blocks": 1,
     },
     "diffusion": {
         "horizon": 8, "n_action_steps": 4, "down_dims": (16, 32), "diffusion_step_embed_dim": 16,

@@ -1,0 +1,21 @@
+"""Configuration of leaders that are elsewhere, registered with LeRobot by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lerobot.teleoperators.config import TeleoperatorConfig
+
+
+@TeleoperatorConfig.register_subclass("remote")
+@dataclass(kw_only=True)
+class RemoteLeaderConfig(TeleoperatorConfig):  # type: ignore[misc]
+    """A leader on another machine, where `gaploop serve leader` runs.
+
+    Attributes:
+        address: host:port of that machine; the port is 8440 unless given.
+        token: what `gaploop serve` printed; unless given, GAPLOOP_LINK_TOKEN in the environment.
+    """
+
+    address: str
+    token: str = ""
