@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.core.protocols import PolicyProbe
     from gaploop.core.take import Take
+    from gaploop.core.types import FloatArray
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.sim.cell import SimCell
 
@@ -109,12 +110,13 @@ def attempt(cell: SimCell, seed: int) -> Take:
         cell.command(expert.read(cell.now_s).q_rad)
         cell.advance(1.0 / cell.fps)
         step += 1
-    state = np.array(states)
+    state: FloatArray = np.array(states)
     count = len(state)
+    t_s: FloatArray = EVERY_S * np.arange(count)
     info = TakeInfo(str(seed), fps=1.0 / EVERY_S, kind=TakeKind.ROLLOUT, units="deg",
                     joint_names=cell.joint_names)  # fmt: skip
     frames = replace(
-        Frames.empty(state.shape[1]), t_s=EVERY_S * np.arange(count), state=state, action=state,
+        Frames.empty(state.shape[1]), t_s=t_s, state=state, action=state,
         sent=state, environment_state=np.empty((count, 0)), intervention=np.zeros(count, bool),
         safety=np.zeros(count, np.int64),
     )  # fmt: skip

@@ -503,7 +503,8 @@ def _features(picture: Image) -> tuple[FloatArray, NDArray[np.float32]]:
 def _features_of(pixels: bytes) -> tuple[FloatArray, NDArray[np.float32]]:
     picture = np.frombuffer(pixels, dtype=np.uint8).reshape(SIZE_PX, SIZE_PX, 3)
     grey = cv2.createCLAHE(4.0, (4, 4)).apply(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
-    keys, described = cv2.SIFT_create(600, contrastThreshold=0.01).detectAndCompute(grey, None)
+    sift: Any = cv2.SIFT_create  # type: ignore[attr-defined]  # OpenCV's stubs lack it
+    keys, described = sift(600, contrastThreshold=0.01).detectAndCompute(grey, None)
     places = np.array([key.pt for key in keys], dtype=np.float64).reshape(-1, 2)
     return places, described if described is not None else np.empty((0, 128), np.float32)
 

@@ -131,7 +131,10 @@ class LeRobotProbe:
             )
         found = {}
         for name, (first, last) in zip(self._cameras, ends, strict=True):
-            both = (functional.adaptive_avg_pool2d(first.float(), last.shape[1:]), last.float())
+            both = (
+                functional.adaptive_avg_pool2d(first.float(), tuple(last.shape[1:])),
+                last.float(),
+            )
             found[name] = [np.asarray(m.permute(1, 2, 0).cpu().numpy(), np.float64) for m in both]
         return found
 
@@ -194,7 +197,7 @@ class LeRobotProbe:
         if isinstance(output, torch.Tensor) and output.ndim == 3:
             side = math.isqrt(output.shape[1])
             if side * side == output.shape[1]:
-                output = output.transpose(1, 2).unflatten(2, (side, side))
+                output = output.transpose(1, 2).reshape(len(output), -1, side, side)
         self._keep_layer(module, inputs, output)
 
 
