@@ -25,6 +25,7 @@ from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.training import CHECKPOINT, Progress, TrainResult, train
@@ -90,6 +91,8 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
                 "make room, and give the same command with --resume."
             ) from None
         _record(options, base, result, seen, inputs)
+        if not is_tracked(base) and options.mixture is None:
+            keep_cameras(folder / (MERGED if options.full else ADAPTER), options.real + options.sim)
     ranks.wait()
     trained = folder / (MERGED if options.full else ADAPTER)
     merged = folder / MERGED
