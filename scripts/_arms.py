@@ -29,7 +29,10 @@ EXPERT: Final = "scripted"
 KEYBOARD: Final = "keyboard"
 GAMEPAD: Final = "gamepad"
 MOTION: Final = "motion"
-OWN: Final = (EXPERT, KEYBOARD, GAMEPAD, MOTION)
+BROWSER: Final = "browser"
+TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER)
+"""Those that move the arm's tool, by an input device."""
+OWN: Final = (EXPERT, MOTION, *TOOL)
 """Those that need the arm that they lead."""
 
 
@@ -184,13 +187,14 @@ def leader_of(
     hands = hands or Hands()
     chosen = kind(teleop)
     leader: Leader
-    if chosen in (KEYBOARD, GAMEPAD, MOTION):  # moves the arm's tool, or runs a script
+    if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
         from gaploop.teleop.leaders import make
 
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian)
+            served = (teleop.host, teleop.port) if chosen == BROWSER else ("", 0)
+            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian, served)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 

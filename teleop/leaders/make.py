@@ -16,7 +16,11 @@ from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
 
 def make_tool_leader(
-    device: str, follower: Follower, station: Station, options: CartesianOptions | None = None
+    device: str,
+    follower: Follower,
+    station: Station,
+    options: CartesianOptions | None = None,
+    served: tuple[str, int] = ("", 0),
 ) -> CartesianLeader:
     """Open the operator's window and return a leader that drives the tool from an input device.
 
@@ -24,14 +28,15 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard or gamepad.
+        device: keyboard, gamepad or browser.
         follower: the arm; asked where it is when a take begins.
         station: arm model, workspace, limits.
         options: speeds.
+        served: address and port of the page, where it is a browser.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
-        DeviceError: there is no gamepad, or no window can be opened.
+        DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
     """
     from gaploop.teleop.leaders.controls import Controls
 
@@ -43,6 +48,10 @@ def make_tool_leader(
         from gaploop.teleop.leaders.keyboard import Keyboard
 
         source = Keyboard(controls, title)
+    elif device == "browser":
+        from gaploop.teleop.leaders.browser import Browser
+
+        source = Browser(title, *served)
     else:
         from gaploop.teleop.leaders.gamepad import Gamepad
 
