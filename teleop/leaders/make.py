@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from gaploop.core.errors import UnusableInputError
@@ -20,7 +21,7 @@ def make_tool_leader(
     follower: Follower,
     station: Station,
     options: CartesianOptions | None = None,
-    served: tuple[str, int] = ("", 0),
+    opened: Callable[[str], IntentSource] | None = None,
 ) -> CartesianLeader:
     """Open the operator's window and return a leader that drives the tool from an input device.
 
@@ -28,11 +29,11 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard, gamepad or browser.
+        device: keyboard, gamepad, or what `opened` is.
         follower: the arm; asked where it is when a take begins.
         station: arm model, workspace, limits.
         options: speeds.
-        served: address and port of the page, where it is a browser.
+        opened: opens another input device, given a title.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
@@ -44,14 +45,12 @@ def make_tool_leader(
     arm = arm_of(follower, station, f"--teleop.type={device}")
     controls, title = Controls(options), f"gaploop: {follower.robot_type}"
     source: IntentSource
-    if device == "keyboard":
+    if opened is not None:
+        source = opened(title)
+    elif device == "keyboard":
         from gaploop.teleop.leaders.keyboard import Keyboard
 
         source = Keyboard(controls, title)
-    elif device == "browser":
-        from gaploop.teleop.leaders.browser import Browser
-
-        source = Browser(title, *served)
     else:
         from gaploop.teleop.leaders.gamepad import Gamepad
 
