@@ -42,8 +42,8 @@ class Loader:
     """A way to read the dataset.
 
     Attributes:
-        mode: of the frame cache; "" for LeRobot's dataset, "streaming" for its streaming one, "lance"
-            for lerobot-lancedb's, where that is installed.
+        mode: of the frame cache; "" for LeRobot's dataset, "streaming" for its streaming one,
+            "lance" for lerobot-lancedb's, where that is installed.
         size: height and width that pictures are scaled to, or None.
         target: the ratio to LeRobot's dataset that is aimed at, or 0.
     """

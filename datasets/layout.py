@@ -180,8 +180,8 @@ def parse_info(root: Path) -> DatasetInfo:
             raise UnusableInputError(f"{where}: dataset version {version}, this reads v3. {fix}")
         if value.get("storage_format") == "lance":
             raise UnusableInputError(
-                f"{where}: stored as Lance, which LeRobot reads from 0.7 on and gaploop doesn't. Name "
-                "the dataset that it was converted from (Parquet and videos)."
+                f"{where}: stored as Lance, which LeRobot reads from 0.7 on and gaploop doesn't. "
+                "Name the dataset that it was converted from (Parquet and videos)."
             )
         features = dict(value["features"])
         for name in features:
