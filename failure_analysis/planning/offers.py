@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +83,7 @@ class PlanContext:
         task: the cell's task.
         record_with: options by which takes are recorded at the station, as they are typed; "" where
             nobody said.
+        machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
 
     folder: Path = Path("plan")
@@ -91,6 +92,7 @@ class PlanContext:
     twin_file: Path | None = None
     task: str = "pick_place"
     record_with: str = ""
+    machine_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def arm(self) -> str:
@@ -159,7 +161,7 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     around one, too: they stand for the station.
     """
     return tuple(
-        RemedyOffer(remedy, *found[:1], OPERATOR_H, _machine_hours(remedy, images), found[1])
+        RemedyOffer(remedy, *found[:1], OPERATOR_H, _hours_of(remedy, about, images), found[1])
         for remedy in _possible(dimension, about.twin, images)
         if (found := fixed_by(remedy, dimension, images)) is not None
     )
@@ -178,12 +180,25 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
         yield "randomise"
 
 
-def _machine_hours(remedy: str, images: bool) -> float:
-    seconds = ROLLOUTS * MACHINE_S["rollout"]
-    if remedy not in ("recalibrate", "compensate"):
-        takes = MIXED + (TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
-        seconds += takes * MACHINE_S["take"]
-        seconds += MACHINE_S["training of pictures" if images else "training"]
+def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
+    if remedy in ("recalibrate", "compensate"):
+        return machine_hours(about, images, None)
+    return machine_hours(about, images, TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
+
+
+def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
+    """Return what training and evaluating take of one core [h].
+
+    Args:
+        about: holds what was measured.
+        images: the policy sees pictures.
+        takes: recorded by the machine beside the nominal ones; None where nothing is trained.
+    """
+    known = {**MACHINE_S, **about.machine_s}
+    seconds = ROLLOUTS * known["rollout"]
+    if takes is not None:
+        trained = "training of pictures" if images and not about.machine_s else "training"
+        seconds += (MIXED + takes) * known["take"] + known[trained]
     return round(seconds / 3600.0, 2)
 
 
