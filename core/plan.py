@@ -136,6 +136,7 @@ class Plan:
         currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
+        measure: commands that bring better evidence than the diagnosis had, as they are typed.
         participants: who is to take part, where the plan asks.
     """
 
@@ -154,6 +155,7 @@ class Plan:
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
+    measure: tuple[str, ...] = ()
     participants: ParticipantQuotas | None = None
 
     @property
@@ -218,6 +220,7 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=_texts(value.get("notes"), f"{where}: notes"),
+        measure=_texts(value.get("measure"), f"{where}: measure"),
         participants=parse_participants(value.get("participants"), takes, where),
         **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )

@@ -155,15 +155,19 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
 
 def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
     """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
-    result = {}
-    for name in registry():
-        values = np.array([row[name] for row in rows])
-        values = values[np.isfinite(values)]
-        if len(values) >= LEAST_TAKES:
-            middle = float(np.median(values))
-            spread = 1.4826 * float(np.median(np.abs(values - middle)))
-            result[name] = UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
-    return result
+    found = {name: usual_value([row[name] for row in rows]) for name in registry()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def usual_value(measured: Sequence[float]) -> UsualValue | None:
+    """Return median and spread of a signal over takes, as `nominals`; None if too few know it."""
+    values = np.array(measured)
+    values = values[np.isfinite(values)]
+    if len(values) < LEAST_TAKES:
+        return None
+    middle = float(np.median(values))
+    spread = 1.4826 * float(np.median(np.abs(values - middle)))
+    return UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
 
 
 def save_reference(reference: Reference, path: Path) -> None:

@@ -89,7 +89,7 @@ class PlanConfig:
     """station.yaml with costs, grid and what can be set up."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     twin: Path | None = None
-    """station_twin.yaml of gaploop identify: what differs there can be mended in its simulation."""
+    """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     task: str = "pick_place"
     """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
     record_with: str = ""
@@ -192,6 +192,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         config.twin,
         config.task,
         config.record_with,
+        tuple(config.takes),
         _measured(config.runs),
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
@@ -279,7 +280,9 @@ def _text(plan: Plan, folder: Path) -> str:
     words += [plan.stop, *plan.notes]
     wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
     typed = [line for item in plan.items for line in item.commands]
-    return "\n".join([headline(plan), *shown, *wrapped, *typed, str(folder / "plan.yaml")])
+    first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
+    said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]
+    return "\n".join([*said, str(folder / "plan.yaml")])
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:

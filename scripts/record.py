@@ -318,7 +318,8 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
     from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    policy = load_policy(config.policy.path)
+    policy = load_policy(config.policy.path, fps=config.policy.fps)
+    config.dataset.fps = config.dataset.fps or policy.fps
 
     def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
         return PolicyLeader(policy, follower, rates.fps, rates.control_hz)

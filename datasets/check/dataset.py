@@ -102,10 +102,10 @@ def check_dataset(
         info = layout.parse_info(root)
     except (UnusableInputError, OSError) as error:
         text = " ".join(str(error).split())
-        mend = layout.convert(root) if is_v2(root) else ""
+        fix = layout.convert(root) if is_v2(root) else ""
         if "stored as Lance" in text:
-            mend = "Check the dataset that it was converted from."
-        findings.error("bad_info", layout.INFO, text, mend)
+            fix = "Check the dataset that it was converted from."
+        findings.error("bad_info", layout.INFO, text, fix)
         return
     findings.episodes = info.total_episodes
     raw = read_json(root / layout.INFO)
@@ -162,7 +162,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
     try:
         list(labels.read(journal / journal_format.LABELS))
     except (UnusableInputError, OSError) as error:
-        findings.error("bad_labels", journal_format.LABELS, str(error), "Mend that line.")
+        findings.error("bad_labels", journal_format.LABELS, str(error), "Fix that line.")
         return
     for folder in journal_format.take_folders(journal):
         try:
@@ -222,5 +222,5 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
                 f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
                 "rows stand beside the picture before."
             )
-            mend = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
-            findings.warn("dropped_pictures", folder.name, text, mend)
+            fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+            findings.warn("dropped_pictures", folder.name, text, fix)

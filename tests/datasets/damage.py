@@ -109,7 +109,7 @@ def run_fix(finding: Finding, old: Path | None = None) -> Path:
         finding: of `check`.
         old: what a user puts in the place of OLD.
     """
-    words = shlex.split(finding.mend, comments=True)
+    words = shlex.split(finding.fix, comments=True)
     if words[0] == "mv":
         subprocess.run(words, check=True)
         return Path(words[1]).parent
