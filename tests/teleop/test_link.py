@@ -169,6 +169,24 @@ def test_strangers_who_say_nothing_take_a_bounded_number_of_threads(port: int) -
         assert threading.active_count() <= before + link.CONNECTIONS + 2
 
 
+def test_both_ends_may_send_and_receive_at_once(port: int) -> None:
+    """Reading and writing in two threads ended in OpenSSL's internal error, or stood still."""
+    many = 3000
+    with contextlib.closing(connect(port)) as connection:
+
+        def ask() -> None:
+            for number in range(many):
+                link.say(connection, Word(number, [0.5] * 64))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        for number in range(many):
+            word = link.hear(connection, Word, 60.0)
+            assert word is not None
+            assert word.number == number
+        asking.join()
+
+
 @pytest.mark.parametrize("token", ["", "short", "x" * 31, "with a space" * 4, "ü" * 40, "x" * 200])
 def test_a_token_that_could_be_guessed_is_refused(token: str) -> None:
     with pytest.raises(UnusableInputError, match=r"--teleop\.token"):
