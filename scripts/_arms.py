@@ -156,7 +156,7 @@ def connect(
         leader = leader_of(teleop, follower, station, clock, expert=expert, hands=hands)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
-        cameras = cameras_of(robot, clock) if with_cameras else ()
+        cameras = cameras_of(robot, clock, station) if with_cameras else ()
         undo.pop_all()
     return Arms(follower, leader, cameras, clock, title)
 
@@ -331,14 +331,18 @@ def _pushing(leader: Leader, teleop: Any, force: ForceOptions) -> ForceLeader:
     return ForceLeader(leader, force)
 
 
-def cameras_of(robot: Any, clock: Clock) -> tuple[CameraSource, ...]:
-    """Connect a robot's cameras; the embedded cell's is the rig's.
+def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource, ...]:
+    """Connect a robot's cameras, the one that shows the scene first; none of the embedded cell.
 
     Raises:
         DeviceError: one can't be opened, or gives no picture.
+        UnknownChoiceError: the station's camera is none of them.
     """
     if robot.type == EMBEDDED:
         return ()
     from gaploop.teleop.lerobot_devices import make_cameras
+    from gaploop.teleop.lerobot_devices.cameras import camera_configs
 
-    return tuple(make_cameras(robot, clock))
+    names = list(camera_configs(robot))
+    first = station.scene.camera_among(names, "--robot.cameras") if names else ""
+    return tuple(sorted(make_cameras(robot, clock), key=lambda camera: camera.name != first))

@@ -118,7 +118,12 @@ def _policy(config: Any) -> tuple[Policy, str]:
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     options.warn_withdrawn(path)
-    loaded = load_policy(path, temporal_ensemble_coeff=coefficient, task=config.dataset.single_task)
+    loaded = load_policy(
+        path,
+        temporal_ensemble_coeff=coefficient,
+        task=config.dataset.single_task,
+        fps=config.policy.fps,
+    )
     return loaded, policy_id(path)
 
 

@@ -55,10 +55,10 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent"),
+        *("import", "export", "survey", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "mix", "latency"),
+    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""

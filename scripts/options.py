@@ -136,6 +136,9 @@ class PolicyOptions:
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop."""
+    fps: float | None = None
+    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
+    that its train_config.json names says so."""
 
     def required(self) -> str:
         """Return `path`.

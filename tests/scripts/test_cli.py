@@ -132,7 +132,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert "  --config_path=" in said
     assert "  --json=" in said
     # The emulator writes nothing but its link, the probe a journal, what is served nothing.
-    written = ("output_dir", "dataset.root", "link", "journal")
+    written = ("output_dir", "dataset.root", "link", "journal", "project")
     assert name == "serve" or any(f"  --{option}=" in said for option in written)
 
 
