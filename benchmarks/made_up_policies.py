@@ -55,6 +55,10 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "max_state_dim": 8, "max_action_dim": 8, "num_inference_steps": 2,
     },
     "vqbet": {"crop_shape": None},
+    "keypoint": {
+        "chunk_size": CHUNK, "n_action_steps": CHUNK, "resize_shape": (32, 32), "channels": 8,
+        "keypoints": 4, "width": 16, "blocks": 1,
+    },
 }  # fmt: skip
 """Options that make a policy tiny."""
 FULL_SIZE: Final = {"act": {"pretrained_backbone_weights": None}}

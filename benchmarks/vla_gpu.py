@@ -92,10 +92,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     with options.progress("Training", len(named) * len(ROWS)) as advance:
         for name in named:
             for row in ROWS:
-                if (
-                    one := _row(name, row, data, folder / "runs", budget, ranks, config)
-                ) is not None:
-                    rows.append(one)
+                one = _row(name, row, data, folder / "runs", budget, ranks, config)
+                rows += [one] if one is not None else []
                 advance()
     if not ranks.is_main:
         raise SystemExit(0)

@@ -48,7 +48,7 @@ class Rig:
         truth: what was injected, for `truth.jsonl` only, or None.
         close: torque off, then disconnect; safe to call twice.
         drawn: what a scene is randomised to, as `SimCell.draw`; nothing where nothing is.
-        hurdle: why no take can begin now, in one line with how to fix it; "" where one can. It
+        blocker: why no take can begin now, in one line with how to fix it; "" where one can. It
             raises LostError where a device has to be connected anew first.
     """
 
@@ -70,7 +70,7 @@ class Rig:
     sensors: tuple[SensorSource, ...] = ()
     loop: Callable[..., LoopEnd] = run_loop
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
-    hurdle: Callable[[], str] = lambda: ""
+    blocker: Callable[[], str] = lambda: ""
 
     @property
     def is_real_time(self) -> bool:
@@ -178,7 +178,7 @@ def embedded_rig(
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
-            installed, or a rate that doesn't divide.
+            installed, or a rate that isn't above 0.
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
     cell = SimCell(
@@ -191,7 +191,7 @@ def embedded_rig(
         randomise=randomise,
     )
     station = station_of(cell.arm)
-    rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
+    rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(conditions or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM

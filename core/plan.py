@@ -12,6 +12,7 @@ import yaml
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
+from gaploop.core.participants import ParticipantQuotas, parse_participants
 from gaploop.core.schema import check_keys, load_yaml, number
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
@@ -129,10 +130,14 @@ class Plan:
         success_now: share of rollouts that succeed before, 0 to 1; None where it isn't known.
         success_then: the same with everything recorded.
         hours: to record it all, what may follow too [h].
+        machine_hours: of one core: commands, adapting to the takes, and evaluating [h].
+        rollout_hours: of an operator: to roll the adapted policy out at the station [h].
         cost: the same in money; None without an hourly rate.
         currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
+        measure: commands that bring better evidence than the diagnosis had, as they are typed.
+        participants: who is to take part, where the plan asks.
     """
 
     id: str
@@ -144,10 +149,14 @@ class Plan:
     success_now: ExpectedValue | None = None
     success_then: ExpectedValue | None = None
     hours: ExpectedValue | None = None
+    machine_hours: float = 0.0
+    rollout_hours: float = 0.0
     cost: ExpectedValue | None = None
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
+    measure: tuple[str, ...] = ()
+    participants: ParticipantQuotas | None = None
 
     @property
     def takes(self) -> int:
@@ -163,6 +172,9 @@ def save_plan(plan: Plan, path: Path) -> None:
         entry["vary"] = {name: list(values) for name, values in entry["vary"].items()}
         items.append(_filled(entry))
     value = {"schema": SCHEMA, **_filled(asdict(plan)), "items": items}
+    if plan.participants is not None:
+        asked = plan.participants
+        value["participants"] = {"most_each": asked.most_each, **asked.bands}
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
 
 
@@ -195,15 +207,21 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
     items = value["items"]
     if not isinstance(items, list):
         raise UnusableInputError(f"{where}: items must be a list.")
+    read = tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1))
+    takes = sum(item.takes for item in read)
     return Plan(
         str(value["id"]),
         str(value.get("diagnosis", "")),
-        tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1)),
+        read,
         number(value.get("minutes", 0.0), f"{where}: minutes", 0, 1e6),
         gain_of=str(value.get("gain_of", "")),
+        machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
+        rollout_hours=number(value.get("rollout_hours", 0.0), f"{where}: rollout_hours", 0, 1e6),
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=_texts(value.get("notes"), f"{where}: notes"),
+        measure=_texts(value.get("measure"), f"{where}: measure"),
+        participants=parse_participants(value.get("participants"), takes, where),
         **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )
 

@@ -9,8 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.protocols import Follower
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
+from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
@@ -18,6 +20,9 @@ from gaploop.teleop.checks.result import CheckResult, Level
 type Stats = Mapping[str, Mapping[str, object]]
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
+VIEWS: Final = "views"
+MOVED_PX: Final = 4.0
+"""A camera whose picture lies further from its place, of 192 px, is worth a warning."""
 FAR: Final = 4.0
 """A joint this many spreads from the mean of the takes is outside what they show."""
 IMPOSSIBLE: Final = 10.0
@@ -79,7 +84,7 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     steps = bundle.preprocessor.steps
     stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
     return PolicyFacts(
-        signature.fps,
+        policy.fps,
         signature.state_names,
         signature.action_names,
         signature.units,
@@ -156,8 +161,8 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     found += f"{facts.fps:g} fps, cameras: {cameras}"
     unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
     if unsure:
-        mend = "Policies that gaploop trains say it, in gaploop.json."
-        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", mend)]
+        fix = "Policies that gaploop trains say it, in gaploop.json."
+        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", fix)]
     return [CheckResult(FEATURES, Level.OK, found)]
 
 
@@ -165,10 +170,10 @@ def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
     yield from _names("observation.state", facts.state_names, seen)
     yield from _names("action", facts.action_names, seen)
     if facts.units and facts.units != seen.units:
-        mend = "Train on takes of this arm, or choose the units it was trained with."
+        fix = "Train on takes of this arm, or choose the units it was trained with."
         if {facts.units, seen.units} <= {"deg", "m100_100"}:
-            mend = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
-        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", mend)
+            fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
+        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix)
     if abs(facts.fps - seen.fps) > 1e-6:
         found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
         yield _bad(found, f"Set --dataset.fps={facts.fps:g}.")
@@ -201,8 +206,8 @@ def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckR
 def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[CheckResult]:
     if name not in seen.cameras:
         known = ", ".join(seen.cameras) or "none"
-        mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
-        yield _bad(f"the policy sees camera {name}; the arm has {known}", mend)
+        fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
+        yield _bad(f"the policy sees camera {name}; the arm has {known}", fix)
     elif seen.cameras[name] != size:
         have = seen.cameras[name]
         found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
@@ -214,8 +219,38 @@ def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Check
         )
 
 
-def _bad(found: str, mend: str) -> CheckResult:
-    return CheckResult(FEATURES, Level.FAIL, found, mend)
+def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list[CheckResult]:
+    """Return which camera doesn't show what it showed in training; one item where all do.
+
+    Args:
+        reference: of the policy's training takes.
+        images: one picture of each camera, RGB.
+    """
+    results, close = list[CheckResult](), list[str]()
+    for name in reference.cameras.keys() & images.keys():
+        picture, (height, width) = squared(images[name]), images[name].shape[:2]
+        found = reference.identity(name, (height, width), picture)
+        if swapped := [f.message for f in found if f.kind == "swapped"]:
+            fix = "Give each camera its own name in --robot.cameras: exchange them there."
+            results.append(CheckResult(VIEWS, Level.FAIL, swapped[0], fix))
+            continue
+        move = moved(reference.cameras[name].picture, picture)
+        if move is None:
+            what = f"camera {name} doesn't look as it did in training"
+            fix = "See whether it is the right one, where it looks, its lens and the light."
+            results.append(CheckResult(VIEWS, Level.WARN, what, fix))
+        elif (shift := float(np.hypot(*move.shift_px))) > MOVED_PX:
+            what = f"camera {name} has moved: its picture lies {describe_move(move)}"
+            fix = "Put it back, or adapt the policy on takes with it there."
+            results.append(CheckResult(VIEWS, Level.WARN, what, fix))
+        else:
+            close.append(f"{name} within {shift:.1f} px")
+    found_all = f"as in training: {', '.join(sorted(close)) or 'none is known'}"
+    return results or [CheckResult(VIEWS, Level.OK, found_all)]
+
+
+def _bad(found: str, fix: str) -> CheckResult:
+    return CheckResult(FEATURES, Level.FAIL, found, fix)
 
 
 def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
@@ -242,11 +277,11 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     found = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most ({name})"
     data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
     if away[worst] > IMPOSSIBLE:
-        mend = "Check units, calibration (lerobot-calibrate) and joint order."
-        yield CheckResult(STATISTICS, Level.FAIL, found, mend, data)
+        fix = "Check units, calibration (lerobot-calibrate) and joint order."
+        yield CheckResult(STATISTICS, Level.FAIL, found, fix, data)
     elif away[worst] > FAR:
-        mend = "Put the arm where the policy's takes begin."
-        yield CheckResult(STATISTICS, Level.WARN, found, mend, data)
+        fix = "Put the arm where the policy's takes begin."
+        yield CheckResult(STATISTICS, Level.WARN, found, fix, data)
     else:
         yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
@@ -255,8 +290,8 @@ def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
-        mend = "Train on takes in which it moves, or leave it out."
-        yield CheckResult(STATISTICS, Level.WARN, found, mend)
+        fix = "Train on takes in which it moves, or leave it out."
+        yield CheckResult(STATISTICS, Level.WARN, found, fix)
 
 
 def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
@@ -267,5 +302,5 @@ def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     out = [f"{n} by {b:.0%}" for n, b in zip(seen.joint_names, beyond, strict=True) if b > 0.1]
     if out:
         found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
-        mend = "They will be clamped. Is it the arm that the takes were recorded with?"
-        yield CheckResult(STATISTICS, Level.WARN, found, mend)
+        fix = "They will be clamped. Is it the arm that the takes were recorded with?"
+        yield CheckResult(STATISTICS, Level.WARN, found, fix)

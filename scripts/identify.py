@@ -47,8 +47,9 @@ class IdentifyConfig:
     radians; told from robot and values where they leave no doubt."""
     pictures: bool = True
     """Measure camera, light, table and object from pictures, too; without, only the drives."""
-    station: str = ""
-    """The station's name; as the takes have it unless given."""
+    station: Path | None = None
+    """station.yaml with the station's name, which camera shows the scene and what colours object
+    and target have there; the takes' name, the first camera, red and blue unless given."""
     json: bool = False
     """Print one JSON object."""
 
@@ -78,6 +79,7 @@ def identify(config: IdentifyConfig) -> Twin:
     """
     from gaploop.core.files import uuid7, writable_folder, write_atomically
     from gaploop.core.run_record import write_run
+    from gaploop.core.station import Station, load_station
     from gaploop.core.twin import Twin, save_twin
     from gaploop.core.vocabulary import Domain
     from gaploop.failure_analysis.lineage import takes_input
@@ -86,8 +88,13 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.sim.identification.drives import fit_drives
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.scene import fit_scene
+    from gaploop.sim.recolour import seen
 
-    by_root = [(root, with_units(_takes(root), config.units)) for root in _roots(config)]
+    cell = load_station(config.station) if config.station else Station("")
+    by_root = [
+        (root, [seen(take, cell.scene) for take in with_units(_takes(root), config.units)])
+        for root in _roots(config)
+    ]
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     folder = writable_folder(_folder(config))
@@ -106,7 +113,7 @@ def identify(config: IdentifyConfig) -> Twin:
         {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
         for (root, _), entry in zip(by_root, inputs, strict=True)
     )
-    station = config.station or takes[0].info.station or by_root[0][0].resolve().name
+    station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
     twin = Twin(station, arm.name, parameters, made_from, drives.fit)
     save_twin(twin, folder / "station_twin.yaml")
     is_real = all(take.info.domain is Domain.REAL for take in takes)

@@ -94,7 +94,7 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
         if name not in formats.FORMATS:
             raise unknown_choice("format", name, formats.FORMATS, "--formats")
     path = resolve(config.policy.required())
-    policy = load_policy(path, device=config.device)
+    policy = load_policy(path, device=config.device, fps=config.policy.fps)
     views = _views(policy, config.seed)
     seen = views[0]
     plans_fp32 = [formats.planned(policy, view, i) for i, view in enumerate(views)]
@@ -216,13 +216,14 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
     from gaploop.sim.cell import SimCell
     from gaploop.sim.tracker import Tracker
 
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
     views = []
     with SimCell() as cell:
         tracker = Tracker.nominal(cell.image_size)
         for scene in range(seed, seed + VIEWS):
             cell.reset(scene)
             state = to_degrees(cell.read().position_rad)
-            views.append(Observation(state, tracker.observe(cell.frame().image), {}))
+            views.append(Observation(state, tracker.observe(cell.frame().image), grey))
     return views
 
 

@@ -81,13 +81,15 @@ class PlanConfig:
     results: list[Path] = field(default_factory=list)
     """Folders of finished campaigns, each with plan.yaml, before.json and after.json (evaluations,
     or folders before/ and after/ of rollouts)."""
+    runs: list[Path] = field(default_factory=list)
+    """Runs of gaploop finetune: how long adapting takes on this machine; assumed without."""
     curves: Path | None = None
     """curves.json of an earlier plan: the campaigns it knows count again."""
     station: Path | None = None
     """station.yaml with costs, grid and what can be set up."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     twin: Path | None = None
-    """station_twin.yaml of gaploop identify: what differs there can be mended in its simulation."""
+    """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     task: str = "pick_place"
     """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
     record_with: str = ""
@@ -190,6 +192,8 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         config.twin,
         config.task,
         config.record_with,
+        tuple(config.takes),
+        _measured(config.runs),
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
@@ -202,6 +206,22 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         about=about,
         **known,
     )
+
+
+def _measured(runs: Sequence[Path]) -> dict[str, float]:
+    """Return the median time of trainings that weren't stopped in between [s]; empty without."""
+    from statistics import median
+
+    from gaploop.core.run_record import RUN, read_run
+
+    took = [read_run(run / RUN if run.is_dir() else run)["result"].get("took_s") for run in runs]
+    known = [float(t) for t in took if isinstance(t, int | float) and t > 0]
+    if runs and not known:
+        raise UnusableInputError(
+            f"--runs={[str(r) for r in runs]}: none says how long it took. Name runs of gaploop "
+            "finetune that weren't resumed."
+        )
+    return {"training": median(known)} if known else {}
 
 
 def _write_pages(planned: Planned, folder: Path) -> None:
@@ -260,7 +280,9 @@ def _text(plan: Plan, folder: Path) -> str:
     words += [plan.stop, *plan.notes]
     wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
     typed = [line for item in plan.items for line in item.commands]
-    return "\n".join([headline(plan), *shown, *wrapped, *typed, str(folder / "plan.yaml")])
+    first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
+    said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]
+    return "\n".join([*said, str(folder / "plan.yaml")])
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:

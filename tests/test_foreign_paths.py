@@ -50,8 +50,8 @@ collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._write_header | os.replace(new, self.folder / journal_format.HEADER) | ours
-collect/recovery.py:_mend_events | os.replace(new, path) | take
-collect/recovery.py:_mend_events | path.with_name(path.name + _NEW) | take
+collect/recovery.py:_repair_events | os.replace(new, path) | take
+collect/recovery.py:_repair_events | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_recover_take | folder / name | take
 collect/recovery.py:_rewrite_stream | os.replace(new, path) | take
 collect/recovery.py:_rewrite_stream | path.with_name(path.name + _NEW) | take
@@ -145,8 +145,8 @@ datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/description.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/repair/description.py:_repair_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/repair/description.py:_repair_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
 datasets/repair/description.py:_rename | old.rename(new) | listed
 datasets/repair/description.py:_rename_features | os.replace(part, path) | dataset
 datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
@@ -154,9 +154,9 @@ datasets/repair/description.py:_rename_features | videos / new | paths
 datasets/repair/description.py:_rename_features | videos / old | paths
 datasets/repair/description.py:_rename_near | parent / name | ours
 datasets/repair/description.py:_rename_near | parent / near[0] | listed
-datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/description.py:mend_keys | folder / kept | listed
-datasets/repair/description.py:mend_keys | folder / name | listed
+datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kept) | listed
+datasets/repair/description.py:repair_keys | folder / kept | listed
+datasets/repair/description.py:repair_keys | folder / name | listed
 datasets/repair/description.py:rename_features | os.replace(part, path) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
@@ -165,7 +165,7 @@ datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.nam
 datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
-datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours
@@ -214,6 +214,7 @@ finetune/gate/promotion.py:_findings | Path(run['path']) | reads
 finetune/gate/promotion.py:_findings | folder / relative_path(name, 'file', folder / PROMOTION) | paths
 finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/promotion.py:write_promotion | folder / name | ours
+finetune/gate/simulated.py:_evaluated | source / side | ours
 finetune/gate/station_attempts.py:StationAttempts._free | self._folder / ATTEMPTS / n | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.replace(link) | ours
 finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.symlink_to(policy.absolute(), target_is_directory=True) | ours
@@ -243,6 +244,10 @@ scripts/_devices.py:_device_sources | Path(home) / folder | ours
 scripts/_devices.py:_device_sources | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_devices.py:registries | Path(folder).glob(name) | ours
 scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
+scripts/_project.py:_add_run | folder / name | ours
+scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
+scripts/_project.py:_folders | Path(here, name, HEADER) | listed
+scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours

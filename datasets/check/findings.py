@@ -7,7 +7,7 @@ import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,14 +43,20 @@ class Finding:
         severity: `error`, `warning` or `info`.
         where: file, column or episodes.
         message: what is wrong, with values.
-        mend: the command that fixes it, or what to do where no command can.
+        fix: the command that fixes it, or what to do where no command can.
     """
 
     code: str
     severity: str
     where: str
     message: str
-    mend: str
+    fix: str
+
+    def to_json(self) -> dict[str, str]:
+        """As `--json` prints it; the key of the fix is `mend`."""
+        answer = asdict(self)
+        answer["mend"] = answer.pop("fix")
+        return answer
 
 
 @dataclass
@@ -59,18 +65,20 @@ class Findings:
 
     Attributes:
         root: the folder; commands that fix name it.
+        episodes: how many it has; 0 where nothing says.
     """
 
     root: Path = Path()
+    episodes: int = 0
     items: list[Finding] = field(default_factory=list)
 
-    def error(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add an error; `gaploop repair` fixes it unless `mend` says otherwise."""
-        self.items.append(Finding(code, ERROR, str(where), message, mend or self.repair()))
+    def error(self, code: str, where: object, message: str, fix: str = "") -> None:
+        """Add an error; `gaploop repair` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, ERROR, str(where), message, fix or self.repair()))
 
-    def warn(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add a warning; `gaploop repair` fixes it unless `mend` says otherwise."""
-        self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
+    def warn(self, code: str, where: object, message: str, fix: str = "") -> None:
+        """Add a warning; `gaploop repair` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, WARNING, str(where), message, fix or self.repair()))
 
     def about(
         self,
@@ -78,17 +86,17 @@ class Findings:
         code: str,
         where: object,
         message: str,
-        mend: str = "",
+        fix: str = "",
         severity: str = ERROR,
     ) -> None:
         """Add what is wrong with some episodes, if there are any."""
         if episodes:
             text = f"Episodes {numbers(episodes)}: {message}"
-            self.items.append(Finding(code, severity, str(where), text, mend or self.repair()))
+            self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
 
-    def note(self, code: str, where: object, message: str, mend: str) -> None:
+    def note(self, code: str, where: object, message: str, fix: str) -> None:
         """Add what is no fault."""
-        self.items.append(Finding(code, NOTE, str(where), message, mend))
+        self.items.append(Finding(code, NOTE, str(where), message, fix))
 
     def repair(self, options: str = "") -> str:
         """Return the command that repairs the folder."""
@@ -96,7 +104,9 @@ class Findings:
         return " ".join(word for word in words if word)
 
     def delete(self, episodes: Sequence[int]) -> str:
-        """Return the command that writes the dataset anew without some episodes."""
+        """Return the command that writes the dataset anew without some episodes, if any stay."""
+        if len(episodes) >= self.episodes > 0:
+            return "That is in every episode: find out why, and record them again."
         out = shlex.quote(f"{self.root}_clean")
         listed = ", ".join(str(e) for e in episodes)
         where = shlex.quote(str(self.root))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +83,8 @@ class PlanContext:
         task: the cell's task.
         record_with: options by which takes are recorded at the station, as they are typed; "" where
             nobody said.
+        takes: folders with takes of the station.
+        machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
 
     folder: Path = Path("plan")
@@ -91,6 +93,8 @@ class PlanContext:
     twin_file: Path | None = None
     task: str = "pick_place"
     record_with: str = ""
+    takes: tuple[Path, ...] = ()
+    machine_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def arm(self) -> str:
@@ -159,7 +163,7 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     around one, too: they stand for the station.
     """
     return tuple(
-        RemedyOffer(remedy, *found[:1], OPERATOR_H, _machine_hours(remedy, images), found[1])
+        RemedyOffer(remedy, *found[:1], OPERATOR_H, _hours_of(remedy, about, images), found[1])
         for remedy in _possible(dimension, about.twin, images)
         if (found := fixed_by(remedy, dimension, images)) is not None
     )
@@ -178,12 +182,52 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
         yield "randomise"
 
 
-def _machine_hours(remedy: str, images: bool) -> float:
-    seconds = ROLLOUTS * MACHINE_S["rollout"]
-    if remedy not in ("recalibrate", "compensate"):
-        takes = MIXED + (TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
-        seconds += takes * MACHINE_S["take"]
-        seconds += MACHINE_S["training of pictures" if images else "training"]
+def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
+    """Return the commands that measure the station and reproduce its failures, as typed.
+
+    Args:
+        about: what they are filled in with.
+        source: the folder that was diagnosed, by its name.
+    """
+    lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
+    if twin is None:
+        arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
+        if arm:
+            roots = [about.folder / "station_check"]
+            lines.append(["probe", *arm, f"--journal={roots[0]}"])
+        if roots:
+            twin = about.folder / "station" / "station_twin.yaml"
+            lines.append(["identify", *map(str, roots), f"--output_dir={twin.parent}"])
+    again = next((root for root in about.takes if root.resolve().name == source), None)
+    if twin is not None and again is not None:
+        with_twin = [f"--twin={twin}", f"--policy.path={about.policy}"]
+        found = about.folder / "reproduced"
+        takes = f"--takes=[{', '.join(map(str, about.takes))}]"
+        recorded = [f"--record_with={about.record_with}"] if about.record_with else []
+        lines.append(["diagnose", str(again), *with_twin, f"--output_dir={found}"])
+        lines.append(["plan", str(found), *with_twin, takes, *recorded])
+    return tuple(shlex.join(["gaploop", *line]) for line in lines)
+
+
+def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
+    if remedy in ("recalibrate", "compensate"):
+        return machine_hours(about, images, None)
+    return machine_hours(about, images, TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
+
+
+def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
+    """Return what training and evaluating take of one core [h].
+
+    Args:
+        about: holds what was measured.
+        images: the policy sees pictures.
+        takes: recorded by the machine beside the nominal ones; None where nothing is trained.
+    """
+    known = {**MACHINE_S, **about.machine_s}
+    seconds = ROLLOUTS * known["rollout"]
+    if takes is not None:
+        trained = "training of pictures" if images and not about.machine_s else "training"
+        seconds += (MIXED + takes) * known["take"] + known[trained]
     return round(seconds / 3600.0, 2)
 
 

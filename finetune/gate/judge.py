@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -59,10 +59,15 @@ class Outcomes:
     """What came of the complete rounds of a stage; all of shape (..., rounds, tasks, 2).
 
     The last axis is baseline, candidate; those before the rounds are of simulated comparisons.
+
+    Attributes:
+        control: of each pair what simulation says of its scene, shape (..., rounds, tasks), as in
+            `log_evidence`; None where nothing was simulated. See `simulated.py`.
     """
 
     success: npt.NDArray[np.bool_]
     safety: npt.NDArray[np.bool_]
+    control: FloatArray | None = None
 
     @property
     def rounds(self) -> int:
@@ -71,12 +76,17 @@ class Outcomes:
 
     def first(self, rounds: int) -> Outcomes:
         """Return the outcomes of the first rounds."""
-        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :])
+        control = None if self.control is None else self.control[..., :rounds, :]
+        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :], control)
 
     def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
         """Return candidate minus baseline for some tasks, shape (..., rounds, tasks)."""
         chosen = self.success[..., tasks, :].astype(np.float64)
         return chosen[..., 1] - chosen[..., 0]
+
+    def controls(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray | None:
+        """Return the controls of `differences`."""
+        return None if self.control is None else self.control[..., tasks]
 
 
 @dataclass(frozen=True)
@@ -84,13 +94,13 @@ class EvidenceTrack:
     """Evidence for one statement over the rounds.
 
     Attributes:
-        says: what is shown once it crosses.
+        message: what is shown once it crosses.
         promotes: it speaks for the candidate.
         log10: evidence after each round, as powers of ten.
         boundary: where it counts as shown, likewise.
     """
 
-    says: str
+    message: str
     promotes: bool
     log10: tuple[float, ...]
     boundary: float
@@ -110,7 +120,7 @@ class GateStatement:
         bound: where it counts as shown, likewise.
     """
 
-    says: str
+    message: str
     promotes: bool
     log_e: FloatArray
     bound: float
@@ -124,7 +134,7 @@ class GateStatement:
     def track(self, rounds: int) -> EvidenceTrack:
         """Return it for a single comparison, as far as it went."""
         powers = tuple(float(e) for e in np.minimum(self.log_e[:rounds], 700.0) / math.log(10))
-        return EvidenceTrack(self.says, self.promotes, powers, self.bound / math.log(10))
+        return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
 
 
 @dataclass(frozen=True)
@@ -140,27 +150,31 @@ class Boundaries:
         return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
 
 
-def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
+def comparison(
+    x: FloatArray, rules: Rules, margin: float, control: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the candidate is better, and that it doesn't gain enough.
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         rules: error rates and margins.
         margin: of `GateDesign`.
+        control: of `Outcomes`.
 
     Returns:
         logs after every round, each of shape (..., rounds).
     """
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
-    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
-    futile = log_evidence(-np.asarray(x), -rules.gain, -margin, spread, prior=PLANNED)
+    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED, control=control)
+    x = -np.asarray(x)
+    futile = log_evidence(x, -rules.gain, -margin, spread, prior=PLANNED, control=control)
     return better, futile
 
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
     rules, bounds = suite.rules, Boundaries.of(suite.rules)
-    better, futile = comparison(outcomes.differences(), rules, margin)
+    better, futile = comparison(outcomes.differences(), rules, margin, outcomes.controls())
     over = f"better by more than {margin:.1%}" if margin else "better"
     found = [
         GateStatement(f"is {over}", True, better, bounds.better),
@@ -170,7 +184,10 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
     groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
     if len(groups) == 1:  # judged as a whole only
         groups = []
-    in_groups = [(g, *margin_evidence(outcomes.differences(n), allowed)) for g, n in groups]
+    in_groups = [
+        (g, *margin_evidence(outcomes.differences(n), allowed, outcomes.controls(n)))
+        for g, n in groups
+    ]
     # Every group has to be shown not to lose, so none needs a correction.
     bound = math.log(1 / rules.alpha)
     for group, kept, _ in in_groups:
@@ -181,9 +198,9 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
         found.append(GateStatement(f"loses more than {allowed:.0%} in {group}", False, lost, bound))
     for n, task in tasks:
         if task.min_pass_rate > 0:
-            says = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
+            message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
             rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
-            found.append(GateStatement(says, False, rare, bound))
+            found.append(GateStatement(message, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
     return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
@@ -218,11 +235,13 @@ def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
     )
 
 
-def margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
+def margin_evidence(
+    x: FloatArray, margin: float, control: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the loss is under `margin`, and that it is over it."""
     spread = 0.3 + margin**2  # twice a success rate of 0.8 times 0.2; data soon outweighs it
-    kept = log_evidence(x, -margin, 0.0, spread)
-    lost = log_evidence(-x, margin, 2 * margin, spread)
+    kept = log_evidence(x, -margin, 0.0, spread, control=control)
+    lost = log_evidence(-x, margin, 2 * margin, spread, control=control)
     return kept, lost
 
 
@@ -241,24 +260,26 @@ class StageResult:
 
     Attributes:
         answer: passed, failed, open (more attempts are wanted) or undecided (no more allowed).
-        says: why, in words.
+        message: why, in words.
         pairs: pairs of attempts; episodes of the candidate in canary and full.
         rates: name of the side or task to success; Wilson intervals, which describe only.
         difference: candidate minus baseline, with an interval that holds at all rounds together.
         tracks: the evidence.
         repeats: side to tries that the operator said didn't count.
         taken_back: side to answers that the operator took back and gave anew.
+        simulated: correlation of the differences with their controls; None without simulation.
     """
 
     stage: str
     answer: StageAnswer
-    says: str
+    message: str
     pairs: int = 0
     rates: dict[str, Rate] = field(default_factory=dict)
     difference: tuple[float, float, float] | None = None
     tracks: tuple[EvidenceTrack, ...] = ()
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
+    simulated: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds."""
@@ -277,7 +298,7 @@ def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageRe
     most = math.ceil(rules.sim_pairs / len(tasks))
     end, answer = _ended(lost >= bound, kept >= bound, outcomes.rounds, most)
     tracks = tuple(statement.track(end) for statement in stated)
-    shown = [track.says for track in tracks if track.crossed]
+    shown = [track.message for track in tracks if track.crossed]
     words = f"it {shown[0]}" if shown else f"not shown to lose less than {margin:.0%}"
     return _result(SIM, answer, words, outcomes.first(end), rules, tasks, tracks)
 
@@ -297,14 +318,14 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> Stag
     seen = outcomes.first(end)
     names = [task.name for task in suite.tasks]
     if answer is StageAnswer.FAILED:
-        against = (t.says for t in tracks if not t.promotes and t.crossed)
+        against = (t.message for t in tracks if not t.promotes and t.crossed)
         words = "the candidate " + "; ".join(against)
     elif answer is StageAnswer.PASSED:
-        words = "the candidate " + "; ".join(t.says for t in tracks if t.promotes)
+        words = "the candidate " + "; ".join(t.message for t in tracks if t.promotes)
     else:
         rates = seen.success[..., 1].mean(0) if seen.rounds else np.zeros(len(suite.tasks))
         unshown = [
-            f"not shown that it {t.says}" for t in tracks if t.promotes and not t.crossed
+            f"not shown that it {t.message}" for t in tracks if t.promotes and not t.crossed
         ] + [
             f"it succeeds in {rate:.0%} of {task.name}, wanted {task.min_pass_rate:.0%}"
             for task, rate in zip(suite.tasks, rates, strict=True)
@@ -345,9 +366,14 @@ def _result(
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     low, high = -1.0, 1.0
     if answer is not StageAnswer.OPEN:  # a search: only where it is shown
-        low, high = difference_interval(x, rules.alpha, spread)
+        low, high = difference_interval(x, rules.alpha, spread, outcomes.control)
     difference = float(x.mean()), low, high
-    return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
+    result = StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
+    if outcomes.control is None:
+        return result
+    varies = x.std() > 0 and outcomes.control.std() > 0
+    told = float(np.corrcoef(x.ravel(), outcomes.control.ravel())[0, 1]) if varies else 0.0
+    return replace(result, simulated=told)
 
 
 def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:
@@ -415,7 +441,7 @@ class Verdict:
         verdict: promote, reject or inconclusive.
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
-        says: the reason, in words.
+        message: the reason, in words.
         domain: where the difference was measured.
     """
 
@@ -424,7 +450,7 @@ class Verdict:
     after: float
     difference: Difference
     retention: Difference | None
-    says: str
+    message: str
     domain: Domain
 
     def to_json(self) -> dict[str, Any]:
@@ -468,8 +494,8 @@ def compare(
     prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
     low, high = change.interval
-    says = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
-    return Verdict(answer, before.rate, after.rate, change, kept, f"{says}: {why}", after.domain)
+    message = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
+    return Verdict(answer, before.rate, after.rate, change, kept, f"{message}: {why}", after.domain)
 
 
 def _answer(

@@ -14,14 +14,14 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
 from gaploop.core.run_record import read_run, versions
-from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, commitment
+from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, SIMULATED, commitment
 from gaploop.finetune.runs import run_files
 
 SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
 WITHDRAWN: Final = "promotion.withdrawn.json"
 SUITE: Final = "suite.json"
-KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, OPENED)
+KEPT: Final = (RESULT, SETUP, OUTCOMES, SIMULATED, SUITE, OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
 
 
@@ -32,12 +32,12 @@ class RecordFinding:
     Attributes:
         what: what it is, in words.
         ok: it is there and unchanged.
-        says: what is wrong with it, or "".
+        message: what is wrong with it, or "".
     """
 
     what: str
     ok: bool
-    says: str = ""
+    message: str = ""
 
 
 def write_promotion(
@@ -56,7 +56,7 @@ def write_promotion(
         "schema": SCHEMA,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "verdict": result["verdict"],
-        "says": result["says"],
+        "message": result["message"],
         "evidence": result["evidence"],
         "stages": {stage["stage"]: stage["answer"] for stage in result["stages"]},
         "not_run": result["not_run"],

@@ -12,6 +12,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, canary_stage, full_stage, reported
@@ -96,6 +97,8 @@ class Gate:
         last: the stage after which to stop.
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
+        control: what simulation says of each pair on the station, shape (rounds, tasks); see
+            `simulated.py`.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
@@ -105,6 +108,7 @@ class Gate:
     last: str = FULL
     station: Try | None = None
     recorded: Replay | None = None
+    control: FloatArray | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
 
@@ -145,7 +149,7 @@ class GateResult:
     """
 
     verdict: Answer
-    says: str
+    message: str
     design: GateDesign
     stages: tuple[StageResult, ...]
     not_run: dict[str, str] = field(default_factory=dict)
@@ -162,7 +166,7 @@ class GateResult:
         return {
             "schema": SCHEMA,
             "verdict": self.verdict.value,
-            "says": self.says,
+            "message": self.message,
             "evidence": self.evidence,
             "stages": [stage.to_json() for stage in self.stages],
             "not_run": self.not_run,
@@ -196,7 +200,8 @@ def run_gate(
         return judge_sim(seen, suite, gate.sim_tasks)
 
     def judge_station(seen: Outcomes) -> StageResult:
-        return judge_hardware(seen, suite, design)
+        control = None if gate.control is None else gate.control[: seen.rounds]
+        return judge_hardware(replace(seen, control=control), suite, design)
 
     for name in STAGES:
         if why := _why_not(name, gate, stages):
@@ -226,11 +231,13 @@ def run_gate(
         verdict = Answer.PROMOTE
     domain = gate.domain
     prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
-    says = f"{prefix}{last.stage} {last.answer.value}: {last.says}."
+    message = f"{prefix}{last.stage} {last.answer.value}: {last.message}."
     if last.answer is StageAnswer.PASSED and not compared:
-        says += " Not compared on the station yet."
+        message += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
-    result = GateResult(verdict, says, design, tuple(stages), not_run, where, canary, folder.path)
+    result = GateResult(
+        verdict, message, design, tuple(stages), not_run, where, canary, folder.path
+    )
     opened = unseal(folder.path) if verdict is not Answer.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
     write_json(folder.path / RESULT, result.to_json() | record)

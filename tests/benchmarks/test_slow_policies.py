@@ -37,7 +37,7 @@ class Arm:
 
 
 @pytest.mark.parametrize(
-    ("mode", "stood", "jump"), [("wait", 0.3, 1.0), ("jump", 0.1, 1.0), ("blend", 0.1, 0.4)]
+    ("mode", "stood", "jump"), [("wait", 0.4, 1.0), ("jump", 0.1, 1.0), ("blend", 0.1, 0.4)]
 )
 def test_what_each_way_does_to_the_arm(mode: str, stood: float, jump: float) -> None:
     policy, arm = Wavers(), Arm()

@@ -11,6 +11,8 @@ from benchmarks.made_up_policies import CHUNK, OPTIONS, make, without_downloads
 
 __all__ = ["CHUNK"]
 
+import gaploop.finetune.lerobot_keypoint  # noqa: F401  registers it
+
 CAMERA = "observation.images.overhead"
 SIZE = 64
 JOINTS = 3
