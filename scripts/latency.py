@@ -234,8 +234,8 @@ def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
     pictures = {}
     for name, (height, width) in facts.cameras.items():
         cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        pictures[name] = np.kron(cells, np.ones((-(-height // 8), -(-width // 8), 1), np.uint8))
-        pictures[name] = np.ascontiguousarray(pictures[name][:height, :width])
+        tall = cells.repeat(-(-height // 8), axis=0)[:height]
+        pictures[name] = np.ascontiguousarray(tall.repeat(-(-width // 8), axis=1)[:, :width])
     return Observation(state, None, pictures)
 
 
