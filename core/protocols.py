@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -170,8 +170,8 @@ class Policy(Protocol):
 class PolicyProbe(Protocol):
     """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
 
-    def maps(self, observation: Observation) -> Mapping[str, FloatArray]:
-        """Return by camera what the encoder makes of each cell of its picture, shape (h, w, c)."""
+    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
+        """Return by camera what some layers make of its picture's cells, each (h, w, channels)."""
         ...
 
     @property

@@ -10,8 +10,11 @@ station's takes share, such as dirt on a lens, is looked for in the median of th
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,6 +35,7 @@ from gaploop.failure_analysis.reference import UsualValue, usual_value
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
 from gaploop.failure_analysis.views.policy_view import (
     CameraTrace,
+    Layers,
     PatchSpace,
     observations,
     unfamiliar,
@@ -41,7 +45,7 @@ FILE: Final = "cameras.npz"
 """Beside a policy; it doesn't decide how the policy acts, so that its id stays what it is."""
 SCHEMA: Final = "gaploop.cameras.v1"
 MOST_TAKES: Final = 40
-PICTURES: Final = 12
+PICTURES: Final = 8
 """Of a training take whose cells are kept."""
 LEAST_MATCHES: Final = 20
 """Features that lie alike in two pictures, from which on they show the same place."""
@@ -49,6 +53,8 @@ LEAST_SHARE: Final = 0.4
 """Of the matched features; where fewer lie alike, chance may have arranged them."""
 NAMED_Z: Final = 5.0
 """Spreads from usual from which on a station's camera is named."""
+UNFAMILIAR_Z: Final = 4.0
+"""The same of what the policy's encoder makes of its pictures, which chance moves less."""
 FLOORS: Final[Mapping[str, float]] = {
     "brightness": 4.0, "contrast": 2.0, "saturation": 5.0, "cast_red": 0.02, "cast_blue": 0.03,
     "sharpness": 0.06, "noise": 0.6, "corners": 0.03, "moved_px": 0.3, "scale": 0.002,
@@ -111,6 +117,8 @@ SOFT: Final = 0.45
 COVERED: Final = 6.0
 """Grey levels' spreads from usual above which a cell shows something else."""
 SPOT_CELLS: Final = 2
+AGREE: Final = 0.8
+"""Share of the takes that have to show it."""
 
 
 @dataclass(frozen=True)
@@ -158,37 +166,41 @@ class UsualCamera:
         for key, value in values.items():
             kind, dimension, words = KINDS[key]
             z = self.z(key, value)
-            if not abs(z) > NAMED_Z or (key == "unfamiliar" and z < 0):
+            if not (z > UNFAMILIAR_Z if key == "unfamiliar" else abs(z) > NAMED_Z):
                 continue
             usual = self.values[key].mean
             said = words.format(
                 camera=name, value=value, usual=usual, more="more" if z > 0 else "less",
-                brighter="brighter" if z > 0 else "darker", way=_way(move),
+                brighter="brighter" if z > 0 else "darker", way=describe_move(move) if move else "",
             )  # fmt: skip
             if abs(z) > worst.get(kind, (0.0, None))[0]:
                 worst[kind] = abs(z), CameraFinding(name, kind, said, dimension, value)
         return [finding for _, finding in worst.values()]
 
-    def spots(self, name: str, present: Image, takes: int) -> list[CameraFinding]:
-        """Return where all takes lack detail or show something else: dirt, a cover, a thing.
+    def spots(self, name: str, firsts: NDArray[np.uint8]) -> list[CameraFinding]:
+        """Return where nearly all takes lack detail or show something else: dirt, a cover.
 
         Args:
             name: of the camera.
-            present: median of the takes' first pictures.
-            takes: how many these are; from fewer than three nothing is told.
+            firsts: first pictures of takes, shape (n, 192, 192, 3); from fewer than three nothing
+                is told.
         """
-        if takes < 3:
+        if len(firsts) < 3:
             return []
-        move = moved(self.picture, present)
+        move = moved(self.picture, still(firsts))
         if move is not None:
-            flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-            matrix, size = move.matrix(SIZE_PX), (SIZE_PX, SIZE_PX)
-            warped = cv2.warpAffine(present, matrix, size, flags=flags,
-                                    borderMode=cv2.BORDER_REPLICATE)  # fmt: skip
-            present = np.asarray(warped, dtype=np.uint8)
-        share = (detail(present) + 0.5) / (self.detail + 0.5)
-        soft = share / np.median(share) < SOFT
-        other = _apart(present, self.picture) > COVERED * np.maximum(self.spread, 2.0)
+            flags, size = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, (SIZE_PX, SIZE_PX)
+            matrix, border = move.matrix(SIZE_PX), cv2.BORDER_REPLICATE
+            firsts = np.stack([
+                cv2.warpAffine(first, matrix, size, flags=flags, borderMode=border)
+                for first in firsts
+            ])  # fmt: skip
+        shares = [(detail(first) + 0.5) / (self.detail + 0.5) for first in firsts]
+        sharpest = np.quantile([s / np.median(s) for s in shares], AGREE, axis=0, method="higher")
+        apart = [_apart(first, self.picture) for first in firsts]
+        nearest = np.quantile(apart, 1.0 - AGREE, axis=0, method="lower")
+        other = nearest > COVERED * np.maximum(self.spread, 2.0)
+        soft = sharpest < SOFT
         found = []
         for kind, cells, words in (
             ("dirt", soft & ~other, "is blurred"), ("cover", other, "shows something else"),
@@ -207,7 +219,7 @@ class CameraFinding:
 
     Attributes:
         camera: its name.
-        kind: size, swapped, unlike, moved, light, colour, sharpness, noise, dirt, cover,
+        kind: size, swapped, moved, light, colour, sharpness, noise, dirt, cover,
             unfamiliar.
         message: in one line.
         dimension: the gap dimension that it speaks for.
@@ -361,12 +373,13 @@ class CameraReference:
             for key in FLOORS:
                 known = [row[key] for row in rows if np.isfinite(row.get(key, np.nan))]
                 values[key] = float(np.median(known)) if known else float("nan")
-            present = still(np.stack([trace.first for trace in traces]))
+            firsts = np.stack([trace.first for trace in traces])
+            present = still(firsts)
             wrong = self.identity(name, traces[-1].size_px, present)
             found += wrong
             if not wrong or wrong[-1].kind == "size":
                 found += usual.named(name, values, moved(usual.picture, present))
-                found += usual.spots(name, present, len(traces))
+                found += usual.spots(name, firsts)
         return StationCameras(self, tuple(found), medians, scores, worst)
 
     def identity(self, name: str, size_px: tuple[int, int], picture: Image) -> list[CameraFinding]:
@@ -401,7 +414,8 @@ class CameraReference:
                        f"{number}.detail": camera.detail.astype(np.float32),
                        f"{number}.spread": camera.spread.astype(np.float32)}  # fmt: skip
             if camera.patches is not None:
-                meta["cameras"][name]["reach"] = camera.patches.reach
+                meta["cameras"][name]["reach"] = list(camera.patches.reach)
+                meta["cameras"][name]["widths"] = list(camera.patches.widths)
                 arrays[f"{number}.scale"] = camera.patches.scale.astype(np.float32)
                 arrays[f"{number}.bank"] = camera.patches.bank.astype(np.float16)
         with io.BytesIO() as stream:
@@ -424,15 +438,20 @@ class CameraReference:
                 for number, (name, said) in enumerate(meta["cameras"].items()):
                     patches = None
                     if "reach" in said:
-                        bank = held[f"{number}.bank"].astype(np.float32)
-                        scale = held[f"{number}.scale"].astype(np.float64)
                         patches = PatchSpace(
-                            scale, bank, float(said["reach"]), np.empty(0, np.int64)
+                            held[f"{number}.scale"].astype(np.float64),
+                            held[f"{number}.bank"].astype(np.float32),
+                            tuple(int(width) for width in said["widths"]),
+                            tuple(float(reach) for reach in said["reach"]),
+                            np.empty(0, np.int64),
                         )
                     height, width = said["size_px"]
+                    picture = held[f"{number}.picture"]
+                    if (picture.shape, picture.dtype) != ((SIZE_PX, SIZE_PX, 3), np.uint8):
+                        raise ValueError(f"{name}: a picture of shape {picture.shape}")
                     cameras[str(name)] = UsualCamera(
                         (int(height), int(width)),
-                        held[f"{number}.picture"],
+                        picture,
                         held[f"{number}.detail"].astype(np.float64),
                         held[f"{number}.spread"].astype(np.float64),
                         {k: UsualValue(**v) for k, v in said["values"].items()},
@@ -440,7 +459,7 @@ class CameraReference:
                     )
                 signals = {k: UsualValue(**v) for k, v in meta["signals"].items()}
                 return cls(str(meta["name"]), cameras, signals)
-        except (*DAMAGE, OSError, EOFError) as error:
+        except (*DAMAGE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UnusableInputError(
                 f"{path} is no camera reference ({error}). Make it: gaploop diagnose TAKES "
                 f"--policy.path=POLICY --save_reference={path}, on takes that it learned from."
@@ -450,7 +469,7 @@ class CameraReference:
 def moved(usual: Image, picture: Image) -> Similarity | None:
     """Return how a picture lies on the usual one, RGB of 192 px; None where that can't be told.
 
-    From matched SIFT features by RANSAC. `match` is the share of them that lie alike.
+    From matched SIFT features by RANSAC. `match` counts those that lie alike.
     """
     ours, theirs = _features(usual), _features(picture)
     if min(len(ours[0]), len(theirs[0])) < LEAST_MATCHES:
@@ -482,8 +501,15 @@ def matches(usual: Image, picture: Image) -> float:
 
 def _features(picture: Image) -> tuple[FloatArray, NDArray[np.float32]]:
     """Return places, shape (n, 2), and descriptors, shape (n, 128), of a picture's features."""
+    return _features_of(picture.tobytes())
+
+
+@functools.lru_cache(maxsize=64)
+def _features_of(pixels: bytes) -> tuple[FloatArray, NDArray[np.float32]]:
+    picture = np.frombuffer(pixels, dtype=np.uint8).reshape(SIZE_PX, SIZE_PX, 3)
     grey = cv2.createCLAHE(4.0, (4, 4)).apply(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
-    keys, described = cv2.SIFT_create(600, contrastThreshold=0.01).detectAndCompute(grey, None)
+    sift: Any = cv2.SIFT_create  # type: ignore[attr-defined]  # OpenCV's stubs lack it
+    keys, described = sift(600, contrastThreshold=0.01).detectAndCompute(grey, None)
     places = np.array([key.pt for key in keys], dtype=np.float64).reshape(-1, 2)
     return places, described if described is not None else np.empty((0, 128), np.float32)
 
@@ -496,7 +522,8 @@ def still(firsts: NDArray[np.uint8]) -> Image:
 def detail(picture: Image) -> FloatArray:
     """Return how much detail each cell of a picture shows [grey levels], shape (CELLS, CELLS)."""
     grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
-    edges = np.abs(grey - cv2.GaussianBlur(grey, (0, 0), 1.5))
+    fine, coarse = (cv2.GaussianBlur(grey, (0, 0), sigma) for sigma in (0.8, 2.5))  # not noise
+    edges = np.abs(fine - coarse)
     return np.asarray(cv2.resize(edges, (CELLS, CELLS), interpolation=cv2.INTER_AREA), np.float64)
 
 
@@ -537,10 +564,8 @@ def _place(where: NDArray[np.bool_]) -> str:
     return down + across
 
 
-def _way(move: Similarity | None) -> str:
-    """Return in words which way a picture's content has moved, and so the camera against it."""
-    if move is None:
-        return ""
+def describe_move(move: Similarity) -> str:
+    """Return in words which way a picture's content has moved, in a picture of 192 px."""
     right, down = move.shift_px
     return (
         f"{abs(right):.1f} px to the {'right' if right > 0 else 'left'}, {abs(down):.1f} px "
@@ -554,20 +579,19 @@ def _largest(values: Iterable[float]) -> float:
     return max(known, default=float("nan"))
 
 
-def _training_take(
-    take: Take, probe: PolicyProbe
-) -> dict[str, tuple[CameraTrace, list[FloatArray]]]:
+def _training_take(take: Take, probe: PolicyProbe) -> dict[str, tuple[CameraTrace, list[Layers]]]:
     """Return by camera what a training take showed, and some of its pictures' cells."""
     probe.reset()
     sizes = dict[str, tuple[int, int]]()
-    pictures, maps = dict[str, list[Image]](), dict[str, list[FloatArray]]()
+    pictures, maps = dict[str, list[Image]](), dict[str, list[Layers]]()
     every = max(1, int(len(take.frames) / take.info.fps / 0.1) // PICTURES)
     for number, (_, seen) in enumerate(observations(take, True)):
         cells = probe.maps(seen) if number % every == 0 else {}
         for name, image in seen.images.items():
             sizes[name] = (image.shape[0], image.shape[1])
             pictures.setdefault(name, []).append(squared(image))
-            maps.setdefault(name, []).extend([cells[name]] if name in cells else [])
+            kept = [[layer.astype(np.float32) for layer in cells[name]]] if name in cells else []
+            maps.setdefault(name, []).extend(kept)
     return {n: (CameraTrace.of(sizes[n], shown, ()), maps[n]) for n, shown in pictures.items()}
 
 

@@ -19,7 +19,7 @@ import torch
 from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.configs.policies import PreTrainedConfig
-from lerobot.configs.train import TRAIN_CONFIG_NAME as TRAIN_CONFIG
+from lerobot.configs.train import TRAIN_CONFIG_NAME
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
 from lerobot.policies.factory import make_pre_post_processors
@@ -37,6 +37,8 @@ from gaploop.finetune.lerobot_trust import refuse_foreign_code
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
 ACTION: Final = "action"
+TRAIN_CONFIG: Final = str(TRAIN_CONFIG_NAME)
+"""Beside a policy that lerobot-train made: which dataset it learned from."""
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
 
 

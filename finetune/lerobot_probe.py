@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
 from lerobot.policies.pretrained import PreTrainedPolicy
+from torch.nn import functional
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
+from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
 
+log = logging.getLogger(__name__)
 ENCODERS: Final = (
     "model.encoder",
     "diffusion.rgb_encoder",
@@ -27,7 +33,7 @@ ENCODERS: Final = (
 counts. ACT's is the transformer encoder, behind the image backbone."""
 
 LEAST_CELLS: Final = 12
-"""Across a picture: of the layers with at least so many the deepest tells what its cells show."""
+"""Across a picture: layers with at least so many tell what its cells show."""
 
 type Tensors = dict[str, torch.Tensor]
 
@@ -95,35 +101,42 @@ class LeRobotProbe:
         """Return the encoder's features, shape (d,)."""
         self._ask(observation)
         if not self._features.numel():
-            return np.concatenate([m.mean(axis=(0, 1)) for m in self.maps(observation).values()])
+            shown = self.maps(observation).values()
+            return np.concatenate([m.mean(axis=(0, 1)) for layers in shown for m in layers])
         return np.asarray(self._features.numpy(), dtype=np.float64)
 
-    def maps(self, observation: Observation) -> Mapping[str, FloatArray]:
-        """Return by camera what each cell of its picture shows, shape (h, w, c).
+    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
+        """Return by camera what its picture's cells show, to a shallow and a deep layer.
 
-        Of the layers with `LEAST_CELLS` cells across or more, the deepest. Cameras that a policy
-        stacks go through a layer at once, others one after another.
+        The first and the last of the layers with `LEAST_CELLS` cells across or more, on the grid of
+        the last, each of shape (h, w, channels). Cameras that a policy stacks go through a layer at
+        once, others one after another.
 
         Raises:
             UnusableInputError: which layer's output is of which camera can't be told.
         """
         self._ask(observation)
-        count = len(self._cameras)
-        if not count or not self._layers:
+        count, layers = len(self._cameras), self._layers
+        if not count or not layers:
             return {}
-        stacked = len(self._layers[-1]) % (count * (self._history.maxlen or 1)) == 0
-        if stacked:
-            last = list(self._layers[-1][-count:])
-        elif len(self._layers) % count == 0:
-            each = len(self._layers) // count
-            last = [layer[-1] for layer in self._layers[each - 1 :: each]]
+        each = len(layers) // count
+        if len(layers[-1]) % (count * (self._history.maxlen or 1)) == 0:
+            ends = [(layers[0][n - count], layers[-1][n - count]) for n in range(count)]
+        elif each * count == len(layers):
+            ends = [(layers[n * each][-1], layers[(n + 1) * each - 1][-1]) for n in range(count)]
         else:
             raise UnusableInputError(
-                f"{len(self._layers)} layers of the {self._policy.name} policy show {count} "
-                "cameras: which is which can't be told. Leave --trained_on out."
+                f"{len(layers)} layers of the {self._policy.name} policy show {count} cameras: "
+                "which is which can't be told. Leave --trained_on out."
             )
-        maps = [layer.permute(1, 2, 0).float().cpu().numpy() for layer in last]
-        return {n: m.astype(np.float64) for n, m in zip(self._cameras, maps, strict=True)}
+        found = {}
+        for name, (first, last) in zip(self._cameras, ends, strict=True):
+            both = (
+                functional.adaptive_avg_pool2d(first.float(), tuple(last.shape[1:])),
+                last.float(),
+            )
+            found[name] = [np.asarray(m.permute(1, 2, 0).cpu().numpy(), np.float64) for m in both]
+        return found
 
     def chunk(self, observation: Observation) -> FloatArray:
         """Return the actions it would take from now on, shape (h, n_action), LeRobot units."""
@@ -184,7 +197,7 @@ class LeRobotProbe:
         if isinstance(output, torch.Tensor) and output.ndim == 3:
             side = math.isqrt(output.shape[1])
             if side * side == output.shape[1]:
-                output = output.transpose(1, 2).unflatten(2, (side, side))
+                output = output.transpose(1, 2).reshape(len(output), -1, side, side)
         self._keep_layer(module, inputs, output)
 
 
@@ -192,6 +205,28 @@ def probe(policy: ActPolicy) -> LeRobotProbe:
     """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
     bundle = policy.bundle
     return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
+
+
+def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
+    """Write what the cameras showed in training beside a policy that looks at pictures.
+
+    Args:
+        policy: its folder.
+        roots: the datasets that it learned from; the first with enough takes counts, since two
+            stations' cameras have no picture in common.
+    """
+    try:
+        asked = probe(load_policy(policy))
+        for root in roots if asked.needs_images else ():
+            built = CameraReference.build(load_takes(root), root.name, asked)
+            if built is not None:
+                built.save(policy / FILE)
+                return
+    except (GaploopError, OSError) as error:  # the policy is trained all the same
+        log.warning(
+            "%s: what its cameras showed can't be kept (%s). Later: gaploop diagnose TAKES "
+            "--policy.path=%s --save_reference=%s", policy, error, policy, policy / FILE,
+        )  # fmt: skip
 
 
 def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:

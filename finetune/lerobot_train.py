@@ -48,6 +48,7 @@ from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, repo
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
+from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
@@ -92,6 +93,8 @@ def train(
     if PartialState().is_main_process:
         found = sorted(config.output_dir.glob(f"{CHECKPOINTS}/*/pretrained_model"))
         training.record(policies=list(dict.fromkeys(policy_id(p) for p in found)))
+        for policy in found[-1:]:
+            keep_cameras(policy, training.roots)
 
 
 def calling(function: Callable[..., Any], **others: Any) -> Callable[..., Any]:
@@ -122,6 +125,8 @@ class _Training:
         self._config, self._cache, self._opened = config, cache, opened
         self._dataset_class = partial(CachedLeRobotDataset, cache=cache, progress=progress)
         self._inputs: list[Any] = []
+        self.roots: list[Path] = []
+        """The datasets."""
         self._sidecar: dict[str, Any] = {}
         self._base = ""
         self._base_folder: Path | None = None
@@ -149,6 +154,7 @@ class _Training:
                 (info, [t.episode for t in whole.takes if t.dataset == number])
                 for number, info in enumerate(whole.datasets)
             ]
+        self.roots = [info.root for info, _ in taken]
         self._sidecar = sidecar(taken[0][0], (take for _, takes in taken for take in takes))
         if PartialState().is_main_process:
             config.output_dir.mkdir(parents=True, exist_ok=True)

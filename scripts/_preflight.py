@@ -132,8 +132,16 @@ def _checks(
 def _on_the_arm(
     config: Any, policy: ActPolicy, station: Station, devices: Devices, person: Person
 ) -> Iterator[CheckResult]:
+    from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.finetune import lerobot_latency as latency
-    from gaploop.finetune.policy_fit import check_features, check_statistics, facts_of, seen_of
+    from gaploop.finetune.lerobot_policy import resolve
+    from gaploop.finetune.policy_fit import (
+        check_features,
+        check_statistics,
+        check_views,
+        facts_of,
+        seen_of,
+    )
 
     facts = facts_of(policy)
     rates = Rates.near(config.dataset.fps or facts.fps)
@@ -144,10 +152,14 @@ def _on_the_arm(
     seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
+    if (file := resolve(config.policy.path) / FILE).exists() and facts.cameras:
+        pictures = {c.name: c.frame().image for c in devices.cameras}
+        yield from check_views(CameraReference.load(file), pictures)
     observation = _observation(policy, devices, seen.state)
     latency.warm_up(policy, observation)
     timing = latency.time_plans(lambda: policy.plan(observation), PLANS)
-    yield latency.check_latency(timing, rates.fps, facts.execute)
+    steps = 1 if policy.chunk is None else len(policy.chunk)
+    yield latency.check_latency(timing, rates.fps, steps)
     used = list(facts.cameras) or [c.name for c in devices.cameras[:1] if facts.needs_scene]
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station, config.calibration)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,9 @@ BANK: Final = 2000
 LEAST_FEATURES: Final = 50
 CELLS: Final = 3
 """A picture is as unfamiliar as the mean of its so many least familiar cells."""
-PATCHES: Final = 4000
+PATCHES: Final = 1500
 """Training cells kept of a camera."""
+PROJECTED: Final = 16
 PHOTOS: Final = 12
 """Pictures of a take from which light and noise are told."""
 
@@ -71,51 +72,91 @@ class CameraTrace:
         )
 
 
+type Layers = Sequence[NDArray[np.floating[Any]]]
+"""What some layers of an encoder make of a picture's cells, on one grid: each (h, w, channels)."""
+
+
 @dataclass(frozen=True)
 class PatchSpace:
     """Where the cells of one camera's pictures lie in a policy's encoder, on its training takes.
 
-    Distances to the nearest known cell, wherever in the picture that was (PatchCore, Roth et al.
-    2022, arXiv:2106.08265).
+    Distances are to the nearest known cell, wherever in the picture that was, of a bank in which
+    none is near another (PatchCore, Roth et al. 2022, arXiv:2106.08265); each layer counts by
+    itself: the first knows colours and edges, the last what the policy makes of them.
 
     Attributes:
         scale: spread of each channel, shape (c,).
         bank: known cells in those units, shape (n, c).
-        reach: distance that one in a hundred training cells has to those of other takes.
+        widths: channels of each layer.
+        reach: distance in each layer that one in a hundred training cells has to other takes'.
         owner: take that each known cell is from, shape (n,); empty once it is of no use.
     """
 
     scale: FloatArray
     bank: NDArray[np.float32]
-    reach: float
+    widths: tuple[int, ...]
+    reach: tuple[float, ...]
     owner: NDArray[np.int64]
 
     @classmethod
-    def fit(cls, takes: Sequence[Sequence[FloatArray]], seed: int = 0) -> PatchSpace:
-        """Fit to takes' cells: of each some pictures of shape (h, w, c)."""
-        rows = [np.concatenate([m.reshape(-1, m.shape[-1]) for m in maps]) for maps in takes]
+    def fit(cls, takes: Sequence[Sequence[Layers]], seed: int = 0) -> PatchSpace:
+        """Fit to takes, of each some pictures."""
+        rows = [np.concatenate([_flat(layers) for layers in pictures]) for pictures in takes]
         owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
         cells = np.concatenate(rows)
-        scale = np.maximum(cells.std(axis=0), 1e-6 + 1e-3 * float(cells.std()))
-        kept = np.sort(np.random.default_rng(seed).permutation(len(cells))[:PATCHES])
-        bank = (cells[kept] / scale).astype(np.float32)
-        space = cls(scale, bank, 1.0, owner[kept])
-        apart = [space.distance(maps[len(maps) // 2], own) for own, maps in enumerate(takes)]
-        reach = float(np.percentile(np.concatenate([a.ravel() for a in apart]), 99))
-        return cls(scale, bank, max(reach, 1e-6), owner[kept])
+        least = 1e-6 + 1e-3 * float(cells.std())
+        scale = np.maximum(cells.std(axis=0), least).astype(np.float64)
+        white = (cells / scale.astype(np.float32)).astype(np.float32)
+        kept = _spread_out(white, PATCHES, np.random.default_rng(seed))
+        widths = tuple(layer.shape[-1] for layer in takes[0][0])
+        space = cls(scale, white[kept], widths, (1.0,) * len(widths), owner[kept])
+        apart = [space.apart(shown[len(shown) // 2], own) for own, shown in enumerate(takes)]
+        reach = np.percentile(np.concatenate(apart, axis=1), 99, axis=1)
+        return replace(space, reach=tuple(max(float(r), 1e-6) for r in reach))
 
-    def distance(self, cells: FloatArray, own: int = -1) -> FloatArray:
-        """Return the distance of each cell from the nearest known one, in reaches, shape (h, w).
+    def apart(self, layers: Layers, own: int = -1) -> FloatArray:
+        """Return how far each cell is from the nearest known one, shape (n_layers, h · w).
 
         Args:
-            cells: features of a picture, shape (h, w, c).
+            layers: of a picture.
             own: the training take that it is from, whose cells don't count; -1 for none.
         """
         bank = self.bank[self.owner != own] if own >= 0 else self.bank
-        rows = (cells.reshape(-1, cells.shape[-1]) / self.scale).astype(np.float32)
-        square = (rows**2).sum(1)[:, None] + (bank**2).sum(1) - 2.0 * rows @ bank.T
-        nearest = np.sqrt(np.maximum(square.min(axis=1), 0.0) / rows.shape[1]) / self.reach
-        return np.asarray(nearest.reshape(cells.shape[:2]), dtype=np.float64)
+        ends = np.cumsum(self.widths)[:-1]
+        parts = zip(
+            np.split((_flat(layers) / self.scale).astype(np.float32), ends, axis=1),
+            np.split(bank, ends, axis=1),
+            strict=True,
+        )
+        nearest = []
+        for rows, known in parts:
+            square = (rows**2).sum(1)[:, None] + (known**2).sum(1) - 2.0 * rows @ known.T
+            nearest.append(np.sqrt(np.maximum(square.min(axis=1), 0.0)))
+        return np.array(nearest, dtype=np.float64)
+
+    def distance(self, layers: Layers, own: int = -1) -> FloatArray:
+        """Return the distance of each cell in reaches, in the layer where it is largest, (h, w)."""
+        apart = self.apart(layers, own) / np.array(self.reach)[:, None]
+        return np.asarray(apart.max(axis=0).reshape(layers[0].shape[:2]))
+
+
+def _flat(layers: Layers) -> NDArray[np.floating[Any]]:
+    return np.concatenate([layer.reshape(-1, layer.shape[-1]) for layer in layers], axis=1)
+
+
+def _spread_out(
+    cells: NDArray[np.float32], most: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return rows far from each other, the greedy k-center coreset (Sener and Savarese 2018).
+
+    In a random projection: rare cells stay, of the many alike few do.
+    """
+    small = cells @ rng.normal(size=(cells.shape[1], PROJECTED)).astype(np.float32)
+    nearest, kept = np.full(len(small), np.inf, dtype=np.float32), [0]
+    while len(kept) < min(most, len(small)):
+        nearest = np.minimum(nearest, ((small - small[kept[-1]]) ** 2).sum(axis=1))
+        kept.append(int(nearest.argmax()))
+    return np.array(kept, dtype=np.int64)
 
 
 def unfamiliar(where: FloatArray) -> float:
