@@ -26,7 +26,7 @@ def opencv() -> str | None:
     if rivals:
         return (
             f"{' and '.join(rivals)} installed beside opencv-python-headless: they overwrite each "
-            f"other. Mend: .venv/bin/pip uninstall -y {' '.join(rivals)} opencv-python-headless && "
+            f"other. Fix: .venv/bin/pip uninstall -y {' '.join(rivals)} opencv-python-headless && "
             "rm .venv/.gaploop-setup && make setup"
         )
     return None
@@ -40,7 +40,7 @@ def rendering() -> str | None:
         ctypes.CDLL("libEGL.so.1")
     except OSError:
         return (
-            "libEGL.so.1 not found, so MuJoCo can't render without a display. Mend: apt-get "
+            "libEGL.so.1 not found, so MuJoCo can't render without a display. Fix: apt-get "
             "install libegl1 libgl1-mesa-dri (or choose with MUJOCO_GL=osmesa|glfw)"
         )
     return None
@@ -52,10 +52,10 @@ def links() -> str | None:
     linked = [path for path in folder.iterdir() if not path.suffix and path.name != "__pycache__"]
     missing = sorted(path.name for path in linked if path.is_symlink() and not path.exists())
     if missing:
-        return f"folder missing: {', '.join(missing)}. Mend: git checkout -- {' '.join(missing)}"
+        return f"folder missing: {', '.join(missing)}. Fix: git checkout -- {' '.join(missing)}"
     if not all(path.is_dir() for path in linked):
         return (
-            "this checkout has no symbolic links under src/gaploop. Mend: git config "
+            "this checkout has no symbolic links under src/gaploop. Fix: git config "
             "core.symlinks true && git checkout -- src"
         )
     return None

@@ -338,7 +338,7 @@ class ArmDevices(SessionDevices):
             conditions=dict(conditions),
             calibration=self.arms.calibration,
             loop=self._take_loop,
-            hurdle=self.hurdle,
+            blocker=self.blocker,
         )
 
     def leader(self, rig: Rig, seed: int) -> Leader:
@@ -357,7 +357,7 @@ class ArmDevices(SessionDevices):
         except (DeviceError, OSError) as error:
             raise LostError(one_line(error)) from error
 
-    def hurdle(self) -> str:
+    def blocker(self) -> str:
         """Return why no take can begin now, in one line; "" where one can.
 
         Raises:

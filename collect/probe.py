@@ -257,13 +257,13 @@ class _Prober(Attendant):
         self._now = self._parts[str(quota.conditions[PROBE])]
         return True
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Have the object put where the part needs it; False leaves the part out."""
-        hurdle()  # nobody puts anything in place for an arm that is gone
+        blocker()  # nobody puts anything in place for an arm that is gone
         if self._now.needs_object and (why := self._ask(self._now)):
             self.ended[self._now.name] = PartEnd(self._now, False, why, by_choice=True)
             return False
-        return super().begin(hurdle, stop)
+        return super().begin(blocker, stop)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run the part, called as `run_take`."""

@@ -195,7 +195,7 @@ def _recover_take(folder: Path) -> Recovered:
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
-    events = _mend_events(folder / journal_format.EVENTS)
+    events = _repair_events(folder / journal_format.EVENTS)
     _seal(folder, header, (rows, record.num_rows), kept_s, events)
     return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
 
@@ -251,7 +251,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
     os.replace(new, path)
 
 
-def _mend_events(path: Path) -> list[dict[str, Any]]:
+def _repair_events(path: Path) -> list[dict[str, Any]]:
     """Cut a torn last line off and return the events."""
     if not path.exists():
         return []

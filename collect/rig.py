@@ -48,7 +48,7 @@ class Rig:
         truth: what was injected, for `truth.jsonl` only, or None.
         close: torque off, then disconnect; safe to call twice.
         drawn: what a scene is randomised to, as `SimCell.draw`; nothing where nothing is.
-        hurdle: why no take can begin now, in one line with how to fix it; "" where one can. It
+        blocker: why no take can begin now, in one line with how to fix it; "" where one can. It
             raises LostError where a device has to be connected anew first.
     """
 
@@ -70,7 +70,7 @@ class Rig:
     sensors: tuple[SensorSource, ...] = ()
     loop: Callable[..., LoopEnd] = run_loop
     drawn: Callable[[int], Mapping[str, Any]] = lambda _seed: {}
-    hurdle: Callable[[], str] = lambda: ""
+    blocker: Callable[[], str] = lambda: ""
 
     @property
     def is_real_time(self) -> bool:

@@ -201,14 +201,14 @@ class Rollouts(Attendant):
         self._attempts = attempts
         self._outcomes: dict[str, Outcome] = {}
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next take may begin; False ends the session.
 
         Raises:
             DeviceError: the policy failed too often in a row, or something stays in the way.
         """
         self._attempts.require_policy()
-        return overcome(hurdle, stop, self.patience_s)
+        return overcome(blocker, stop, self.patience_s)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run one attempt, called as `run_take`.

@@ -215,8 +215,8 @@ class _Session:
             self.sealer.encoder.start(self.sealer.encoder.named(cameras))
         first = len(self.results)
 
-        def hurdle() -> str:
-            return rig.hurdle() or no_room(self.spec.journal)
+        def blocker() -> str:
+            return rig.blocker() or no_room(self.spec.journal)
 
         while not self.stop():
             self._settle(len(self.sealer.pending))
@@ -225,7 +225,7 @@ class _Session:
             if self._sealed(first) >= missing or self.spent(quota) >= most:
                 break
             if not self.attendant.begin(
-                lambda: rig.hurdle() or no_room(self.spec.journal), self.stop
+                lambda: rig.blocker() or no_room(self.spec.journal), self.stop
             ):
                 break
             if self._sealed(first) + self._expected() >= missing:

@@ -224,7 +224,7 @@ def _asking(leader: PolicyLeader) -> OnFrame:
 
 
 def overcome(
-    hurdle: Callable[[], str],
+    blocker: Callable[[], str],
     stop: Callable[[], bool],
     patience_s: float = PATIENCE_S,
     pause: Callable[[float], object] = time.sleep,
@@ -232,7 +232,7 @@ def overcome(
     """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
 
     Args:
-        hurdle: why no take can begin now; "" where one can.
+        blocker: why no take can begin now; "" where one can.
         stop: whether to give up.
         patience_s: longest wait [s]; infinite where somebody can end it.
         pause: waits so long [s], and heeds keys meanwhile where there are any.
@@ -241,7 +241,7 @@ def overcome(
         DeviceError: something still is after `patience_s` [s].
     """
     said, until_s = "", time.monotonic() + patience_s
-    while why := hurdle():
+    while why := blocker():
         if why != said:
             long = f" up to {patience_s:g} s" if math.isfinite(patience_s) else ""
             log.warning("%s Waiting%s.", why, long)
@@ -267,18 +267,18 @@ class Attendant:
     attempts_per_take: int = ATTEMPTS_PER_TAKE
     """A quota is given up after this many attempts per take that it asks for."""
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next take may begin; False ends the session.
 
         Args:
-            hurdle: why no take can begin now, in one line; "" where one can.
+            blocker: why no take can begin now, in one line; "" where one can.
             stop: whether the session is to end.
 
         Raises:
             LostError: a device has to be connected anew.
             DeviceError: what is in the way doesn't go away.
         """
-        return overcome(hurdle, stop, self.patience_s)
+        return overcome(blocker, stop, self.patience_s)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`."""

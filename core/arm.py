@@ -92,7 +92,7 @@ class ArmSpec:
     """An arm's geometry, for kinematics and the workspace box.
 
     Attributes:
-        says: what the arm is, for messages.
+        label: what the arm is, for messages.
         model: its MJCF.
         points: what a workspace box guards beside the tool centre.
         workspace_m: default box in the base frame [m]: above the table, within reach.
@@ -100,7 +100,7 @@ class ArmSpec:
             Calibrated arms span closed to open; LeRobot leaves the OMX at a whole turn.
     """
 
-    says: str
+    label: str
     model: ModelFile
     points: tuple[GuardedPoint, ...]
     workspace_m: Box
@@ -113,7 +113,7 @@ class ArmSpec:
         Raises:
             UnusableInputError: its package isn't installed.
         """
-        return self.model.find(self.says)
+        return self.model.find(self.label)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class CellArm:
 
     Attributes:
         name: what options call it.
-        says: what people call it.
+        label: what people call it.
         model: the file that `load` needs.
         load: makes its `mujoco.MjSpec` from that file's path, drawn as the cell draws it: joints
             and servos by `joint_names`, its base's body "base", its hand's "gripper", and a site
@@ -241,7 +241,7 @@ class CellArm:
     """
 
     name: str
-    says: str
+    label: str
     model: ModelFile
     load: Callable[[Path, Paint], Any]
     joint_names: tuple[str, ...]
@@ -274,7 +274,7 @@ class CellArm:
         Raises:
             UnusableInputError: the package with the model isn't installed.
         """
-        return self.load(self.model.find(self.says), paint)
+        return self.load(self.model.find(self.label), paint)
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         return
     data = "".join(line.rstrip("\n") + "\n" for line in lines).encode()
     with locked_stream(path, create) as stream:
-        end = _mend_tail(stream)
+        end = _repair_tail(stream)
         if len(lines) > 1:  # a kill could cut a long write short between two lines
             stream.seek(0)
             write_anew(stream, path, stream.read() + data)
@@ -215,7 +215,7 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
         platform_calls.sync(stream.fileno())
 
 
-def _mend_tail(stream: BinaryIO) -> int:
+def _repair_tail(stream: BinaryIO) -> int:
     """End the last line of JSON that lacks its line break, cut off a torn one; return the size."""
     length = stream.seek(0, os.SEEK_END)
     stream.seek(max(length - 1, 0))

@@ -34,7 +34,7 @@ class DatasetDifference:
     want: Any
 
     @property
-    def says(self) -> str:
+    def message(self) -> str:
         """The difference in words, such as "fps is 30, not 50"."""
         if self.aspect == "presence":
             return f"{self.what} is {'there' if self.have else 'missing'}"
@@ -140,13 +140,13 @@ def require_same(a: Profile, b: Profile, fix: str) -> None:
         UnusableInputError: says the first difference.
     """
     for found in differences(b, a, learned=False):
-        says, have, want = found.says, found.have, found.want
+        message, have, want = found.message, found.have, found.want
         if found.what == "fps":
-            says = f"it has {have:g} fps, not {want:g}"
+            message = f"it has {have:g} fps, not {want:g}"
         elif found.aspect == "names":
-            says = f"{found.what} has {len(have)} joints ({', '.join(have)}), not {len(want)} "
-            says += f"({', '.join(want)})"
-        raise UnusableInputError(f"{b.where} doesn't fit {a.where}: {says}. {fix}")
+            message = f"{found.what} has {len(have)} joints ({', '.join(have)}), not {len(want)} "
+            message += f"({', '.join(want)})"
+        raise UnusableInputError(f"{b.where} doesn't fit {a.where}: {message}. {fix}")
 
 
 def require_trainable_together(profiles: Sequence[Profile]) -> None:
@@ -158,7 +158,7 @@ def require_trainable_together(profiles: Sequence[Profile]) -> None:
     for other in profiles[1:]:
         for found in differences(other, profiles[0]):
             raise UnusableInputError(
-                f"{other.where} doesn't fit {profiles[0].where}: {found.says}. Convert it: "
+                f"{other.where} doesn't fit {profiles[0].where}: {found.message}. Convert it: "
                 f"gaploop harmonise {other.where.removeprefix('dataset ')} "
                 f"--to={profiles[0].where.removeprefix('dataset ')} --output_dir=OUT"
             )

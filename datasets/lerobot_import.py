@@ -126,7 +126,7 @@ def _import_v3(
             continue
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
-        raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.mend}")
+        raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.fix}")
     info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:

@@ -51,7 +51,7 @@ def main(out: Path, rollouts: int = 50, budget: int = 10) -> None:
         policy={"path": adapted.policy.folder}, env=CELL, n=rollouts, output_dir=out / "after"
     )
     verdict = gaploop.compare(before, after)
-    print(f"Now {after.rate:.0%}: {verdict.verdict.value}. {verdict.says}")
+    print(f"Now {after.rate:.0%}: {verdict.verdict.value}. {verdict.message}")
 
 
 def dataset(root: Path, takes: int = 20) -> dict[str, object]:

@@ -17,7 +17,7 @@ def main(root: Path, out: Path) -> None:
     """Diagnose the dataset in `root`; write the report to `out`."""
     # Is it whole? Each finding says where it is and which command fixes it.
     for finding in gaploop.check(root):
-        print(f"{finding.severity}: {finding.where}: {finding.message} → {finding.mend}")
+        print(f"{finding.severity}: {finding.where}: {finding.message} → {finding.fix}")
 
     takes = list(gaploop.load_takes(root))
     print(f"{len(takes)} takes: {dict(Counter(take.outcome.value for take in takes))}")

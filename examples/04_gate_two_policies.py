@@ -18,8 +18,8 @@ def main(candidate: str, out: Path, stage: str = "hardware") -> str:
     """Let the gate decide; return its verdict."""
     result = gaploop.gate("base", candidate, stage=stage, seed=1, output_dir=out)
     for found in result.stages:
-        print(f"{found.stage}: {found.answer.value}. {found.says}")
-    print(f"{candidate}: {result.verdict.value}. {result.says}")
+        print(f"{found.stage}: {found.answer.value}. {found.message}")
+    print(f"{candidate}: {result.verdict.value}. {result.message}")
     return result.verdict.value
 
 

@@ -45,14 +45,14 @@ class StationVerdict:
             failures were reproduced; sums to 1; empty without failures.
         named: the causes that are named, likeliest first.
         takes: failures it was pooled from.
-        says: in words.
+        message: in words.
         leading: the likeliest cause, named or not; "" without failures.
     """
 
     posterior: Mapping[str, float]
     named: tuple[str, ...]
     takes: int
-    says: str
+    message: str
     leading: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class StationVerdict:
             "leading": self.leading,
             "named": list(self.named),
             "takes": self.takes,
-            "says": self.says,
+            "says": self.message,
         }
 
 
@@ -113,11 +113,11 @@ def verdict(
     told = named or [c for c in seen if posterior[c] >= RUNNERS_UP * top][:3]
     causes = ", ".join(f"{cause_words(c)} {max(acts.get(c, 0), posterior[c]):.0%}" for c in told)
     if named:
-        says = f"Station: {causes}."
+        message = f"Station: {causes}."
     else:
         why = f" (from {NAMED_FROM:.0%})" if may_name else " by this evidence"
-        says = f"Station: leans to {causes}; too unsure to name{why}."
-    return StationVerdict(dict(posterior), named, takes, says, ranked[0])
+        message = f"Station: leans to {causes}; too unsure to name{why}."
+    return StationVerdict(dict(posterior), named, takes, message, ranked[0])
 
 
 def hedged(

@@ -273,19 +273,19 @@ def check_signature(given: Signature, wanted: Signature, where: str, by: str) ->
     Raises:
         UnusableInputError: saying what differs and how to fix it.
     """
-    mends = {
+    fixes = {
         "fps": "Resample one of them with gaploop harmonise.",
         "state_names": "Name and order the joints alike with gaploop harmonise.",
         "action_names": "Name and order the joints alike with gaploop harmonise.",
         "environment_names": "Record both with the same tracker.",
         "units": "Convert one of them with gaploop harmonise.",
     }
-    for name, mend in mends.items():
+    for name, fix in fixes.items():
         ours, theirs = getattr(given, name), getattr(wanted, name)
         if ours != theirs and not (name == "units" and "" in (ours, theirs)):
             raise UnusableInputError(
                 f"{where}: {name.replace('_', ' ')} {_short(ours)} where {by} has "
-                f"{_short(theirs)}. {mend}"
+                f"{_short(theirs)}. {fix}"
             )
 
 

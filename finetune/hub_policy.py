@@ -350,7 +350,7 @@ def results_of(run: Path, identities: Collection[str], base: str) -> Results:
     if gates:
         value = gates[0]
         verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
-        verdict += str(value.get("says", ""))
+        verdict += str(value.get("message") or value.get("says") or "")
         verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
     return Results(rows, verdict)
 

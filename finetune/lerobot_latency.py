@@ -143,8 +143,8 @@ def check_latency(timing: PlanTiming, fps: float, execute: int) -> CheckResult:
     data = {"p50_s": median_s, "p99_s": worst_s, "period_s": period_s, "plan_s": bridged_s}
     if worst_s <= period_s:
         return CheckResult("latency", Level.OK, found, data=data)
-    mend = "See which number format is faster here: gaploop latency"
+    fix = "See which number format is faster here: gaploop latency"
     if worst_s <= bridged_s:
         found += "; it is made ahead, so the arm doesn't wait, but answers late"
-        return CheckResult("latency", Level.WARN, found, mend, data)
-    return CheckResult("latency", Level.FAIL, f"{found}; the arm would wait", mend, data)
+        return CheckResult("latency", Level.WARN, found, fix, data)
+    return CheckResult("latency", Level.FAIL, f"{found}; the arm would wait", fix, data)

@@ -169,7 +169,9 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
     verdicts = [loop.verdict for loop in result.loops if loop.verdict]
     lead = "The adapted policy is better." if result.better else "Not shown to be better."
     blocks = [notice(SIM_TO_SIM)]
-    blocks += [notice(v.says, "good" if v.verdict is Answer.PROMOTE else "bad") for v in verdicts]
+    blocks += [
+        notice(v.message, "good" if v.verdict is Answer.PROMOTE else "bad") for v in verdicts
+    ]
     blocks += [
         facts([(f"{minutes:.1f} min", "on this machine"), *_headline(result)]),
         figure(png, caption, 760),

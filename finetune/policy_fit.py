@@ -156,8 +156,8 @@ def check_features(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     found += f"{facts.fps:g} fps, cameras: {cameras}"
     unsure = "" if facts.units and facts.robot_type else "the policy doesn't say units or robot"
     if unsure:
-        mend = "Policies that gaploop trains say it, in gaploop.json."
-        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", mend)]
+        fix = "Policies that gaploop trains say it, in gaploop.json."
+        return [CheckResult(FEATURES, Level.WARN, f"{found}; {unsure}", fix)]
     return [CheckResult(FEATURES, Level.OK, found)]
 
 
@@ -165,10 +165,10 @@ def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
     yield from _names("observation.state", facts.state_names, seen)
     yield from _names("action", facts.action_names, seen)
     if facts.units and facts.units != seen.units:
-        mend = "Train on takes of this arm, or choose the units it was trained with."
+        fix = "Train on takes of this arm, or choose the units it was trained with."
         if {facts.units, seen.units} <= {"deg", "m100_100"}:
-            mend = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
-        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", mend)
+            fix = f"Set --robot.use_degrees={'true' if facts.units == 'deg' else 'false'}."
+        yield _bad(f"the policy works in {facts.units}, the arm in {seen.units}", fix)
     if abs(facts.fps - seen.fps) > 1e-6:
         found = f"the policy was trained at {facts.fps:g} fps and would run at {seen.fps:g}"
         yield _bad(found, f"Set --dataset.fps={facts.fps:g}.")
@@ -201,8 +201,8 @@ def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckR
 def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[CheckResult]:
     if name not in seen.cameras:
         known = ", ".join(seen.cameras) or "none"
-        mend = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
-        yield _bad(f"the policy sees camera {name}; the arm has {known}", mend)
+        fix = f"Name it so in --robot.cameras='{{{name}: {{…}}}}'."
+        yield _bad(f"the policy sees camera {name}; the arm has {known}", fix)
     elif seen.cameras[name] != size:
         have = seen.cameras[name]
         found = f"camera {name} gives {have[1]}x{have[0]}, the policy was trained with "
@@ -214,8 +214,8 @@ def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Check
         )
 
 
-def _bad(found: str, mend: str) -> CheckResult:
-    return CheckResult(FEATURES, Level.FAIL, found, mend)
+def _bad(found: str, fix: str) -> CheckResult:
+    return CheckResult(FEATURES, Level.FAIL, found, fix)
 
 
 def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
@@ -242,11 +242,11 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     found = f"the arm stands {away[worst]:.1f} spreads from the takes' mean at most ({name})"
     data: dict[str, Any] = {"spreads": dict(zip(seen.joint_names, away.tolist(), strict=True))}
     if away[worst] > IMPOSSIBLE:
-        mend = "Check units, calibration (lerobot-calibrate) and joint order."
-        yield CheckResult(STATISTICS, Level.FAIL, found, mend, data)
+        fix = "Check units, calibration (lerobot-calibrate) and joint order."
+        yield CheckResult(STATISTICS, Level.FAIL, found, fix, data)
     elif away[worst] > FAR:
-        mend = "Put the arm where the policy's takes begin."
-        yield CheckResult(STATISTICS, Level.WARN, found, mend, data)
+        fix = "Put the arm where the policy's takes begin."
+        yield CheckResult(STATISTICS, Level.WARN, found, fix, data)
     else:
         yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
@@ -255,8 +255,8 @@ def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
-        mend = "Train on takes in which it moves, or leave it out."
-        yield CheckResult(STATISTICS, Level.WARN, found, mend)
+        fix = "Train on takes in which it moves, or leave it out."
+        yield CheckResult(STATISTICS, Level.WARN, found, fix)
 
 
 def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
@@ -267,5 +267,5 @@ def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
     out = [f"{n} by {b:.0%}" for n, b in zip(seen.joint_names, beyond, strict=True) if b > 0.1]
     if out:
         found = f"usual actions reach beyond the arm's limits, of their range: {', '.join(out)}"
-        mend = "They will be clamped. Is it the arm that the takes were recorded with?"
-        yield CheckResult(STATISTICS, Level.WARN, found, mend)
+        fix = "They will be clamped. Is it the arm that the takes were recorded with?"
+        yield CheckResult(STATISTICS, Level.WARN, found, fix)

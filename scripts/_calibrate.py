@@ -352,7 +352,7 @@ def drift(config: CalibrateFields) -> int:
             "with --robot.type=…, the board with --camera.type=… or a folder)."
         )
     head = f"Against '{config.reference}': {found.verdict}, at most {', '.join(figures)}."
-    options.emit(config.json, asdict(found), "\n".join([head, *found.says]))
+    options.emit(config.json, asdict(found), "\n".join([head, *found.message]))
     return int(found.verdict == "drifted")
 
 

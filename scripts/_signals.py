@@ -13,11 +13,11 @@ from gaploop.teleop.stopping import STOP_SIGNALS
 
 
 @contextlib.contextmanager
-def stoppable(says: str = "") -> Iterator[list[int]]:
+def stoppable(message: str = "") -> Iterator[list[int]]:
     """Yield a list that a signal to stop adds itself to; a second one interrupts at once.
 
     Args:
-        says: what is being finished, told on stderr as soon as the first one comes.
+        message: what is being finished, told on stderr as soon as the first one comes.
     """
     stopped: list[int] = []
 
@@ -25,10 +25,10 @@ def stoppable(says: str = "") -> Iterator[list[int]]:
         if stopped:
             raise KeyboardInterrupt
         stopped.append(number)
-        if says and sys.__stderr__ is not None:
+        if message and sys.__stderr__ is not None:
             # Not by `print`, whose lock the interrupted line may hold.
             with contextlib.suppress(OSError, ValueError):
-                os.write(sys.__stderr__.fileno(), f"\r\n{says}\n".encode())
+                os.write(sys.__stderr__.fileno(), f"\r\n{message}\n".encode())
 
     try:
         before = {s: signal.signal(s, stop) for s in STOP_SIGNALS}

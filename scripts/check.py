@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,7 +73,7 @@ def run(config: CheckConfig) -> int:
         return survey.run(survey.SurveyConfig(config.roots, json=config.json))
     findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
-    answer: dict[str, Any] = {"ok": not failed, "findings": [asdict(f) for f in findings]}
+    answer: dict[str, Any] = {"ok": not failed, "findings": [f.to_json() for f in findings]}
     emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
     if findings and not config.json:
         _show(findings, str(root))
@@ -106,15 +106,15 @@ def _show(findings: Sequence[Finding], title: str) -> None:
         table.add_column(column, overflow="fold")
     rows: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        rows.setdefault((finding.severity, finding.code, finding.mend), []).append(finding)
+        rows.setdefault((finding.severity, finding.code, finding.fix), []).append(finding)
     for (severity, _, _), same in rows.items():
         colour = {"error": "red", "warning": "yellow"}.get(severity, "dim")
         where, message = _row(same)
         table.add_row(f"[{colour}]{severity}[/]", escape(where), escape(message))
     console = options.console()
     console.print(table)
-    for mend in dict.fromkeys(finding.mend for finding in findings):
-        console.print(f"→ {escape(mend)}", soft_wrap=True, highlight=False)
+    for fix in dict.fromkeys(finding.fix for finding in findings):
+        console.print(f"→ {escape(fix)}", soft_wrap=True, highlight=False)
 
 
 def _row(same: Sequence[Finding]) -> tuple[str, str]:

@@ -438,12 +438,12 @@ def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
     if ended.held_out:
         best = f" Best on held-out takes: step {ended.best_step}, kept."
     early = " It had stopped getting better." if ended.stopped_early else ""
-    lines = [result.choice.says()] if result.choice else []
+    lines = [result.choice.message()] if result.choice else []
     lines.append(
         f"{done.folder} ({done.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
         f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100"
     )
-    return "\n".join([*lines, *([result.retention.says()] if result.retention else [])])
+    return "\n".join([*lines, *([result.retention.message()] if result.retention else [])])
 
 
 def _stations(config: FinetuneConfig) -> list[str]:

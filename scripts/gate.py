@@ -85,9 +85,9 @@ def run(config: GateConfig) -> int:
         return _verify(config.verify, config.json)
     result = decide(config, _tell)
     told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
-    lines = [f"{stage.stage}: {stage.answer.value}. {stage.says}" for stage in result.stages]
+    lines = [f"{stage.stage}: {stage.answer.value}. {stage.message}" for stage in result.stages]
     lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
-    lines += [f"{result.verdict.value.upper()}. {result.says}", f"Evidence: {result.evidence}."]
+    lines += [f"{result.verdict.value.upper()}. {result.message}", f"Evidence: {result.evidence}."]
     lines.append(f"Report: {result.folder / 'report.html'}")
     options.emit(config.json, result.to_json() | told, "\n".join(lines))
     return result.verdict.exit_code
@@ -285,7 +285,7 @@ def _verify(path: Path, as_json: bool) -> int:
     findings = verify(path)
     ok = all(found.ok for found in findings)
     lines = [
-        f"{'ok  ' if f.ok else 'BAD '} {f.what}{': ' + f.says if f.says else ''}" for f in findings
+        f"{'ok  ' if f.ok else 'BAD '} {f.what}{f.message and f': {f.message}'}" for f in findings
     ]
     lines.append("Everything is as it was promoted." if ok else "Something was changed or is gone.")
     options.emit(as_json, {"ok": ok, "findings": findings}, "\n".join(lines))

@@ -154,7 +154,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     incoming = _some(config, read(source, settings))
     with progress("Importing", incoming.count) as advance:
         count = write_dataset(incoming, target, config.video, advance, config.consents)
-    seen = [] if config.format else [f"{source}: {KNOWN[name].says}."]
+    seen = [] if config.format else [f"{source}: {KNOWN[name].label}."]
     came = [f"Exported by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
     answer = {"dataset": str(target), "format": name, "episodes": count, "notes": notes}

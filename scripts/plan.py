@@ -87,7 +87,7 @@ class PlanConfig:
     """station.yaml with costs, grid and what can be set up."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     twin: Path | None = None
-    """station_twin.yaml of gaploop identify: what differs there can be mended in its simulation."""
+    """station_twin.yaml of gaploop identify: what differs there can be fixed in its simulation."""
     task: str = "pick_place"
     """The cell's task, for remedies in simulation: pick_place, pick_lift or stack_cube."""
     record_with: str = ""

@@ -99,7 +99,7 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
     if report.left:
         lines.append("What it can't fix:")
     for finding in report.left:
-        lines += [f"  {finding.where}: {finding.message}", f"    → {finding.mend}"]
+        lines += [f"  {finding.where}: {finding.message}", f"    → {finding.fix}"]
     if report.written is not None:
         before = f"; before: {report.kept}" if report.kept else ""
         lines.append(f"Written: {report.written}{before}")
@@ -108,7 +108,7 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
     answer = {
         "ok": ok,
         "actions": report.actions,
-        "left": report.left,
+        "left": [finding.to_json() for finding in report.left],
         "written": report.written,
         "kept": report.kept,
     }

@@ -164,5 +164,5 @@ def _overview_line(one: Overview) -> dict[str, Any]:
         "fps": one.fps,
         "robot_type": one.robot_type,
         "counts": {name.removeprefix("gap_"): dict(c) for name, c in one.counts.items()},
-        "findings": [asdict(finding) for finding in one.findings],
+        "findings": [finding.to_json() for finding in one.findings],
     }

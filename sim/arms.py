@@ -33,7 +33,7 @@ def arm_named(name: str, where: str = "--env.robot") -> CellArm:
     if name not in CELL_ARMS:
         raise unknown_choice("arm of the embedded cell", name, CELL_ARMS, where)
     arm = CELL_ARMS[name]
-    arm.model.find(f"{arm.says} ({name})")
+    arm.model.find(f"{arm.label} ({name})")
     return arm
 
 

@@ -50,8 +50,8 @@ collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._write_header | os.replace(new, self.folder / journal_format.HEADER) | ours
-collect/recovery.py:_mend_events | os.replace(new, path) | take
-collect/recovery.py:_mend_events | path.with_name(path.name + _NEW) | take
+collect/recovery.py:_repair_events | os.replace(new, path) | take
+collect/recovery.py:_repair_events | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_recover_take | folder / name | take
 collect/recovery.py:_rewrite_stream | os.replace(new, path) | take
 collect/recovery.py:_rewrite_stream | path.with_name(path.name + _NEW) | take

@@ -68,10 +68,10 @@ class Operator(Attendant):
         self._console, self._eyes, self._suggester = console, eyes, suggester
         self._told, self._on_result = told, on_result
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the reset is over, nothing is in the way, and the operator wants the take."""
         self._told()
-        if not self._console.asks and not overcome(hurdle, stop, self.patience_s):
+        if not self._console.asks and not overcome(blocker, stop, self.patience_s):
             return False
         told_at = self._console.labelled
 
@@ -80,7 +80,7 @@ class Operator(Attendant):
             if told_at != self._console.labelled:  # quotas are counted anew, here: it may take time
                 told_at = self._console.labelled
                 self._told()
-            return hurdle()
+            return blocker()
 
         return self._console.await_start(look)
 
@@ -160,7 +160,7 @@ class Supervisor(Operator):
         self._attempts = attempts
         attempts.on_note = lambda note, result: console.note(note.words(result))
 
-    def begin(self, hurdle: Callable[[], str], stop: Callable[[], bool]) -> bool:
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next attempt may begin; False ends the session.
 
         Raises:
@@ -168,7 +168,7 @@ class Supervisor(Operator):
         """
         if not self._console.asks:
             self._attempts.require_policy()
-        return super().begin(hurdle, stop)
+        return super().begin(blocker, stop)
 
     def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run an attempt, called as the function of that name."""

@@ -120,7 +120,7 @@ class OperatorConsole:
         self._note, self._note_s = "", 0.0
         self._twice = Twice(now_s)
         self._ends = self._tripped = False
-        self._hurdle = ""
+        self._blocker = ""
 
     # -- the thread that has the window -----------------------------------------------------
 
@@ -254,18 +254,18 @@ class OperatorConsole:
             self._wait(lambda s: s.stage is not SessionStage.SET_UP)
         return not self.left
 
-    def await_start(self, hurdle: Callable[[], str] = lambda: "") -> bool:
+    def await_start(self, blocker: Callable[[], str] = lambda: "") -> bool:
         """Wait until the operator wants the next take; False where the session ends.
 
         Args:
-            hurdle: why no take can begin now; shown, and no take begins until it is "". What it
+            blocker: why no take can begin now; shown, and no take begins until it is "". What it
                 raises ends the waiting.
         """
 
         def look() -> None:
-            why = hurdle()
+            why = blocker()
             with self._changed:
-                self._hurdle = why
+                self._blocker = why
                 self._heed(self.safety.loop())
 
         self._wait(lambda s: s.stage in (SessionStage.STARTING, SessionStage.ENDED), look)
@@ -369,7 +369,7 @@ class OperatorConsole:
             self._note = ""
             self.safety.clear()
         self._tripped = tripped
-        why = "No take starts before this is cleared." if tripped and self.asks else self._hurdle
+        why = "No take starts before this is cleared." if tripped and self.asks else self._blocker
         if why != self._state.blocked:
             self._set(machine.block(self._state, why))
 

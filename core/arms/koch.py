@@ -19,7 +19,7 @@ ARM: Final = Arm(
     name="koch",
     robot_types=("koch_follower", "koch_leader"),
     kinematics=ArmSpec(
-        says="Koch v1.1",
+        label="Koch v1.1",
         model=ModelFile("gaploop", "core/arms/koch.xml", "pip install gaploop"),
         points=(
             GuardedPoint("fixed finger tip", "gripper", (-0.0693, 0.0105, 0.0)),

@@ -13,7 +13,7 @@ ARM: Final = Arm(
     name="openmanipulator",
     robot_types=("omx_follower", "omx_leader"),
     kinematics=ArmSpec(
-        says="OpenMANIPULATOR OMX-F",
+        label="OpenMANIPULATOR OMX-F",
         model=ModelFile("gaploop", "core/arms/openmanipulator.xml", "pip install gaploop"),
         points=(
             GuardedPoint("moving finger tip", "moving_finger", (0.0724, -0.0091, 0.0)),

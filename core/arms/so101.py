@@ -78,7 +78,7 @@ ARM: Final = Arm(
         "so101_sim",
     ),
     kinematics=ArmSpec(
-        says="SO-101",
+        label="SO-101",
         model=MODEL,
         points=(
             GuardedPoint("fixed finger tip", "gripper", (-0.0081, 0.0, -0.103)),
@@ -94,7 +94,7 @@ ARM: Final = Arm(
     emulated={"follower": CHAIN, "leader": CHAIN},
     cell=CellArm(
         name="so101",
-        says="SO-101",
+        label="SO-101",
         model=MODEL,
         load=load,
         joint_names=SIX_JOINTS,

@@ -101,8 +101,8 @@ def check_dataset(
     try:
         info = layout.parse_info(root)
     except (UnusableInputError, OSError) as error:
-        mend = layout.convert(root) if is_v2(root) else ""
-        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), mend)
+        fix = layout.convert(root) if is_v2(root) else ""
+        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), fix)
         return
     raw = read_json(root / layout.INFO)
     for name in ("data_path", "video_path"):
@@ -158,7 +158,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
     try:
         list(labels.read(journal / journal_format.LABELS))
     except (UnusableInputError, OSError) as error:
-        findings.error("bad_labels", journal_format.LABELS, str(error), "Mend that line.")
+        findings.error("bad_labels", journal_format.LABELS, str(error), "Fix that line.")
         return
     for folder in journal_format.take_folders(journal):
         try:
@@ -218,5 +218,5 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
                 f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
                 "rows stand beside the picture before."
             )
-            mend = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
-            findings.warn("dropped_pictures", folder.name, text, mend)
+            fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+            findings.warn("dropped_pictures", folder.name, text, fix)

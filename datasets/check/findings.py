@@ -7,7 +7,7 @@ import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -43,14 +43,20 @@ class Finding:
         severity: `error`, `warning` or `info`.
         where: file, column or episodes.
         message: what is wrong, with values.
-        mend: the command that fixes it, or what to do where no command can.
+        fix: the command that fixes it, or what to do where no command can.
     """
 
     code: str
     severity: str
     where: str
     message: str
-    mend: str
+    fix: str
+
+    def to_json(self) -> dict[str, str]:
+        """As `--json` prints it; the key of the fix is `mend`."""
+        answer = asdict(self)
+        answer["mend"] = answer.pop("fix")
+        return answer
 
 
 @dataclass
@@ -64,13 +70,13 @@ class Findings:
     root: Path = Path()
     items: list[Finding] = field(default_factory=list)
 
-    def error(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add an error; `gaploop repair` fixes it unless `mend` says otherwise."""
-        self.items.append(Finding(code, ERROR, str(where), message, mend or self.repair()))
+    def error(self, code: str, where: object, message: str, fix: str = "") -> None:
+        """Add an error; `gaploop repair` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, ERROR, str(where), message, fix or self.repair()))
 
-    def warn(self, code: str, where: object, message: str, mend: str = "") -> None:
-        """Add a warning; `gaploop repair` fixes it unless `mend` says otherwise."""
-        self.items.append(Finding(code, WARNING, str(where), message, mend or self.repair()))
+    def warn(self, code: str, where: object, message: str, fix: str = "") -> None:
+        """Add a warning; `gaploop repair` fixes it unless `fix` says otherwise."""
+        self.items.append(Finding(code, WARNING, str(where), message, fix or self.repair()))
 
     def about(
         self,
@@ -78,17 +84,17 @@ class Findings:
         code: str,
         where: object,
         message: str,
-        mend: str = "",
+        fix: str = "",
         severity: str = ERROR,
     ) -> None:
         """Add what is wrong with some episodes, if there are any."""
         if episodes:
             text = f"Episodes {numbers(episodes)}: {message}"
-            self.items.append(Finding(code, severity, str(where), text, mend or self.repair()))
+            self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
 
-    def note(self, code: str, where: object, message: str, mend: str) -> None:
+    def note(self, code: str, where: object, message: str, fix: str) -> None:
         """Add what is no fault."""
-        self.items.append(Finding(code, NOTE, str(where), message, mend))
+        self.items.append(Finding(code, NOTE, str(where), message, fix))
 
     def repair(self, options: str = "") -> str:
         """Return the command that repairs the folder."""

@@ -47,8 +47,8 @@ def check_gaps(
     lacking = sorted(expected - set(info.features))
     if lacking and len(lacking) < len(expected):
         text = f"Frame columns {', '.join(lacking)} are missing."
-        mend = "Publish the journal again to a new folder: gaploop publish --help"
-        findings.error("missing_gap_columns", layout.INFO, text, mend)
+        fix = "Publish the journal again to a new folder: gaploop publish --help"
+        findings.error("missing_gap_columns", layout.INFO, text, fix)
     if not len(episodes):
         return
     if not set(columns.EPISODE_COLUMNS) & set(episodes.table.column_names):
@@ -159,9 +159,9 @@ def _check_uids(episodes: EpisodeTable, scan: Scan | None, findings: Findings) -
         and run.takes != {columns.take_hash(uid)}
     ]
     text = "rows belong to another take than gap_uid names, so that labels stand beside the wrong "
-    mend = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
+    fix = findings.repair("--labels_from=OLD") + "  # OLD: a dataset or journal with the takes"
     where = f"data: {columns.TAKE}"
-    findings.about(wrong, "wrong_take", where, f"{text}recording.", mend)
+    findings.about(wrong, "wrong_take", where, f"{text}recording.", fix)
 
 
 def _check_rows(
@@ -175,12 +175,12 @@ def _check_rows(
         said = labels.current(labels.read(path))
     except DAMAGE as error:
         text = " ".join(str(error).split())
-        mend = f"Fix that line of {layout.LABELS}." if path.is_file() else "Take it away."
-        findings.error("bad_labels", layout.LABELS, text, mend)
+        fix = f"Fix that line of {layout.LABELS}." if path.is_file() else "Take it away."
+        findings.error("bad_labels", layout.LABELS, text, fix)
     try:
         register = load_register(consents)
     except UnusableInputError as error:
-        findings.error("bad_consent", "consents.jsonl", str(error), "Mend that line.")
+        findings.error("bad_consent", "consents.jsonl", str(error), "Fix that line.")
         register = ConsentRegister({}, {})
     stale, uncalibrated = list[int](), list[int]()
     ids = defaultdict[tuple[str, str], set[str]](set)
@@ -207,22 +207,22 @@ def _check_rows(
     findings.about(stale, "stale_labels", layout.EPISODES, text)
     name = f"{layout.EPISODES}: gap_calibration"
     if ids:  # a dataset of which no episode names one was recorded without
-        text, mend = "they name no calibration, others do.", "gaploop calibrate --help"
-        findings.about(uncalibrated, "no_calibration", name, text, mend, WARNING)
+        text, fix = "they name no calibration, others do.", "gaploop calibrate --help"
+        findings.about(uncalibrated, "no_calibration", name, text, fix, WARNING)
     for (station, session), found in ids.items():
         if len(found) > 1:
             text = f"Station {station}, session {session}: {len(found)} calibrations in one "
             text += "session; poses before and after may differ."
-            mend = "gaploop calibrate --help  # its drift check says by how much"
-            findings.warn("mixed_calibration", name, text, mend)
+            fix = "gaploop calibrate --help  # its drift check says by how much"
+            findings.warn("mixed_calibration", name, text, fix)
     for reason, without in reasons.items():
         text, name = f"{reason}.", f"{layout.EPISODES}: gap_consent"
         if "was withdrawn" in reason:
-            mend = f"gaploop consent withdraw {reason.split()[1]} --dataset='[{findings.root}]'"
-            findings.about(without, "withdrawn_consent", name, text, f"{mend} --yes")
+            fix = f"gaploop consent withdraw {reason.split()[1]} --dataset='[{findings.root}]'"
+            findings.about(without, "withdrawn_consent", name, text, f"{fix} --yes")
         else:
-            mend = "gaploop consent add --help  # or remove them: " + findings.delete(without)
-            findings.about(without, "no_consent", name, text, mend, WARNING)
+            fix = "gaploop consent add --help  # or remove them: " + findings.delete(without)
+            findings.about(without, "no_consent", name, text, fix, WARNING)
 
 
 def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:

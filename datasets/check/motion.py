@@ -124,8 +124,8 @@ def _check_dead(pairs: list[_Pair], signals: Signals, findings: Findings) -> Non
             (dead, "the state never changes while its action moves: encoder, cable or servo."),
             (idle, "the action never changes while the state moves: the leader's joint is dead."),
         ):
-            mend, where = findings.delete(episodes), f"data: {pair.name}"
-            findings.about(episodes, "dead_joint", where, text, mend, WARNING)
+            fix, where = findings.delete(episodes), f"data: {pair.name}"
+            findings.about(episodes, "dead_joint", where, text, fix, WARNING)
 
 
 def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> None:
@@ -173,8 +173,8 @@ def _check_stalled(
                 stalled.append(episode)
                 break
     text = f"no joint changes for {STALL_S:g} s or more while the action moves: the bus or the "
-    text, mend = f"{text}driver stood still.", findings.delete(stalled)
-    findings.about(stalled, "frozen_state", f"data: {STATE}", text, mend, WARNING)
+    text, fix = f"{text}driver stood still.", findings.delete(stalled)
+    findings.about(stalled, "frozen_state", f"data: {STATE}", text, fix, WARNING)
 
 
 def lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
@@ -217,10 +217,8 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     worst_s, first_s = max(lags.values()) / info.fps, -min(lags.values()) / info.fps
     text = f"the state follows the action by up to {worst_s:.2f} s (median of all: "
     text += f"{typical_s:.2f} s): a slow arm, or shifted columns."
-    mend = (
-        f"gaploop diagnose {findings.root}  # says what the arm does; see also {layout.INFO}: fps"
-    )
-    findings.about(late, "action_lag", f"data: {ACTION}", text, mend, WARNING)
+    fix = f"gaploop diagnose {findings.root}  # says what the arm does; see also {layout.INFO}: fps"
+    findings.about(late, "action_lag", f"data: {ACTION}", text, fix, WARNING)
     text = f"the state runs ahead of the action by up to {first_s:.2f} s: the columns are shifted."
-    mend = findings.delete(early)
-    findings.about(early, "action_lag", f"data: {ACTION}", text, mend, WARNING)
+    fix = findings.delete(early)
+    findings.about(early, "action_lag", f"data: {ACTION}", text, fix, WARNING)

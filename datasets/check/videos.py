@@ -171,8 +171,8 @@ def _clips(
     if not usable.all():
         lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
-        mend = findings.repair() if there else _without_videos(info)
-        findings.about(lost, "no_video_columns", layout.EPISODES, text, mend)
+        fix = findings.repair() if there else _without_videos(info)
+        findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
     clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
         chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
@@ -238,8 +238,8 @@ def _check_file(
     used = sum(c.frames for c in clips)
     if used < index.frames and not (over or odd or short_by_one or late):
         text = f"{key}: {index.frames} pictures, of which episodes use {used}."
-        mend = "None needed: an edit tool leaves pictures of removed episodes behind."
-        findings.warn("video_too_long", name, text, mend)
+        fix = "None needed: an edit tool leaves pictures of removed episodes behind."
+        findings.warn("video_too_long", name, text, fix)
     return not late
 
 
@@ -279,8 +279,8 @@ def _look_at(
     name = path.relative_to(info.root)
     findings.about(broken, "bad_pictures", name, f"pictures of {key} can't be decoded.")
     text = f"{key} shows one and the same picture while the robot moves."
-    mend = f"{findings.delete(frozen)}  # keeps the rest"
-    findings.about(frozen, "frozen_images", name, text, mend, WARNING)
+    fix = f"{findings.delete(frozen)}  # keeps the rest"
+    findings.about(frozen, "frozen_images", name, text, fix, WARNING)
     return colours
 
 
@@ -358,14 +358,14 @@ def _check_colours(
             mixed |= {a, b}
             text = f"Pictures of {a} have the colours that {b} was recorded with, and the other "
             text += "way round: their files are mixed up."
-            mend = "Put the video files of the two cameras back in each other's place."
-            findings.error("wrong_pictures", f"videos/{a}", text, mend)
+            fix = "Put the video files of the two cameras back in each other's place."
+            findings.error("wrong_pictures", f"videos/{a}", text, fix)
     for key in colours:
         far = apart[key, key]
         if key not in mixed and far > COLOUR:
             text = f"Pictures of {key} are {far:.0%} brighter or darker than their statistics."
-            mend = "Look at them: another video may lie there, or the statistics were copied."
-            findings.warn("wrong_pictures", f"videos/{key}", text, mend)
+            fix = "Look at them: another video may lie there, or the statistics were copied."
+            findings.warn("wrong_pictures", f"videos/{key}", text, fix)
 
 
 def _apart(

@@ -295,12 +295,12 @@ def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
             f"are: gaploop import {bare.info.root} --format=lerobot --kind=… --domain=… "
             "--output_dir=OUT"
         )
-    mend = HARMONISE.format(a=a.info.root, b=b.info.root)
-    require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), mend)
+    fix = HARMONISE.format(a=a.info.root, b=b.info.root)
+    require_same(Profile.of_dataset(a.info), Profile.of_dataset(b.info), fix)
     if a.info.robot_type != b.info.robot_type:
         raise UnusableInputError(
             f"dataset {b.info.root} is of robot '{b.info.robot_type}', {a.info.root} of "
-            f"'{a.info.robot_type}'. {mend}"
+            f"'{a.info.robot_type}'. {fix}"
         )
 
 

@@ -40,13 +40,13 @@ class Layout:
     """One foreign layout.
 
     Attributes:
-        says: what it is, in words.
+        label: what it is, in words.
         read: opens it; None where it comes in as a LeRobot dataset.
         write: writes it; None where gaploop only reads it.
         ending: what its output's name ends with; "" for a folder of any name.
     """
 
-    says: str
+    label: str
     read: Callable[[Path, ImportSettings], ForeignRecording] | None
     write: Write | None = None
     ending: str = ""

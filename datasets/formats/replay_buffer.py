@@ -282,7 +282,7 @@ def pose_of(out: Outgoing) -> PoseOf:
     joints = [n.removesuffix(".pos") for n in names]
     if set(joints) != set(arm.joint_names):
         raise UnusableInputError(
-            f"{out.root}: its joints ({', '.join(joints)}) are not those of the {spec.says} "
+            f"{out.root}: its joints ({', '.join(joints)}) are not those of the {spec.label} "
             f"({', '.join(arm.joint_names)}), so there is no tool pose to compute. Export it with "
             "--format=diffusion_policy."
         )

@@ -81,13 +81,13 @@ def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> N
     if not hits:
         return
     first, more = hits[0], f" ({len(hits) - 1} more)" if len(hits) > 1 else ""
-    mend = (
+    fix = (
         "Take it out, and revoke it: who has a copy of the folder has it."
         if first.secret
         else "Take it out, or push it all the same with --allow_paths."
     )
     raise UnusableInputError(
-        f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {mend}"
+        f"{root} must not be pushed: {first.where} holds {first.what} ({first.shown}){more}. {fix}"
     )
 
 

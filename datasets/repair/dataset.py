@@ -30,14 +30,14 @@ from gaploop.datasets.repair.description import (
     RepairAction,
     RepairDraft,
     load,
-    mend_counts,
-    mend_files,
-    mend_info,
-    mend_keys,
     rename_features,
+    repair_counts,
+    repair_files,
+    repair_info,
+    repair_keys,
 )
 from gaploop.datasets.repair.folder import keep
-from gaploop.datasets.repair.labels import mend_labels
+from gaploop.datasets.repair.labels import repair_labels
 from gaploop.datasets.repair.rows import (
     copies,
     data_paths,
@@ -50,10 +50,10 @@ from gaploop.datasets.repair.rows import (
 from gaploop.datasets.repair.tables import (
     OldTable,
     known_places,
-    mend_episodes,
-    mend_stats,
-    mend_tasks,
     read_old,
+    repair_episodes,
+    repair_stats,
+    repair_tasks,
 )
 from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras
 
@@ -122,7 +122,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
         stage = Path(scratch, root.name)
         staging.clone(root, stage, _point, follow=True)
         draft = RepairDraft(stage)
-        _mend_as(root, draft, options)
+        _repair_as(root, draft, options)
         return RepairReport(tuple(draft.actions), _left(stage, root, options))
 
 
@@ -156,12 +156,12 @@ def repair(
         hook("cloned")
         draft = RepairDraft(stage)
         try:
-            _mend_as(root, draft, options)
+            _repair_as(root, draft, options)
             left = _left(stage, root, options)
         except BaseException:
             shutil.rmtree(stage)
             raise
-        hook("mended")
+        hook("repaired")
         actions = tuple(draft.actions)
         if output_dir is None and not actions:
             shutil.rmtree(stage)
@@ -186,22 +186,22 @@ def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...
             f.severity,
             _told(f.where, stage, root),
             _told(f.message, stage, root),
-            BY_HAND if f.mend == findings.repair() else _told(f.mend, stage, root),
+            BY_HAND if f.fix == findings.repair() else _told(f.fix, stage, root),
         )
         for f in findings
         if f.severity == ERROR
     )
 
 
-def _mend_as(root: Path, draft: RepairDraft, options: RepairOptions) -> None:
-    """Mend; errors speak of the folder that was asked about instead of the one worked in."""
+def _repair_as(root: Path, draft: RepairDraft, options: RepairOptions) -> None:
+    """Repair it; errors speak of the folder that was asked about instead of the one worked in."""
     try:
-        mend(draft, options)
+        repair_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(_told(str(error), draft.root, root)) from None
 
 
-def mend(draft: RepairDraft, options: RepairOptions) -> None:
+def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     """Make the dataset in the draft's folder as sound as what is left of it allows.
 
     Raises:
@@ -211,17 +211,17 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     version = str(load(draft).get("codebase_version") or "")
     if older_version(version):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
-    mend_files(draft)
-    raw = mend_info(draft)
+    repair_files(draft)
+    raw = repair_info(draft)
     salvage_files(draft, raw)
     if not data_paths(draft.root):
         raise UnusableInputError(
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
-    raw = mend_info(draft)
+    raw = repair_info(draft)
     if options.rename:
         rename_features(draft, raw, options.rename)
-    names = mend_keys(draft, raw)
+    names = repair_keys(draft, raw)
     info = layout.parse_info(draft.root)
     paths = data_paths(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
@@ -254,14 +254,14 @@ def mend(draft: RepairDraft, options: RepairOptions) -> None:
     for reason, which in reasons_of.items():
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks = mend_tasks(draft, rows, episodes, said, options.task)
+    tasks = repair_tasks(draft, rows, episodes, said, options.task)
     homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, tasks.changed)
-    mend_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks.names)
+    repair_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks.names)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    mend_episodes(draft, info, scan, old, episodes, homes, found, tasks.of_episode)
-    mend_stats(draft, info, scan)
-    mend_labels(draft, episodes, options.labels_from, info.fps)
+    repair_episodes(draft, info, scan, old, episodes, homes, found, tasks.of_episode)
+    repair_stats(draft, info, scan)
+    repair_labels(draft, episodes, options.labels_from, info.fps)
 
 
 def _with_pictures(

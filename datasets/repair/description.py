@@ -79,17 +79,17 @@ class RepairDraft:
         self.actions.append(RepairAction(code, what))
 
 
-def mend_files(draft: RepairDraft) -> None:
+def repair_files(draft: RepairDraft) -> None:
     """Rename folders and files."""
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
     meta = draft.root / "meta"
     if meta.is_dir():
         _rename_near(draft, meta, META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
-        _mend_chunks(draft, parent, ".parquet")
+        _repair_chunks(draft, parent, ".parquet")
     videos = draft.root / "videos"
     for camera in sorted(videos.iterdir()) if videos.is_dir() else ():
-        _mend_chunks(draft, camera, ".mp4")
+        _repair_chunks(draft, camera, ".mp4")
 
 
 def _rename_near(
@@ -115,7 +115,7 @@ def best_match(name: str, among: Sequence[str]) -> str:
     return scores[0][1]
 
 
-def _mend_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
+def _repair_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
     if not parent.is_dir():
         return
     for folder in [p for p in sorted(parent.iterdir()) if p.is_dir()]:
@@ -215,7 +215,7 @@ def load(draft: RepairDraft) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def mend_info(draft: RepairDraft) -> dict[str, Any]:
+def repair_info(draft: RepairDraft) -> dict[str, Any]:
     """Return a description in which every key is usable, and write it.
 
     Counts are left for later, when it is known what stays.
@@ -354,7 +354,7 @@ def _rate(root: Path) -> int | None:
     return None
 
 
-def mend_counts(
+def repair_counts(
     draft: RepairDraft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
 ) -> None:
     """Write the counts of what is there now; splits stay while the number of episodes does."""
@@ -375,7 +375,7 @@ def mend_counts(
         save(draft, info)
 
 
-def mend_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
+def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
     """Rename keys so that description, data, videos and statistics agree.
 
     Returns:

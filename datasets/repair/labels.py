@@ -27,7 +27,7 @@ type Row = dict[str, Any]
 _SAYS: Final = "the dataset or journal in which the takes still have their labels"
 
 
-def mend_labels(
+def repair_labels(
     draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None, fps: float
 ) -> None:
     """Give every episode the gap columns of its take, where the dataset has any.

@@ -140,7 +140,7 @@ class Tasks:
     changed: Mapping[int, int]
 
 
-def mend_tasks(
+def repair_tasks(
     draft: RepairDraft,
     rows: Rows,
     episodes: Sequence[Whole],
@@ -194,7 +194,7 @@ def mend_tasks(
     return Tasks(table, of_episode, changed)
 
 
-def mend_episodes(
+def repair_episodes(
     draft: RepairDraft,
     info: DatasetInfo,
     scan: Scan | None,
@@ -360,7 +360,7 @@ def _fresh_rows(
     return pa.table(arrays)
 
 
-def mend_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> None:
+def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> None:
     """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
     findings = Findings()
     check_stats(info, scan, findings)

@@ -70,7 +70,7 @@ def shared_uids(parts: Sequence[NDArray[np.uint64]]) -> int:
 
 
 def _overview(source: Metadata, rows: int) -> Overview:
-    mend = f"Find out more with: gaploop check {source.name}"
+    fix = f"Find out more with: gaploop check {source.name}"
     findings: list[Finding] = []
     wrong: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
     counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTED}
@@ -81,7 +81,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
 
     def say(code: str, where: str, message: str, severity: str = ERROR) -> None:
         """Add a finding about the dataset as a whole."""
-        findings.append(Finding(code, severity, where, message, mend))
+        findings.append(Finding(code, severity, where, message, fix))
 
     def blame(code: str, where: str, message: str, which: NDArray[Any]) -> None:
         """Remember episodes that something is wrong with."""
@@ -154,7 +154,7 @@ def _overview(source: Metadata, rows: int) -> Overview:
     for (code, where, message), (count, shown) in wrong.items():
         more = f" ({count} in all)" if count > 1 else ""
         text = f"Episodes {numbers(sorted(shown))}: {message}{more}."
-        findings.append(Finding(code, ERROR, where, text, mend))
+        findings.append(Finding(code, ERROR, where, text, fix))
     held = {name: dict(count) for name, count in counts.items()}
     return Overview(
         source.name, episodes, frames, fps, robot, tuple(findings), held, np.concatenate(hashes)

@@ -316,8 +316,8 @@ def _quotas(
         return _by_gain(failures, wanted, ask)
     quotas = {}
     for d in wanted:
-        mends = ask.curves[d].responds >= LEAST_RESPONSE
-        quotas[d] = DimensionQuota(Decision.UNCLEAR if mends else Decision.NOT_FIXED)
+        fixes = ask.curves[d].responds >= LEAST_RESPONSE
+        quotas[d] = DimensionQuota(Decision.UNCLEAR if fixes else Decision.NOT_FIXED)
     likely = [d for d in wanted if failures.leaning(d) >= LEAST_LEANING]
     for d, quota in _by_gain(failures, likely, ask).items():
         quotas[d] = quota

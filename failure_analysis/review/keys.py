@@ -16,14 +16,14 @@ class Key:
         key: as browsers name it (KeyboardEvent.key), with `Shift+` before names of several letters.
         action: what it does; those of `PLAYER` are done by the browser itself.
         value: what the action is done with, or "".
-        says: what it does, in words.
+        label: what it does, in words.
         group: heading in the help.
     """
 
     key: str
     action: str
     value: str
-    says: str
+    label: str
     group: str
 
     @property

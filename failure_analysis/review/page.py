@@ -130,7 +130,7 @@ class KeyHelp:
                         for key in (k for k in KEYS if k.group == group):
                             with ui.element("div").classes("key"):
                                 TextElement(tag="kbd", text=key.cap)
-                                TextElement(tag="span", text=key.says)
+                                TextElement(tag="span", text=key.label)
         self.box.open()
 
 
@@ -236,7 +236,7 @@ class Chip:
         self._box.on("click", lambda: press(key))
         with self._box:
             TextElement(tag="kbd", text=key.cap)
-            TextElement(tag="span", text=key.says)
+            TextElement(tag="span", text=key.label)
             self._weight = TextElement(tag="b", text="")
         if key.action == "dimension":
             self._box.props["title"] = DIMENSIONS[GapDimension(key.value)].definition

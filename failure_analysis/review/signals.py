@@ -60,13 +60,13 @@ class MarkedSpan:
         kind: `phase`, `intervention` or `safety`.
         start_s: since the take began [s].
         end_s: likewise.
-        says: in words.
+        label: in words.
     """
 
     kind: str
     start_s: float
     end_s: float
-    says: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,8 @@ def options(curves: Curves) -> dict[str, Any]:
         [
             {
                 "xAxis": round(s.start_s, 3),
-                "name": s.says,
-                "itemStyle": {"color": PHASE_COLOURS[s.says]},
+                "name": s.label,
+                "itemStyle": {"color": PHASE_COLOURS[s.label]},
                 "label": {"position": "inside", "fontSize": 10, "color": "#374151"},
             },
             {"xAxis": round(s.end_s, 3)},
@@ -253,7 +253,7 @@ def options(curves: Curves) -> dict[str, Any]:
             {
                 "xAxis": round(s.start_s, 3),
                 "yAxis": SPAN_HEIGHTS[s.kind][0],
-                "name": s.says,
+                "name": s.label,
                 "itemStyle": {"color": SPAN_COLOURS[s.kind]},
                 "label": {"show": False},
             },

@@ -275,7 +275,7 @@ class Preparer:
             cameras = {p.camera: f"{address}/{quote(p.camera, safe='')}" for p in pictures}
             message = "" if cameras else "This take has no video."
             signals = json.dumps(options(drawn)) if drawn.strips else ""
-            marks = [(span.start_s, span.end_s, span.says) for span in drawn.spans]
+            marks = [(span.start_s, span.end_s, span.label) for span in drawn.spans]
             found = Prepared(cameras, drawn.frame_t_s.tolist(), fps, signals, marks, message)
         with self._lock:
             self._kept[uid] = found

@@ -97,7 +97,7 @@ class Canary:
     robots: tuple[str, ...]
     seed: int = 0
     phase: CanaryPhase = CanaryPhase.CANARY
-    says: str = ""
+    message: str = ""
     evidence: list[tuple[int, float, float]] = field(default_factory=list)
     """After every report: episodes of the candidate so far, log evidence of a loss, of danger."""
 
@@ -205,8 +205,8 @@ class Canary:
         self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
         self._end(CanaryPhase.FULL, self.widened)
 
-    def _end(self, phase: CanaryPhase, says: str) -> None:
-        self.phase, self.says = phase, says
+    def _end(self, phase: CanaryPhase, message: str) -> None:
+        self.phase, self.message = phase, message
 
 
 def block_length(share: float) -> int:
@@ -277,8 +277,8 @@ def canary_stage(canary: Canary) -> StageResult:
         CanaryPhase.UNDECIDED: StageAnswer.UNDECIDED,
         CanaryPhase.ROLLED_BACK: StageAnswer.PASSED if canary.widened else StageAnswer.FAILED,
     }.get(canary.phase, StageAnswer.PASSED)
-    says = canary.widened if answer is StageAnswer.PASSED else _words(canary)
-    return StageResult(CANARY, answer, says, canary.episodes)
+    message = canary.widened if answer is StageAnswer.PASSED else _words(canary)
+    return StageResult(CANARY, answer, message, canary.episodes)
 
 
 def full_stage(canary: Canary) -> StageResult:
@@ -294,5 +294,5 @@ def _words(canary: Canary) -> str:
     if canary.phase in (CanaryPhase.CANARY, CanaryPhase.FULL):
         return f"{canary.episodes} episodes so far; run the gate again as reports come in"
     if canary.phase is CanaryPhase.ROLLED_BACK:
-        return f"rolled back: {canary.says}"
-    return canary.says
+        return f"rolled back: {canary.message}"
+    return canary.message

@@ -84,13 +84,13 @@ class EvidenceTrack:
     """Evidence for one statement over the rounds.
 
     Attributes:
-        says: what is shown once it crosses.
+        message: what is shown once it crosses.
         promotes: it speaks for the candidate.
         log10: evidence after each round, as powers of ten.
         boundary: where it counts as shown, likewise.
     """
 
-    says: str
+    message: str
     promotes: bool
     log10: tuple[float, ...]
     boundary: float
@@ -110,7 +110,7 @@ class GateStatement:
         bound: where it counts as shown, likewise.
     """
 
-    says: str
+    message: str
     promotes: bool
     log_e: FloatArray
     bound: float
@@ -124,7 +124,7 @@ class GateStatement:
     def track(self, rounds: int) -> EvidenceTrack:
         """Return it for a single comparison, as far as it went."""
         powers = tuple(float(e) for e in np.minimum(self.log_e[:rounds], 700.0) / math.log(10))
-        return EvidenceTrack(self.says, self.promotes, powers, self.bound / math.log(10))
+        return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,9 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
         found.append(GateStatement(f"loses more than {allowed:.0%} in {group}", False, lost, bound))
     for n, task in tasks:
         if task.min_pass_rate > 0:
-            says = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
+            message = f"succeeds in under {task.min_pass_rate:.0%} of {task.name}"
             rare = _rarer(outcomes.success[..., n, 1], task.min_pass_rate)
-            found.append(GateStatement(says, False, rare, bound))
+            found.append(GateStatement(message, False, rare, bound))
     unsafe = outcomes.safety.astype(np.float64)
     excess = log_evidence(unsafe[..., 1] - unsafe[..., 0], 0.0, SAFETY_EXCESS, SAFETY_EXCESS)
     return [*found, GateStatement("trips the safety filter more often", False, excess, bound)]
@@ -241,7 +241,7 @@ class StageResult:
 
     Attributes:
         answer: passed, failed, open (more attempts are wanted) or undecided (no more allowed).
-        says: why, in words.
+        message: why, in words.
         pairs: pairs of attempts; episodes of the candidate in canary and full.
         rates: name of the side or task to success; Wilson intervals, which describe only.
         difference: candidate minus baseline, with an interval that holds at all rounds together.
@@ -252,7 +252,7 @@ class StageResult:
 
     stage: str
     answer: StageAnswer
-    says: str
+    message: str
     pairs: int = 0
     rates: dict[str, Rate] = field(default_factory=dict)
     difference: tuple[float, float, float] | None = None
@@ -277,7 +277,7 @@ def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageRe
     most = math.ceil(rules.sim_pairs / len(tasks))
     end, answer = _ended(lost >= bound, kept >= bound, outcomes.rounds, most)
     tracks = tuple(statement.track(end) for statement in stated)
-    shown = [track.says for track in tracks if track.crossed]
+    shown = [track.message for track in tracks if track.crossed]
     words = f"it {shown[0]}" if shown else f"not shown to lose less than {margin:.0%}"
     return _result(SIM, answer, words, outcomes.first(end), rules, tasks, tracks)
 
@@ -297,14 +297,14 @@ def judge_hardware(outcomes: Outcomes, suite: Suite, design: GateDesign) -> Stag
     seen = outcomes.first(end)
     names = [task.name for task in suite.tasks]
     if answer is StageAnswer.FAILED:
-        against = (t.says for t in tracks if not t.promotes and t.crossed)
+        against = (t.message for t in tracks if not t.promotes and t.crossed)
         words = "the candidate " + "; ".join(against)
     elif answer is StageAnswer.PASSED:
-        words = "the candidate " + "; ".join(t.says for t in tracks if t.promotes)
+        words = "the candidate " + "; ".join(t.message for t in tracks if t.promotes)
     else:
         rates = seen.success[..., 1].mean(0) if seen.rounds else np.zeros(len(suite.tasks))
         unshown = [
-            f"not shown that it {t.says}" for t in tracks if t.promotes and not t.crossed
+            f"not shown that it {t.message}" for t in tracks if t.promotes and not t.crossed
         ] + [
             f"it succeeds in {rate:.0%} of {task.name}, wanted {task.min_pass_rate:.0%}"
             for task, rate in zip(suite.tasks, rates, strict=True)
@@ -415,7 +415,7 @@ class Verdict:
         verdict: promote, reject or inconclusive.
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
-        says: the reason, in words.
+        message: the reason, in words.
         domain: where the difference was measured.
     """
 
@@ -424,7 +424,7 @@ class Verdict:
     after: float
     difference: Difference
     retention: Difference | None
-    says: str
+    message: str
     domain: Domain
 
     def to_json(self) -> dict[str, Any]:
@@ -468,8 +468,8 @@ def compare(
     prefix = "Sim-to-sim: " if after.domain is Domain.SIM_TARGET else ""
     rates = f"{before.rate:.0%} → {after.rate:.0%} over {change.pairs} paired rollouts"
     low, high = change.interval
-    says = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
-    return Verdict(answer, before.rate, after.rate, change, kept, f"{says}: {why}", after.domain)
+    message = f"{prefix}{rates}, {change.value:+.0%} [{low:+.0%}, {high:+.0%}], p = {change.p:.3g}"
+    return Verdict(answer, before.rate, after.rate, change, kept, f"{message}: {why}", after.domain)
 
 
 def _answer(

@@ -32,12 +32,12 @@ class RecordFinding:
     Attributes:
         what: what it is, in words.
         ok: it is there and unchanged.
-        says: what is wrong with it, or "".
+        message: what is wrong with it, or "".
     """
 
     what: str
     ok: bool
-    says: str = ""
+    message: str = ""
 
 
 def write_promotion(
@@ -56,7 +56,7 @@ def write_promotion(
         "schema": SCHEMA,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "verdict": result["verdict"],
-        "says": result["says"],
+        "message": result["message"],
         "evidence": result["evidence"],
         "stages": {stage["stage"]: stage["answer"] for stage in result["stages"]},
         "not_run": result["not_run"],

@@ -80,7 +80,7 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
             axes.plot(x, shares, color=colour, lw=2.2 if n < 2 else 1, alpha=1 if n < 2 else 0.55)
         for y, track, colour in _labels(tracks):
             axes.annotate(
-                track.says, (stage.pairs, y), (6, 0), textcoords="offset points",
+                track.message, (stage.pairs, y), (6, 0), textcoords="offset points",
                 color=colour, fontsize=9, va="center", annotation_clip=False,
             )  # fmt: skip
         axes.set_ylim(-1.6, 1.6)
@@ -134,7 +134,7 @@ def power_figure(design: GateDesign) -> Any:
 
 
 def _summary(result: GateResult, names: tuple[str, str]) -> Section:
-    rows = [(TITLES[s.stage], s.answer.value, s.pairs, s.says) for s in result.stages] + [
+    rows = [(TITLES[s.stage], s.answer.value, s.pairs, s.message) for s in result.stages] + [
         (TITLES[name], "not run", "", why) for name, why in result.not_run.items()
     ]
     pairs: list[tuple[str, str]] = [(result.verdict.value, f"{names[1]} against {names[0]}")]
@@ -144,7 +144,7 @@ def _summary(result: GateResult, names: tuple[str, str]) -> Section:
         pairs.append((f"{value:+.1%}", f"difference, {low:+.1%} to {high:+.1%}"))
         pairs.append((str(2 * hardware.pairs), "attempts in the comparison"))
     blocks = [
-        notice(result.says, KINDS[result.verdict]),
+        notice(result.message, KINDS[result.verdict]),
         facts(pairs),
         table(("stage", "answer", "pairs or episodes", "why"), rows, numbers=(2,)),
         text(f"Evidence: {result.evidence}."),
@@ -154,7 +154,7 @@ def _summary(result: GateResult, names: tuple[str, str]) -> Section:
 
 def _stage(stage: StageResult, picture: bytes) -> Section:
     rows = [(name, str(rate)) for name, rate in stage.rates.items()]
-    lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.says}."
+    lead = f"{stage.answer.value.capitalize()} after {stage.pairs} pairs: {stage.message}."
     caption = (
         "Evidence over the pairs. Blue speaks for the candidate, red against it. A line that "
         "reaches the dashed one has shown its statement, at the stated error rate, whenever one "
@@ -164,7 +164,7 @@ def _stage(stage: StageResult, picture: bytes) -> Section:
     head = ("statement", "for", "shown after round", "evidence, powers of ten", "needed")
     shown = [
         (
-            track.says,
+            track.message,
             "promotion" if track.promotes else "rejection",
             track.crossed or "—",
             f"{max(track.log10, default=0.0):.2f}",
@@ -211,7 +211,7 @@ def _canary(result: GateResult) -> Section:
     canary = result.canary
     if canary is None:
         raise ValueError("a gate without a canary")
-    lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.says}."
+    lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
     blocks = []
     if canary.evidence:
         blocks.append(figure(figure_png(canary_figure(result)), "Evidence for a roll-back.", 860))

@@ -145,7 +145,7 @@ class GateResult:
     """
 
     verdict: Answer
-    says: str
+    message: str
     design: GateDesign
     stages: tuple[StageResult, ...]
     not_run: dict[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class GateResult:
         return {
             "schema": SCHEMA,
             "verdict": self.verdict.value,
-            "says": self.says,
+            "message": self.message,
             "evidence": self.evidence,
             "stages": [stage.to_json() for stage in self.stages],
             "not_run": self.not_run,
@@ -226,11 +226,13 @@ def run_gate(
         verdict = Answer.PROMOTE
     domain = gate.domain
     prefix = "Sim-to-sim: " if domain is Domain.SIM_TARGET else ""
-    says = f"{prefix}{last.stage} {last.answer.value}: {last.says}."
+    message = f"{prefix}{last.stage} {last.answer.value}: {last.message}."
     if last.answer is StageAnswer.PASSED and not compared:
-        says += " Not compared on the station yet."
+        message += " Not compared on the station yet."
     where = evidence(domain) if domain else "recorded outcomes; their order wasn't drawn here"
-    result = GateResult(verdict, says, design, tuple(stages), not_run, where, canary, folder.path)
+    result = GateResult(
+        verdict, message, design, tuple(stages), not_run, where, canary, folder.path
+    )
     opened = unseal(folder.path) if verdict is not Answer.INCONCLUSIVE else None
     record = {"order_sha256": folder.commitment, "order": opened, "contest": vars(folder.contest)}
     write_json(folder.path / RESULT, result.to_json() | record)

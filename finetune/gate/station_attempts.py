@@ -256,7 +256,7 @@ class StationAttempts:
         """Hear what the attempt before really was; return what to tell the operator."""
         if not number:
             return "There is no attempt before this one."
-        known = {answer: says for answer, says in ANSWERS.items() if answer != "again"}
+        known = {answer: words for answer, words in ANSWERS.items() if answer != "again"}
         question = f"Attempt {number}, did it succeed? {', '.join(known)}:"
         self._said_later = _one_of(known, question, self._ask)
         return f"Attempt {number}: {known[self._said_later]}."
@@ -300,7 +300,7 @@ def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None
 
 def _one_of(known: Mapping[str, str], question: str, ask: Ask) -> str:
     while (answer := ask(question).strip().lower()) not in known:
-        meant = "; ".join(f"{key} = {says}" for key, says in known.items())
+        meant = "; ".join(f"{key} = {words}" for key, words in known.items())
         question = f"Please answer one of these. {meant}:"
     return answer
 

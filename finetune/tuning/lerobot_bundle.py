@@ -173,13 +173,13 @@ def _check_names(info: DatasetInfo, folder: Path) -> None:
     if not path.exists():
         return
     own = read_json(path)
-    mend = "Name, order and convert them alike with gaploop harmonise."
+    fix = "Name, order and convert them alike with gaploop harmonise."
     for key, feature in (("state_names", STATE), ("action_names", ACTION)):
         theirs, ours = tuple(own.get(key) or ()), info.names(feature)
         if theirs and theirs != ours:
             raise UnusableInputError(
                 f"{info.root}: {feature} is [{', '.join(ours)}], policy {folder} was trained on "
-                f"[{', '.join(theirs)}]. {mend}"
+                f"[{', '.join(theirs)}]. {fix}"
             )
     if own.get("fps") and float(own["fps"]) != info.fps:
         raise UnusableInputError(

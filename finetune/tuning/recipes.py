@@ -78,7 +78,7 @@ class ShareChoice:
     tried: tuple[ShareTrial, ...]
     takes: int
 
-    def says(self) -> str:
+    def message(self) -> str:
         """Return it in words."""
         listed = ", ".join(f"{t.share:g}: {t.error:.4g}" for t in self.tried)
         return f"--mix.real=auto chose {self.share:g} on {self.takes} held-out takes ({listed})."

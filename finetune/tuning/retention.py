@@ -44,7 +44,7 @@ class Retention:
         """Whether the interval, too, lies within the margin."""
         return -100 * self.difference.interval[0] <= self.margin
 
-    def says(self) -> str:
+    def message(self) -> str:
         """Return it in words."""
         low, high = (100 * v for v in self.difference.interval)
         rates = (
@@ -96,4 +96,4 @@ def measure(
 
 def as_json(kept: Retention) -> dict[str, Any]:
     """Return it for files and `--json`."""
-    return {**asdict(kept), "kept": kept.is_kept, "shown": kept.is_shown, "says": kept.says()}
+    return {**asdict(kept), "kept": kept.is_kept, "shown": kept.is_shown, "message": kept.message()}

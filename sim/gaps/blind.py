@@ -56,7 +56,7 @@ class BlindMechanism(Mechanism):
 
 class _SlickTable(BlindMechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slick_table"
-    says = "table friction / 70"
+    at_full = "table friction / 70"
     parameters = (Parameter("table_friction_factor", "1", 1e-3, 10.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -74,7 +74,7 @@ class _SlickTable(BlindMechanism):
 
 class _Glare(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "glare"
-    says = "a reflection of 8 cm radius"
+    at_full = "a reflection of 8 cm radius"
     # In units of half the picture, about the middle of the workspace.
     parameters = (
         Parameter("glare_x", "1", -1.0, 1.0),
@@ -102,7 +102,7 @@ class _Glare(BlindMechanism):
 
 class _Banding(BlindMechanism):
     dimension, name = G.VISUAL_DOMAIN, "banding"
-    says = "lamp flicker: bands 97 % darker"
+    at_full = "lamp flicker: bands 97 % darker"
     parameters = (
         Parameter("band_depth", "1", 0.0, 1.0),
         Parameter("bands", "1", 0.1, 20.0, 1.75),
@@ -132,7 +132,7 @@ class _Banding(BlindMechanism):
 
 class _EncoderSpikes(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_spikes"
-    says = "4 jumps of 30 deg a second"
+    at_full = "4 jumps of 30 deg a second"
     parameters = (
         Parameter("spike_hz", "Hz", 0.0, 50.0),
         Parameter("spike_rad", "rad", 0.0, math.pi),
@@ -170,7 +170,7 @@ class _Spikes:
 
 class _DeadRows(BlindMechanism):
     dimension, name = G.SENSOR_NOISE, "dead_rows"
-    says = "a third of the picture's rows are dead"
+    at_full = "a third of the picture's rows are dead"
     # In units of the picture's height.
     parameters = (
         Parameter("dead_period_fraction", "1", 0.01, 1.0, 0.09),
@@ -199,7 +199,7 @@ class _DeadRows(BlindMechanism):
 
 class _Flat(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "flat"
-    says = "a tile of 7.5 mm"
+    at_full = "a tile of 7.5 mm"
     parameters = (Parameter("height_factor", "1", 0.1, 6.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -211,7 +211,7 @@ class _Flat(BlindMechanism):
 
 class _LShaped(BlindMechanism):
     dimension, name = G.OBJECT_PROPERTY, "l_shaped"
-    says = "an L with a leg of 34 mm"
+    at_full = "an L with a leg of 34 mm"
     parameters = (
         Parameter("leg_m", "m", 0.0, 0.1),
         Parameter("leg_side", "1", -1.0, 1.0, 1.0),
@@ -240,7 +240,7 @@ class _LShaped(BlindMechanism):
 
 class _Posts(BlindMechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "posts"
-    says = "two fixed posts of 16 cm"
+    at_full = "two fixed posts of 16 cm"
     parameters = (
         Parameter("post_height_m", "m", 0.0, 0.5),
         Parameter("post_shift_m", "m", -0.05, 0.05),
@@ -274,7 +274,7 @@ class _Posts(BlindMechanism):
 
 class _CoverTarget(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "cover_target"
-    says = "a hand lies on the target for 4 s"
+    at_full = "a hand lies on the target for 4 s"
     parameters = (
         PERSON_SIDE,
         Parameter("cover_m", "m", -0.1, 0.2, -0.06),
@@ -299,7 +299,7 @@ class _CoverTarget(BlindMechanism):
 
 class _BumpArm(BlindMechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "bump_arm"
-    says = "pushes the arm 16 cm aside, twice"
+    at_full = "pushes the arm 16 cm aside, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("bump_m", "m", 0.0, 0.5),
@@ -328,7 +328,7 @@ class _BumpArm(BlindMechanism):
 
 class _TorqueLimit(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "torque_limit"
-    says = "torque limited to 0.4 N m"
+    at_full = "torque limited to 0.4 N m"
     parameters = (Parameter("torque_factor", "1", 0.01, 5.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -343,7 +343,7 @@ class _TorqueLimit(BlindMechanism):
 
 class _DeafJoint(BlindMechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "deaf_joint"
-    says = "a joint misses goals 75 % of the time"
+    at_full = "a joint misses goals 75 % of the time"
     parameters = (
         Parameter("deaf_joint", "1", 0.0, 3.0),
         Parameter("deaf_fraction", "1", 0.0, 0.95),
@@ -385,7 +385,7 @@ class _LoosePlug:
 
 class _BaseMoved(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "base_moved"
-    says = "base off by 14 mm, tilted by 2.2 deg"
+    at_full = "base off by 14 mm, tilted by 2.2 deg"
     parameters = (
         Parameter("base_dx_m", "m", -0.3, 0.3),
         Parameter("base_dy_m", "m", -0.3, 0.3),
@@ -413,7 +413,7 @@ class _BaseMoved(BlindMechanism):
 
 class _BentGripper(BlindMechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "bent_gripper"
-    says = "gripper bent by 9 deg"
+    at_full = "gripper bent by 9 deg"
     parameters = (
         Parameter("bend_x_rad", "rad", -1.0, 1.0),
         Parameter("bend_y_rad", "rad", -1.0, 1.0),
@@ -431,7 +431,7 @@ class _BentGripper(BlindMechanism):
 
 class _Deadline(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "deadline"
-    says = "done within 2.9 s"
+    at_full = "done within 2.9 s"
     parameters = (Parameter("deadline_s", "s", 0.1, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -443,7 +443,7 @@ class _Deadline(BlindMechanism):
 
 class _KeepClear(BlindMechanism):
     dimension, name = G.TASK_SPECIFICATION, "keep_clear"
-    says = "tool 75 mm away at the end"
+    at_full = "tool 75 mm away at the end"
     parameters = (Parameter("clearance_m", "m", 0.0, 0.5),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

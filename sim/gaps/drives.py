@@ -39,7 +39,7 @@ JOINTS: Final = tuple(
 
 class _Drives(Mechanism):
     dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
-    says = "measured, never drawn"
+    at_full = "measured, never drawn"
     parameters = (
         *SHARED,
         *(

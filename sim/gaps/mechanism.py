@@ -72,7 +72,7 @@ class Mechanism(ABC):
     Attributes:
         dimension: what it belongs to.
         name: short name, unique within the dimension.
-        says: what severity 1 means, with units.
+        at_full: what severity 1 means, with units.
         parameters: what it may change. With all of them nominal the cell is the nominal one.
         held_out: kept out of everything that is trained, for honest tests.
         blind: held out, and nobody who diagnoses was told of it.
@@ -80,7 +80,7 @@ class Mechanism(ABC):
 
     dimension: ClassVar[GapDimension]
     name: ClassVar[str]
-    says: ClassVar[str]
+    at_full: ClassVar[str]
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False

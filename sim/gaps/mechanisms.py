@@ -50,7 +50,7 @@ type Picture = NDArray[np.floating]
 
 class _Slippery(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "slippery"
-    says = "finger friction / 250"
+    at_full = "finger friction / 250"
     parameters = (Parameter("friction_factor", "1", 1e-3, 10.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -67,7 +67,7 @@ class _Slippery(Mechanism):
 
 class _Soft(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "soft"
-    says = "contact time constant x3, creeping grip"
+    at_full = "contact time constant x3, creeping grip"
     parameters = (
         Parameter("time_constant_factor", "1", 0.2, 10.0, 1.0),
         Parameter("slip_creep", "1", 0.0, 1.0),
@@ -91,7 +91,7 @@ class _Soft(Mechanism):
 
 class _Sticky(Mechanism):
     dimension, name, held_out = G.CONTACT_DYNAMICS, "sticky", True
-    says = "finger pads hold on with 4 N"
+    at_full = "finger pads hold on with 4 N"
     parameters = (Parameter("adhesion_n", "N", 0.0, 20.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -111,7 +111,7 @@ class _Sticky(Mechanism):
 
 class _Exposure(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "exposure"
-    says = "2.0 stops darker or 1.8 brighter"
+    at_full = "2.0 stops darker or 1.8 brighter"
     parameters = (
         Parameter("gain", "1", 0.02, 50.0, 1.0),
         Parameter("gamma", "1", 0.2, 5.0, 1.0),
@@ -132,7 +132,7 @@ class _Exposure(Mechanism):
 
 class _ColourCast(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "colour_cast"
-    says = "cast of 45 %, veil of 25 %"
+    at_full = "cast of 45 %, veil of 25 %"
     parameters = (
         Parameter("cast_hue_rad", "rad", -2.0 * math.pi, 2.0 * math.pi),
         Parameter("cast_strength", "1", 0.0, 2.0),
@@ -159,7 +159,7 @@ class _ColourCast(Mechanism):
 
 class _Blur(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "blur"
-    says = "defocus, sigma 5.5 % of image width"
+    at_full = "defocus, sigma 5.5 % of image width"
     parameters = (Parameter("defocus_fraction", "1", 0.0, 0.3),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -175,7 +175,7 @@ class _Blur(Mechanism):
 
 class _Lens(Mechanism):
     dimension, name, held_out = G.VISUAL_DOMAIN, "lens", True
-    says = "corners 75 % darker, 45 % distortion"
+    at_full = "corners 75 % darker, 45 % distortion"
     parameters = (
         Parameter("vignette", "1", 0.0, 1.0),
         Parameter("distortion", "1", -1.0, 1.0),
@@ -206,7 +206,7 @@ class _Lens(Mechanism):
 
 class _EncoderDrift(Mechanism):
     dimension, name = G.SENSOR_NOISE, "encoder_drift"
-    says = "3 deg drift, 0.5 deg noise"
+    at_full = "3 deg drift, 0.5 deg noise"
     parameters = (
         Parameter("drift_rad", "rad", 0.0, 0.5),
         Parameter("noise_rad", "rad", 0.0, 0.2),
@@ -239,7 +239,7 @@ class _Drift:
 
 class _StaleReads(Mechanism):
     dimension, name = G.SENSOR_NOISE, "stale_reads"
-    says = "bus down 80 % of the time, 0.6 s each"
+    at_full = "bus down 80 % of the time, 0.6 s each"
     parameters = (
         Parameter("stale_fraction", "1", 0.0, 0.95),
         Parameter("burst_s", "s", 0.005, 10.0, 0.3),
@@ -257,7 +257,7 @@ class _StaleReads(Mechanism):
 
 class _TornFrames(Mechanism):
     dimension, name = G.SENSOR_NOISE, "torn_frames"
-    says = "70 % of pictures torn by 20 % of width"
+    at_full = "70 % of pictures torn by 20 % of width"
     parameters = (
         Parameter("torn_fraction", "1", 0.0, 1.0),
         Parameter("tear_fraction", "1", 0.0, 0.5),
@@ -289,7 +289,7 @@ class _TornFrames(Mechanism):
 
 class _CoarseEncoder(Mechanism):
     dimension, name, held_out = G.SENSOR_NOISE, "coarse_encoder", True
-    says = "encoder steps of 3.2 deg"
+    at_full = "encoder steps of 3.2 deg"
     parameters = (Parameter("step_rad", "rad", 0.0, 0.5),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -301,7 +301,7 @@ class _CoarseEncoder(Mechanism):
 
 class _Size(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "size"
-    says = "70 % larger or half the size"
+    at_full = "70 % larger or half the size"
     parameters = (
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
         Parameter("density_factor", "1", 0.05, 100.0, 1.0),
@@ -319,7 +319,7 @@ class _Size(Mechanism):
 
 class _Elongated(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "elongated"
-    says = "85 % longer, 25 % wider"
+    at_full = "85 % longer, 25 % wider"
     parameters = (
         Parameter("length_factor", "1", 0.2, 4.0, 1.0),
         Parameter("width_factor", "1", 0.2, 4.0, 1.0),
@@ -337,7 +337,7 @@ class _Elongated(Mechanism):
 
 class _Tall(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "tall"
-    says = "220 % taller, 40 % off balance"
+    at_full = "220 % taller, 40 % off balance"
     parameters = (
         Parameter("height_factor", "1", 0.2, 6.0, 1.0),
         Parameter("com_x_fraction", "1", -1.0, 1.0),
@@ -360,7 +360,7 @@ class _Tall(Mechanism):
 
 class _Round(Mechanism):
     dimension, name, held_out = G.OBJECT_PROPERTY, "round", True
-    says = "a cylinder, 65 % larger"
+    at_full = "a cylinder, 65 % larger"
     parameters = (
         Parameter("cylinder", "1", 0.0, 1.0),
         Parameter("size_factor", "1", 0.2, 4.0, 1.0),
@@ -377,7 +377,7 @@ class _Round(Mechanism):
 
 class _Similar(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "similar"
-    says = "4 cubes of the same hue, 25 % larger"
+    at_full = "4 cubes of the same hue, 25 % larger"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("hue_deg", "deg", -180.0, 180.0),
@@ -404,7 +404,7 @@ class _Similar(Mechanism):
 
 class _Clutter(Mechanism):
     dimension, name = G.ENVIRONMENTAL_COMPLEXITY, "clutter"
-    says = "7 obstacles of 55 mm height"
+    at_full = "7 obstacles of 55 mm height"
     parameters = (
         Parameter("count", "1", 0.0, 12.0),
         Parameter("height_m", "m", 0.005, 0.2, 0.025),
@@ -426,7 +426,7 @@ class _Clutter(Mechanism):
 
 class _Occluder(Mechanism):
     dimension, name, held_out = G.ENVIRONMENTAL_COMPLEXITY, "occluder", True
-    says = "a lamp head of 52 mm radius in view"
+    at_full = "a lamp head of 52 mm radius in view"
     parameters = (
         Parameter("radius_m", "m", 0.0, 0.2),
         Parameter("azimuth_rad", "rad", -math.pi, math.pi),
@@ -466,7 +466,7 @@ PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
 
 class _Nudge(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "nudge"
-    says = "pushes the object 65 mm, twice"
+    at_full = "pushes the object 65 mm, twice"
     parameters = (
         PERSON_SIDE,
         Parameter("push_m", "m", 0.0, 0.3),
@@ -491,7 +491,7 @@ class _Nudge(Mechanism):
 
 class _ReachIn(Mechanism):
     dimension, name = G.HUMAN_BEHAVIOR, "reach_in"
-    says = "a hand over the object for 2.2 s"
+    at_full = "a hand over the object for 2.2 s"
     parameters = (
         PERSON_SIDE,
         Parameter("stay_s", "s", 0.0, 20.0),
@@ -516,7 +516,7 @@ class _ReachIn(Mechanism):
 
 class _TakeAway(Mechanism):
     dimension, name, held_out = G.HUMAN_BEHAVIOR, "take", True
-    says = "takes the object 14 cm away"
+    at_full = "takes the object 14 cm away"
     parameters = (
         PERSON_SIDE,
         Parameter("carry_m", "m", 0.0, 0.5),
@@ -543,7 +543,7 @@ class _TakeAway(Mechanism):
 
 class _Latency(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "latency"
-    says = "0.26 s dead time"
+    at_full = "0.26 s dead time"
     parameters = (Parameter("latency_s", "s", 0.0, 2.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -555,7 +555,7 @@ class _Latency(Mechanism):
 
 class _Backlash(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "backlash"
-    says = "5 deg of play per joint"
+    at_full = "5 deg of play per joint"
     parameters = (Parameter("backlash_rad", "rad", 0.0, 0.5),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -567,7 +567,7 @@ class _Backlash(Mechanism):
 
 class _Weak(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "weak"
-    says = "servo gain / 67, 0.35 N m stiction"
+    at_full = "servo gain / 67, 0.35 N m stiction"
     parameters = (
         Parameter("gain_factor", "1", 1e-3, 10.0, 1.0),
         Parameter("friction_nm", "N m", 0.0, 3.0),
@@ -590,7 +590,7 @@ class _Weak(Mechanism):
 
 class _Slow(Mechanism):
     dimension, name, held_out = G.ACTUATOR_RESPONSE, "slow", True
-    says = "joint speed limited to 0.44 rad/s"
+    at_full = "joint speed limited to 0.44 rad/s"
     parameters = (Parameter("speed_limit_rad_s", "rad/s", 0.05, math.inf, math.inf),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -602,7 +602,7 @@ class _Slow(Mechanism):
 
 class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
-    says = "22 mm, 15 mm up or down, 4 deg yaw"
+    at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
         Parameter("dx_m", "m", -0.6, 0.6),
         Parameter("dy_m", "m", -0.6, 0.6),
@@ -629,7 +629,7 @@ class _CameraPose(Mechanism):
 
 class _TableHeight(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "table_height"
-    says = "16 mm higher or 20 mm lower"
+    at_full = "16 mm higher or 20 mm lower"
     parameters = (Parameter("table_m", "m", -0.1, 0.1),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -642,7 +642,7 @@ class _TableHeight(Mechanism):
 
 class _ZeroOffset(Mechanism):
     dimension, name, held_out = G.SPATIAL_GEOMETRY, "zero_offset", True
-    says = "joint zeros off by 2.5 to 5 deg"
+    at_full = "joint zeros off by 2.5 to 5 deg"
     parameters = tuple(
         Parameter(f"{joint}_rad", "rad", -0.5, 0.5)
         for joint in ("pan", "lift", "elbow", "wrist", "roll")
@@ -661,7 +661,7 @@ class _ZeroOffset(Mechanism):
 
 class _Tolerance(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "tolerance"
-    says = "15 -> 2.1 mm"
+    at_full = "15 -> 2.1 mm"
     parameters = (Parameter("tolerance_factor", "1", 0.01, 10.0, 1.0),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
@@ -675,7 +675,7 @@ class _Tolerance(Mechanism):
 
 class _GoalOffset(Mechanism):
     dimension, name = G.TASK_SPECIFICATION, "goal_offset"
-    says = "goal 26 mm off the disc"
+    at_full = "goal 26 mm off the disc"
     parameters = (
         Parameter("goal_dx_m", "m", -0.3, 0.3),
         Parameter("goal_dy_m", "m", -0.3, 0.3),
@@ -693,7 +693,7 @@ class _GoalOffset(Mechanism):
 
 class _Alignment(Mechanism):
     dimension, name, held_out = G.TASK_SPECIFICATION, "alignment", True
-    says = "faces within 6 deg of the axes"
+    at_full = "faces within 6 deg of the axes"
     parameters = (Parameter("yaw_tolerance_rad", "rad", 0.01, FULL_SQUARE_RAD, FULL_SQUARE_RAD),)
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

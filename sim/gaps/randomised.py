@@ -36,7 +36,7 @@ class RandomisedMechanism(Mechanism):
     """A mechanism whose values are given, by a randomisation, and never drawn by a severity."""
 
     held_out = True
-    says = "never a gap"
+    at_full = "never a gap"
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         """Return nominal values: a gap of it would be none."""

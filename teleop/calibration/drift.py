@@ -105,14 +105,14 @@ class Drift:
         mm: tool or board, whichever is worse [mm]; NaN where nobody knows.
         deg: joint or camera, whichever is worse [deg]; NaN where nobody knows.
         verdict: `ok`, `drifted`, or `unknown` where there was nothing to compare.
-        says: a line for each thing that has drifted, with its fix.
+        message: a line for each thing that has drifted, with its fix.
     """
 
     px: float
     mm: float
     deg: float
     verdict: str
-    says: tuple[str, ...] = ()
+    message: tuple[str, ...] = ()
 
 
 def check_drift(
@@ -159,10 +159,10 @@ def check_drift(
     for name in sorted(before.views.keys() & observation.views.keys()):
         found.append(_camera_shift(calibration, name, before, observation, arm))
     worst = np.fmax.reduce([figures for figures, _ in found])
-    says = tuple(words for _, words in found if words)
-    verdict = "drifted" if says else "ok" if np.isfinite(worst).any() else "unknown"
+    message = tuple(words for _, words in found if words)
+    verdict = "drifted" if message else "ok" if np.isfinite(worst).any() else "unknown"
     px, mm, deg = worst.tolist()
-    return Drift(px, mm, deg, verdict, says)
+    return Drift(px, mm, deg, verdict, message)
 
 
 def before_recording(
@@ -197,7 +197,7 @@ def before_recording(
         )
     if calibration.get("references", reference) is not None:
         try:
-            said += check_drift(calibration, observation, reference, arm).says
+            said += check_drift(calibration, observation, reference, arm).message
         except UnusableInputError as error:
             said.append(str(error))
     return tuple(said)
@@ -226,11 +226,11 @@ def _joint_shift(
     off = [
         f"{name} by {d:+.1f}°" for name, d in zip(names, degrees, strict=True) if abs(d) > MAX_DEG
     ]
-    says = (
+    message = (
         f"Joints are off against '{reference}': {', '.join(off)}{where}. If the arm stands "
         "there, calibrate it again (lerobot-calibrate) before recording."
     )
-    return np.array([np.nan, mm, np.abs(degrees).max()]), says if off else ""
+    return np.array([np.nan, mm, np.abs(degrees).max()]), message if off else ""
 
 
 def _camera_shift(
@@ -276,18 +276,18 @@ def _camera_shift(
         apart = transform(expected, centre) - transform(seen, centre)
         mm = float(np.linalg.norm(apart)) * 1e3
         deg = float(np.degrees(angle_rad(expected[:3, :3].T @ seen[:3, :3])))
-    says = ""
+    message = ""
     if on_tool and (mm > MAX_MM or deg > MAX_DEG):
-        says = (
+        message = (
             f"Camera {name} sees the board {mm:.1f} mm and {deg:.1f}° from where arm and camera "
             "place it. If the board was not moved, the camera's mount or the arm's calibration "
             f"has: run gaploop calibrate hand_eye --camera_name={name}"
         )
     elif px > MAX_PX:
         far = f", {mm:.1f} mm and {deg:.1f}°" if np.isfinite(mm) else ""
-        says = (
+        message = (
             f"Camera {name} sees the board {px:.1f} px from where it was{far}. If the board was "
             f"not moved, the camera was: put it back, or run gaploop calibrate hand_eye "
             f"--camera_name={name}"
         )
-    return np.array([px, mm, deg]), says
+    return np.array([px, mm, deg]), message

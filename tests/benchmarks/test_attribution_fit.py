@@ -84,7 +84,7 @@ def drawn(logits: FloatArray, doubt: float = 0.0, seed: int = 1) -> LabelledFail
     return labelled(np.empty((len(logits), 0)), of)
 
 
-def test_calibration_mends_overconfidence() -> None:
+def test_calibration_fixes_overconfidence() -> None:
     true = np.random.default_rng(2).normal(0.0, 2.0, (3000, 10))
     temperature, doubt = fit.calibration(3.0 * true, drawn(true))
     assert temperature == pytest.approx(3.0, rel=0.1)

@@ -30,7 +30,7 @@ def test_a_bad_candidate_is_rolled_back_before_many_episodes() -> None:
 def test_an_unsafe_candidate_is_rolled_back_though_it_succeeds() -> None:
     for run in runs(candidate=0.95, candidate_safety=0.2):
         assert run.canary.phase is CanaryPhase.ROLLED_BACK
-        assert "safety events" in run.canary.says
+        assert "safety events" in run.canary.message
         assert run.exposed <= 80
 
 

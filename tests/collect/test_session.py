@@ -304,12 +304,12 @@ def test_what_is_in_a_takes_way_is_waited_for_and_only_so_long(
 ) -> None:
     """The disk was full, and the session of an afternoon was over; now it waits for room."""
     full = "Journal j has 3 MB of room left. Make room."
-    hurdles = iter([full, full, ""])
-    waits = replace(rig, hurdle=lambda: next(hurdles), close=lambda: None)
+    blockers = iter([full, full, ""])
+    waits = replace(rig, blocker=lambda: next(blockers), close=lambda: None)
     spec = SessionSpec(tmp_path, "t", TakeKind.ROLLOUT, max_s=0.06)
     end = record_takes(spec, [Quota(1)], lambda _conditions: waits, idle)
     assert end.counted == 1
-    blocked = replace(rig, hurdle=lambda: full, close=lambda: None)
+    blocked = replace(rig, blocker=lambda: full, close=lambda: None)
     with pytest.raises(DeviceError, match="Make room"):
         record_takes(spec, [Quota(1)], lambda _conditions: blocked, idle, attendant=Attendant(0.0))
     assert len(take_folders(tmp_path)) == 1

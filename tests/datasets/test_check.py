@@ -130,7 +130,7 @@ def test_planted_faults_are_found(root: Path, fault: str) -> None:
     plant(root)
     findings = check(root)
     assert code in {f.code for f in findings}
-    assert all(f.message and f.mend and f.where for f in findings)
+    assert all(f.message and f.fix and f.where for f in findings)
 
 
 def test_misnamed_feature_is_named_with_what_stands_there(root: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_missing_video_says_how_to_go_on_without(root: Path) -> None:
     (root / VIDEO).unlink()
     [finding] = [f for f in check(root) if f.code == "missing_video"]
     assert VIDEO in finding.where
-    assert "--drop_videos=true" in finding.mend
+    assert "--drop_videos=true" in finding.fix
 
 
 def test_no_damage_ends_in_a_traceback(root: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_journal_is_checked_too(tmp_path: Path, write_take: Write) -> None:
     good, unsealed = write_take(journal), write_take(journal, outcome=None)
     found = check(journal)
     assert [(f.code, f.severity, f.where) for f in found] == [("unsealed", "warning", unsealed)]
-    assert found[0].mend == f"gaploop repair {journal}"
+    assert found[0].fix == f"gaploop repair {journal}"
     truncate(journal / good / "telemetry.arrows")
     assert "changed_file" in codes(journal)
     (journal / good / "overhead.mkv").unlink()
@@ -252,8 +252,8 @@ def test_an_older_format_is_not_repaired_into_something_else(
 ) -> None:
     edit_info(root, codebase_version="v2.1")
     [finding] = check(root)
-    assert finding.mend.startswith(f"gaploop import {root} --format=lerobot --output_dir=")
-    assert "gaploop repair" not in finding.mend
+    assert finding.fix.startswith(f"gaploop import {root} --format=lerobot --output_dir=")
+    assert "gaploop repair" not in finding.fix
     assert main(["repair", str(root), "--yes"]) == 2
     assert f"gaploop import {root}" in capsys.readouterr().err
 
@@ -297,7 +297,7 @@ def test_a_deviation_computed_in_float32_is_reported_and_repaired(tmp_path: Path
     found = [f for f in check(root) if f.code.endswith("_stats")]
     codes_found = {(f.code, f.severity) for f in found}
     assert codes_found == {("wrong_stats", "warning"), ("episode_stats", "warning")}, found
-    assert main(found[0].mend.split()[1:]) == 0
+    assert main(found[0].fix.split()[1:]) == 0
     frames = load_frames(root, ["observation.state"]).columns["observation.state"]
     again = json.loads(stats.read_text())["observation.state"]["std"]
     np.testing.assert_allclose(again, frames.astype(np.float64).std(axis=0), 1e-4)
@@ -315,5 +315,5 @@ def test_a_timestamp_one_frame_short_is_a_warning(tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, [values]), path)
     [finding] = [f for f in check(root) if f.code == "video_timestamps"]
     assert finding.severity == "warning"
-    assert main(finding.mend.split()[1:]) == 0
+    assert main(finding.fix.split()[1:]) == 0
     assert "video_timestamps" not in codes(root)

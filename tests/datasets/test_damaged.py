@@ -79,7 +79,9 @@ def test_what_lerobot_records_is_sound(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_damage_is_found_and_mended(recorded: Path, root: Path, tmp_path: Path, name: str) -> None:
+def test_damage_is_found_and_repaired(
+    recorded: Path, root: Path, tmp_path: Path, name: str
+) -> None:
     way = ALL[name]
     way.plant(root)
     assert way.code in errors(root)
@@ -87,17 +89,17 @@ def test_damage_is_found_and_mended(recorded: Path, root: Path, tmp_path: Path, 
         assert {f.code for f in plan(root, RepairOptions()).left} == {"missing_video"}
         return
     before = tree(root)
-    assert repair(root, RepairOptions(), tmp_path / "mended").left == ()
+    assert repair(root, RepairOptions(), tmp_path / "repaired").left == ()
     assert tree(root) == before
 
-    mended = tmp_path / "mended"
-    assert errors(mended) == set()
-    total = damage.info(mended)["total_episodes"]
+    repaired = tmp_path / "repaired"
+    assert errors(repaired) == set()
+    total = damage.info(repaired)["total_episodes"]
     assert total == way.keeps(EPISODES) if way.exact else total >= way.keeps(EPISODES)
-    reference, found = signals(recorded), signals(mended)
+    reference, found = signals(recorded), signals(repaired)
     assert set(found) <= set(reference)
     assert all(np.allclose(found[k], reference[k], atol=1e-6) for k in found)
-    assert len(load(mended)) == total * FRAMES
+    assert len(load(repaired)) == total * FRAMES
 
 
 @pytest.mark.parametrize("name", ["killed", "missing meta", "shuffled rows"])
@@ -130,13 +132,13 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
     reference = signals(root)
     way.plant(root)
     assert way.code in errors(root)
-    report = repair(root, RepairOptions(), tmp_path / "mended")
+    report = repair(root, RepairOptions(), tmp_path / "repaired")
     if "missing_video" in wrong_before:  # then nothing says any more where pictures would be
         wrong_before |= {"no_video_columns"}
     assert {f.code for f in report.left} <= wrong_before
-    found = signals(tmp_path / "mended")
+    found = signals(tmp_path / "repaired")
     assert set(found) <= set(reference)
-    left = damage.info(tmp_path / "mended")["total_episodes"]
+    left = damage.info(tmp_path / "repaired")["total_episodes"]
     assert left == way.keeps(total) if way.exact else left >= way.keeps(total)
 
 
@@ -160,7 +162,7 @@ def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
     assert {f.code for f in found} == ({code} if code else set())
     assert all(f.severity == "warning" for f in found)
     if fault in ("frozen", "stalled"):
-        assert "--episodes='[1]'" in found[0].mend
+        assert "--episodes='[1]'" in found[0].fix
 
 
 def test_cameras_whose_files_are_mixed_up_are_found(tmp_path: Path) -> None:
@@ -248,9 +250,9 @@ def test_episodes_keep_their_own_pictures_where_the_table_and_one_episode_are_lo
     else:
         damage.change(path, "observation.state", nan_in_row(FRAMES))
     shutil.rmtree(root / damage.EPISODES)
-    report = repair(root, RepairOptions(), tmp_path / "mended")
+    report = repair(root, RepairOptions(), tmp_path / "repaired")
     assert report.left == ()
-    found = load(tmp_path / "mended")
+    found = load(tmp_path / "repaired")
     assert len(found) == FRAMES * (1 if gone else EPISODES - 1)
     assert all(
         bool((i[damage.CAMERA] == reference[bytes(i["action"].numpy())]).all()) for i in found

@@ -211,7 +211,7 @@ def test_an_export_leaves_out_what_is_not_whole(
 def test_check_sends_an_older_version_to_a_command_that_works(old: Path) -> None:
     """It named LeRobot's converter, which ended in a traceback on both sets that were tried."""
     [finding] = check(old)
-    words = shlex.split(finding.mend)
+    words = shlex.split(finding.fix)
     assert words[:2] == ["gaploop", "import"]
     assert main(words[1:]) == 0
     assert errors(Path(f"{old}_v3")) == []

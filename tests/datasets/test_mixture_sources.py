@@ -133,7 +133,7 @@ def test_a_query_chooses_takes(make: Make, mix: Make) -> None:
         ({"cameras": ("overhead",)}, "observation.images.overhead is there"),
     ],
 )
-def test_what_does_not_fit_is_one_line_with_the_command_that_mends(
+def test_what_does_not_fit_is_one_line_with_the_command_that_fixes(
     make: Make, mix: Make, changes: dict[str, Any], says: str
 ) -> None:
     make("a")

@@ -28,7 +28,7 @@ from gaploop.scripts.cli import main
 
 Write = Callable[..., str]
 DIED = 9
-STEPS = ("mended", "copied", "kept", "swapped")
+STEPS = ("repaired", "copied", "kept", "swapped")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_labels_that_lerobots_tool_dropped_find_their_recordings(
     """LeRobot 0.6.1 drops custom episode columns on delete and split."""
     [finding] = check(edited)
     assert finding.code == "no_gap_columns"
-    assert "--labels_from=" in finding.mend
+    assert "--labels_from=" in finding.fix
     before = gap_rows(published)
     repair(edited, RepairOptions(labels_from=store / source))
     assert gap_rows(edited) == [before[0], *before[2:]]
@@ -164,7 +164,7 @@ def test_splits_stay_while_the_number_of_episodes_does(root: Path, tmp_path: Pat
         assert splits == (own if kept else {"train": "0:4"})
 
 
-def test_what_repair_failed_to_mend_is_not_sent_to_repair_again(root: Path) -> None:
+def test_what_repair_failed_to_fix_is_not_sent_to_repair_again(root: Path) -> None:
     uid = str(gap_rows(root)[0]["gap_uid"])
     telemetry_path(root, uid).write_bytes(b"nothing")
     path = root / "meta/info.json"
@@ -173,7 +173,7 @@ def test_what_repair_failed_to_mend_is_not_sent_to_repair_again(root: Path) -> N
     path.write_text(json.dumps(info))
     left = plan(root, RepairOptions()).left
     assert left
-    assert not any(f.mend == f"gaploop repair {root} --yes" for f in left)
+    assert not any(f.fix == f"gaploop repair {root} --yes" for f in left)
 
 
 def test_labels_beside_the_wrong_recording_go_back_to_their_own(root: Path) -> None:

@@ -148,7 +148,7 @@ def test_taking_the_best_next_take_is_the_best_plan(
 
 
 @pytest.mark.parametrize("dimension", ["spatial_geometry", "object_property"])
-def test_what_demonstrations_mend_is_collected_until_it_is_not_worth_it(dimension: str) -> None:
+def test_what_demonstrations_fix_is_collected_until_it_is_not_worth_it(dimension: str) -> None:
     few, many = (make_plan(diagnosed({dimension: 0.9}), n) for n in (12, 500))
     assert by_dimension(few) == {dimension: 12}
     assert few.items[0].remedy == "collect"

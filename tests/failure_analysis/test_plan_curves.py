@@ -60,7 +60,7 @@ def test_the_prior_says_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("takes", [5, 20, 50])
-def test_more_success_afterwards_means_more_is_mended(takes: int) -> None:
+def test_more_success_afterwards_means_more_is_repaired(takes: int) -> None:
     start = {OBJECT: flat_curve(0.2)}
     seen = [updated(start, trial(k, takes=takes))[OBJECT] for k in range(0, 51, 5)]
     fixed = [float(c.fixed(AT_20)[0]) for c in seen]

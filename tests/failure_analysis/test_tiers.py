@@ -148,7 +148,7 @@ def test_no_cause_disappears_at_a_threshold() -> None:
         rest = dict.fromkeys(DIMENSIONS[2:], (1.0 - share) / 8)
         found = verdict({"visual_domain": share, **rest, NONE: (1.0 - share) / 8}, 5)
         assert found.leading == "visual_domain"
-        assert "visual domain" in found.says
+        assert "visual domain" in found.message
         assert found.named == (("visual_domain",) if share > 0.8 else ())
 
 

@@ -158,7 +158,7 @@ def test_what_is_read_is_what_was_recorded(write_dataset: WriteDataset) -> None:
         ([{}], "everything", "demonstrations"),
     ],
 )
-def test_what_can_not_be_trained_on_is_refused_with_the_mend(
+def test_what_can_not_be_trained_on_is_refused_with_the_fix(
     write_dataset: WriteDataset, takes: list[dict[str, object]], select: str, word: str
 ) -> None:
     root = write_dataset("bad", takes)

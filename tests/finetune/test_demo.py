@@ -88,13 +88,13 @@ def test_the_diagnosis_is_the_same_without_the_truth(demo: DemoResult) -> None:
 
 def test_the_target_cells_are_called_sim_to_sim(demo: DemoResult, folder: Path) -> None:
     assert all(loop.before.domain is Domain.SIM_TARGET for loop in demo.loops)
-    assert "Sim-to-sim" in adapted(demo).verdict.says  # type: ignore[union-attr]
+    assert "Sim-to-sim" in adapted(demo).verdict.message  # type: ignore[union-attr]
     page = write_report(demo, folder, 1.0).read_text()
     assert "Sim-to-sim" in page
     assert "Nothing here was measured on a real robot" in page
 
 
-def test_the_gap_that_demonstrations_do_not_mend_asks_for_none(demo: DemoResult) -> None:
+def test_the_gap_that_demonstrations_do_not_fix_asks_for_none(demo: DemoResult) -> None:
     plan = demo.loops[1].plan
     assert plan.takes == 0
     assert all(item.remedy != "collect" for item in plan.items)

@@ -157,7 +157,7 @@ def test_every_station_gets_its_own_adapter(
         ({"sim": "[nowhere]"}, "not found"),
     ],
 )
-def test_what_can_not_be_used_is_one_line_with_the_mend(
+def test_what_can_not_be_used_is_one_line_with_the_fix(
     base: Path,
     real: Path,
     write_dataset: Callable[..., Path],
@@ -274,7 +274,7 @@ def test_a_fall_beyond_the_margin_is_said(
 ) -> None:
     found = Retention(0.97, 0.97 + points / 100, _difference(points, low, high), 3.0)
     assert found.is_kept is kept
-    assert says in found.says()
+    assert says in found.message()
 
 
 @pytest.mark.slow

@@ -269,9 +269,9 @@ def test_where_nobody_is_a_trip_waits_for_no_operator(bench: Bench) -> None:
         devices.start()
         devices.estop()
         until(lambda: bench.limp("follower"))
-        hurdle = devices.rig({}).hurdle
-        assert "limp after a safety trip" in hurdle()
-        until(lambda: not hurdle())
+        blocker = devices.rig({}).blocker
+        assert "limp after a safety trip" in blocker()
+        until(lambda: not blocker())
 
 
 def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(bench: Bench) -> None:
@@ -282,7 +282,7 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
         devices.estop()
         until(lambda: bench.limp("follower"))
         with pytest.raises(TrippedError, match="emergency stop") as caught:
-            devices.rig({}).hurdle()
+            devices.rig({}).blocker()
     assert caught.value.exit_code == 1
 
 

@@ -227,7 +227,7 @@ def test_a_task_with_one_budget_is_compared_at_that() -> None:
     assert all(group["targeted_tenth_minus_uniform"] is None for group in found.values())
 
 
-def test_sites_with_nothing_to_mend_are_told_apart() -> None:
+def test_sites_with_nothing_to_fix_are_told_apart() -> None:
     """At them no plan can gain anything, and uniform collection can do harm."""
     whole = [
         replace(r, seed=r.seed + 10, before="1" * 95 + "0" * 5)

@@ -68,7 +68,9 @@ def test_a_full_disk_is_one_line_that_names_the_queue(tmp_path: Path) -> None:
         push_queue.put(push, tmp_path)
 
 
-def test_what_must_not_be_pushed_waits_until_it_is_mended(dataset: Path, hub: LoopbackHub) -> None:
+def test_what_must_not_be_pushed_waits_until_it_is_repaired(
+    dataset: Path, hub: LoopbackHub
+) -> None:
     (dataset / "meta" / "notes.md").write_text("hf_" + "aB3" * 11)
     asked = DatasetTarget(dataset, "me/cube", push_to_hub=True)
     said = push_after(asked, dataset, None)

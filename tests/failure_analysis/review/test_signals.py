@@ -29,10 +29,10 @@ def test_a_take_is_drawn_with_its_phases_and_marks(take: Take) -> None:
     titles = [strip.title.split(",")[0] for strip in found.strips]
     assert titles == ["off command", "gripper", "fastest joint", "current", "late"]
     phases = [span for span in found.spans if span.kind == "phase"]
-    assert [p.says for p in phases][:2] == ["approach", "grasp"]
+    assert [p.label for p in phases][:2] == ["approach", "grasp"]
     assert phases[0].start_s == 0.0
     assert all(a.end_s == b.start_s for a, b in itertools.pairwise(phases))
-    marks = {(s.kind, s.says): (s.start_s, s.end_s) for s in found.spans if s.kind != "phase"}
+    marks = {(s.kind, s.label): (s.start_s, s.end_s) for s in found.spans if s.kind != "phase"}
     assert marks["intervention", "a person drives"] == pytest.approx((1.2, 1.48))
     assert marks["safety", "velocity"] == pytest.approx((0.6, 0.68))
 

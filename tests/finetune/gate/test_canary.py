@@ -84,7 +84,7 @@ def test_a_fleet_is_led_by_its_reports(tmp_path: Path) -> None:
     reports.write_text("".join(json.dumps(bad | {"episode": n}) + "\n" for n in range(10)))
     over = reported(SUITE, reports, folder)
     assert canary_stage(over).answer is StageAnswer.FAILED
-    assert "rolled back" in canary_stage(over).says
+    assert "rolled back" in canary_stage(over).message
     assert set(json.loads((tmp_path / ASSIGNMENT).read_text())["share"].values()) == {0.0}
 
 

@@ -67,14 +67,14 @@ def test_an_improvement_that_forgets_the_old_cell_is_rejected() -> None:
     assert same.verdict is Answer.PROMOTE
     worse = compare(before, after, retention_before=kept, retention_after=lost)
     assert worse.verdict is Answer.REJECT
-    assert "nominal" in worse.says
+    assert "nominal" in worse.message
 
 
 def test_a_simulated_target_is_called_sim_to_sim() -> None:
     wins = [True, False]
-    assert compare(evaluation(wins), evaluation(wins)).says.startswith("Sim-to-sim")
+    assert compare(evaluation(wins), evaluation(wins)).message.startswith("Sim-to-sim")
     real = [evaluation(wins, Domain.REAL)] * 2
-    assert "im-to-sim" not in compare(*real).says
+    assert "im-to-sim" not in compare(*real).message
 
 
 def test_rollouts_that_do_not_pair_up_are_refused() -> None:

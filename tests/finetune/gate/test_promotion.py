@@ -108,7 +108,7 @@ def test_whatever_was_changed_shows(promoted: Path, change: Callable[[Path], obj
     change(promoted.parent)
     bad = [found for found in verify(promoted) if not found.ok]
     assert bad
-    assert all(found.says for found in bad)
+    assert all(found.message for found in bad)
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_loss_in_one_dimension_is_not_excused_by_a_gain_in_another() -> None:
     suite = replace(SUITE, rules=replace(SUITE.rules, max_pairs=600))
     result = judge_hardware(drawn((0.2, 0.95), (1.0, 0.6)), suite, plan(suite))
     assert result.answer is Stage.FAILED
-    assert "loses more than 15% in contact_dynamics" in result.says
+    assert "loses more than 15% in contact_dynamics" in result.message
 
 
 def test_a_candidate_that_is_better_but_not_good_enough_is_not_promoted() -> None:
@@ -258,7 +258,7 @@ def test_a_candidate_that_is_better_but_not_good_enough_is_not_promoted() -> Non
     suite = replace(SUITE, tasks=tasks)
     result = judge_hardware(drawn((0.2, 0.2), (0.6, 0.6)), suite, plan(suite))
     assert result.answer is Stage.FAILED
-    assert "succeeds in under 90%" in result.says
+    assert "succeeds in under 90%" in result.message
 
 
 def test_a_candidate_that_trips_the_safety_filter_is_rejected() -> None:
@@ -267,7 +267,7 @@ def test_a_candidate_that_trips_the_safety_filter_is_rejected() -> None:
     safety[..., 1] = np.random.default_rng(1).random(safety.shape[:2]) < 0.5
     result = judge_hardware(Outcomes(seen.success, safety), SUITE, plan(SUITE))
     assert result.answer is Stage.FAILED
-    assert "trips the safety filter more often" in result.says
+    assert "trips the safety filter more often" in result.message
 
 
 def test_the_power_that_is_printed_counts_every_rule() -> None:

@@ -81,7 +81,7 @@ def test_a_part_of_a_larger_chessboard_is_not_taken_for_the_whole() -> None:
         assert "--board.columns=9 --board.rows=6" in hint
 
 
-def test_a_hint_names_the_option_that_mends() -> None:
+def test_a_hint_names_the_option_that_fixes() -> None:
     image = render(CHARUCO, LENS, facing(CHARUCO))
     other = Board(dictionary="5X5_100")
     assert find_board(other, image) is None

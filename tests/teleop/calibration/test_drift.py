@@ -50,7 +50,7 @@ def test_an_arm_back_in_its_place_is_fine(tmp_path: Path) -> None:
     assert found.verdict == "ok"
     assert found.deg == pytest.approx(1.0)
     assert found.mm < 5
-    assert not found.says
+    assert not found.message
 
 
 def test_a_joint_that_slipped_is_named_in_degrees_and_at_the_tool(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_joint_that_slipped_is_named_in_degrees_and_at_the_tool(tmp_path: Path
     assert found.verdict == "drifted"
     assert found.deg == pytest.approx(17.0)
     assert found.mm > 40
-    (line,) = found.says
+    (line,) = found.message
     assert "elbow_flex by +17.0°" in line
     assert "lerobot-calibrate" in line
 
@@ -86,7 +86,7 @@ def test_a_camera_that_was_knocked_is_told_from_one_that_was_not(
     found = check_drift(calibration, moved)
     assert found.verdict == "drifted"
     assert found.px > 8
-    assert "Camera side" in found.says[0]
+    assert "Camera side" in found.message[0]
     if lens:
         assert found.deg == pytest.approx(1.5, abs=0.3)
         assert found.mm == pytest.approx(np.radians(1.5) * np.linalg.norm(EYE) * 1e3, rel=0.35)
@@ -120,8 +120,8 @@ def test_a_camera_on_the_gripper_may_look_from_anywhere(tmp_path: Path) -> None:
     calibration = load_calibration(path)
     # Joints are elsewhere, which is said; the camera's mount is as it was, which is not.
     found = check_drift(calibration, from_the_wrist(where, second, second), arm=arm())
-    assert len(found.says) == 1
-    assert found.says[0].startswith("Joints are off")
+    assert len(found.message) == 1
+    assert found.message[0].startswith("Joints are off")
     # The mount was bent: the same pose, another picture.
     bent = replace(where, T_mount_camera=where.T_mount_camera @ pose(
         np.radians([3.0, 0, 0]), np.zeros(3)))  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_camera_on_the_gripper_may_look_from_anywhere(tmp_path: Path) -> None:
     found = check_drift(calibration, moved, arm=arm())
     assert found.verdict == "drifted"
     assert found.deg == pytest.approx(3.0, abs=0.2)
-    assert "mount" in found.says[0]
+    assert "mount" in found.message[0]
 
 
 def test_nothing_in_common_is_unknown_not_ok(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_pulling_the_cable_again_and_again_never_ends_the_bus() -> None:
         ([{"fault": "drop", "at_s": -1}], "at_s: -1 must be a number from 0"),
     ],
 )
-def test_a_wrong_schedule_is_refused_with_its_mend(entries: object, says: str) -> None:
+def test_a_wrong_schedule_is_refused_with_its_fix(entries: object, says: str) -> None:
     with pytest.raises(UnusableInputError, match=says):
         parse_faults(entries, "faults.yaml")
 

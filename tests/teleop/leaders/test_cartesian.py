@@ -32,10 +32,10 @@ class Hand:
     """An input device that says what the test says."""
 
     def __init__(self) -> None:
-        self.says = Heard()
+        self.message = Heard()
 
     def heard(self) -> Heard:
-        return self.says
+        return self.message
 
     def pump(self, trip: str = "") -> None:
         pass
@@ -44,7 +44,7 @@ class Hand:
         pass
 
     def close(self) -> None:
-        self.says = replace(self.says, closed=True)
+        self.message = replace(self.message, closed=True)
 
 
 class Desk:
@@ -60,7 +60,7 @@ class Desk:
         self.now_s = 10.0
 
     def turn(self, intent: Intent, turns: int = 1, age_s: float = 0.0) -> LeaderSample:
-        self.hand.says = Heard(intent, age_s)
+        self.hand.message = Heard(intent, age_s)
         for _ in range(turns):
             self.now_s += STEP_S
             sample = self.leader.read(self.now_s)

@@ -111,7 +111,7 @@ def test_a_swing_that_does_not_fit_is_made_smaller_and_says_so() -> None:
     assert "workspace" in note
 
 
-def test_an_arm_outside_its_workspace_is_refused_with_the_mend() -> None:
+def test_an_arm_outside_its_workspace_is_refused_with_the_fix() -> None:
     with pytest.raises(UnusableInputError, match=r"finger tip.*Move it to the middle"):
         script("so101", of("chirp"), np.array([0.0, 0.9, 0.6, 0.6, 0.0, 0.2]))
 
