@@ -42,6 +42,7 @@ python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks identify --n=8 --json
+python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -76,6 +77,7 @@ BENCHES: Final = {
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
+    "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 
@@ -104,7 +106,7 @@ class BenchConfig:
     and checks every row's picture; record counts dropped pictures; reference records nominal takes
     and says what is usual in them; review labels takes in a headless browser; servo fits a model
     to logs of a real servo and tells faults of one log apart; signals measures what watching a
-    rollout costs.
+    rollout costs; transfer tries every remedy, and the plan's choice, at hidden stations.
     """
 
     name: str = ""
@@ -114,7 +116,7 @@ class BenchConfig:
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
-    closed_loop: rows that were stored, to make figures of without running anything."""
+    closed_loop, transfer: rows that were stored, to make figures of without running anything."""
     root: Path | None = None
     """house: the checkout to count; this one unless given."""
     n: int = 0
@@ -133,17 +135,22 @@ class BenchConfig:
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
-    """closed_loop, finetune: how many seeds, from --seed on; 5 unless given."""
+    """closed_loop, finetune, transfer: how many seeds, from --seed on; 5 unless given, of transfer
+    1."""
+    budget_s: float = 0.0
+    """transfer: begin no row later than this [s]; the same command goes on."""
     quick: bool = False
     """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
     tasks: list[str] = field(default_factory=list)
     """closed_loop, reference: which tasks; pick_place unless given."""
     gaps: list[str] = field(default_factory=list)
-    """closed_loop: which gaps; the six single dimensions unless given."""
+    """closed_loop, transfer: which gaps; the six single dimensions, of transfer all nine and a
+    pair, unless given."""
     budgets: list[int] = field(default_factory=list)
     """closed_loop: how many takes; 5, 20 and 50 unless given."""
     arms: list[str] = field(default_factory=list)
-    """closed_loop: which arms; targeted, uniform and oracle unless given."""
+    """closed_loop, transfer: which arms; targeted, uniform and oracle, of transfer all, unless
+    given."""
     robot: str = ""
     """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100
