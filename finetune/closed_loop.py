@@ -86,8 +86,6 @@ SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""
 PROBE_SEEDS: Final = 800_000
 """Scenes of probes begin here."""
-REPRODUCED: Final = 12
-"""Scenes on which failures are reproduced, in each cell."""
 NOTHING: Final[Mapping[str, Values]] = {"actuator_response.latency": {"latency_s": 0.0}}
 """Changes nothing of a cell that stands for a real one all the same."""
 DIAGNOSIS: Final = "diagnosis.json"
@@ -114,12 +112,14 @@ class LoopBudget:
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
         steps: optimiser steps of the adapter.
+        reproduced: scenes on which failures are reproduced, in each cell.
     """
 
     diagnosed: int = 16
     evaluated: int = 100
     takes: int = 20
     steps: int = 600
+    reproduced: int = 12
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,12 @@ class LoopResult:
     Attributes:
         twin: what was measured of the cell.
         before: the base policy on the target cell.
-        done: what was done about it, in words; "" where nothing failed.
+        done: what was done about it, in words; "nothing" where nothing was found.
         after: the policy that came of it on the same scenes; or the base there, where the cell was
-            changed instead. None where nothing failed.
+            changed instead. None where nothing was done.
         verdict: the comparison; None likewise.
         lineage: stage to the ids and folders it left.
+        run_folder: where the policy was made, in `folder`; "" where none was.
     """
 
     target: TargetCell
@@ -191,6 +192,7 @@ class LoopResult:
     nominal_after: Evaluation | None
     verdict: Verdict | None
     lineage: Mapping[str, Any]
+    run_folder: str = ""
 
 
 def close_the_gap(
@@ -220,7 +222,9 @@ def close_the_gap(
     before = measured(folder / "before.json", base, target, n, "base", say)
     twin = measured_twin(target, folder, say)
     about = PlanContext(folder, str(base), twin, folder / TWIN, target.task)
-    diagnosis = roll_out_and_diagnose(target, folder, base, budget.diagnosed, say, twin=twin)
+    diagnosis = roll_out_and_diagnose(
+        target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
+    )
     plan = plan_for(diagnosis, folder / "plan.yaml", budget.takes, about)
     lineage: dict[str, Any] = {
         "base": policy_id(base),
@@ -231,16 +235,18 @@ def close_the_gap(
     }
     found = (target, folder, twin, diagnosis, plan, before)
     if not plan.items:
-        return LoopResult(*found, "", None, None, None, None, lineage)
+        return LoopResult(*found, "nothing", None, None, None, None, lineage)
     made = carry_out(
         plan, target, folder, base=base, sim=sim, twin=twin, steps=budget.steps, seed=seed, say=say
     )
     if made is None:
-        item = plan.items[0]
-        fixed = target.without(item.dimension)
+        blamed = plan.items[0].dimension
+        fixed = target.without(blamed)
         after = measured(folder / "after.json", base, fixed, n, "base", say)
         kept, verdict = nominal, compare(before, after)
-        done = f"{item.dimension.value.replace('_', ' ')} seen to, as a person would"
+        done = (
+            f"{item.dimension.value.replace('_', ' ')} put right as a person would, in simulation"
+        )
     else:
         done, policy = made.done, made.policy
         after = measured(folder / "after.json", policy, target, n, "new", say)
@@ -251,10 +257,10 @@ def close_the_gap(
         record = read_json(made.run / RUN)
         if made.takes:
             lineage["demonstrations"] = record["inputs"][0]["uids"]
-        lineage |= {"run": record["id"], "adapter": record["result"]["policy"]}
-        lineage["run_folder"] = made.run.name
+        lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
-    return LoopResult(*found, done, after, nominal, kept, verdict, lineage)
+    run_folder = made.run.name if made else ""
+    return LoopResult(*found, done, after, nominal, kept, verdict, lineage, run_folder)
 
 
 @dataclass(frozen=True)
@@ -433,6 +439,7 @@ def roll_out_and_diagnose(
     say: Say = silent,
     reference: Reference | None = None,
     twin: Twin | None = None,
+    reproduced_on: int = LoopBudget.reproduced,
     workers: int = 2,
 ) -> Diagnosis:
     """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept.
@@ -440,6 +447,7 @@ def roll_out_and_diagnose(
     Args:
         reference: what is usual; chosen by `choose_reference` if None.
         twin: reproduces the failures; the takes alone judge if None.
+        reproduced_on: scenes of that, in each cell.
         workers: processes that reproduce.
     """
     path = folder / DIAGNOSIS
@@ -468,7 +476,7 @@ def roll_out_and_diagnose(
     if twin is not None:
         say("Reproducing the failures", 0, 1)
         diagnosis = reproduced(
-            diagnosis, takes, twin, base, folder / "reproduction", n=REPRODUCED, workers=workers
+            diagnosis, takes, twin, base, folder / "reproduction", n=reproduced_on, workers=workers
         )
         say("Reproducing the failures", 1, 1)
     for take in diagnosis.takes:
