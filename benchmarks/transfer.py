@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = "transfer.parquet"
 PICTURE: Final = "transfer.png"
-ROLLOUTS, NOMINAL, DIAGNOSED, TAKES = 30, 20, 10, 20
+ROLLOUTS, NOMINAL, DIAGNOSED, TAKES = 20, 10, 10, 20
 SEVERITIES: Final = (0.7, 1.0)
 LEAST_FAILING: Final = 3
 """Of eight rollouts of the base: a station that fails less often is drawn anew."""
@@ -48,10 +48,12 @@ PRESETS: Final = {
     "randomise": ("all", 1.0), "mild": ("all", 0.5), "visual": ("visual", 1.0),
     "dynamics": ("dynamics", 1.0),
 }  # fmt: skip
-ARMS: Final = (
-    "nothing", "plan", "resimulate", "recalibrate", "collect", "uniform", "randomise", "oracle",
-    "mild", "visual", "dynamics", "around_twin", "plus_5", "drives_only",
+MAIN: Final = (
+    "nothing", "plan", "collect", "resimulate", "recalibrate", "randomise", "oracle", "uniform",
 )  # fmt: skip
+EXERCISES: Final = ("mild", "visual", "dynamics", "around_twin", "plus_5", "drives_only")
+EXERCISED: Final = ("spatial_geometry", "object_property", "actuator_response", PAIR)
+ARMS: Final = (*MAIN, *EXERCISES)
 PROBE_H: Final = 0.05
 """An operator's time for a probe [h]."""
 
@@ -85,14 +87,22 @@ def _run(config: BenchConfig, folder: Path, done: set[tuple[str, str]]) -> Itera
     """Yield rows in the protocol's order until the time is used up."""
     from gaploop.finetune.closed_loop import start_for
 
-    arms = config.arms or ARMS
-    kinds = [d for d in (*GapDimension, PAIR) if not config.gaps or d in config.gaps]
+    nine = [d.value for d in GapDimension]
     until_s = time.monotonic() + (config.budget_s or np.inf)
     start = start_for("pick_place", folder)
     start = replace(start, base=config.policy.required())
     seeds = range(config.seed, config.seed + (config.seeds or 1))
-    with options.progress("Rows", len(seeds) * len(arms) * len(kinds)) as advance:
-        for seed, arm, kind in ((s, a, k) for s in seeds for a in arms for k in kinds):
+    parts = ((MAIN, nine), (MAIN, [PAIR]), (EXERCISES, EXERCISED))
+    work = [
+        (seed, arm, kind)
+        for seed in seeds
+        for arms, kinds in parts
+        for arm in arms
+        for kind in kinds
+        if arm in (config.arms or ARMS) and (not config.gaps or kind in config.gaps)
+    ]
+    with options.progress("Rows", len(work)) as advance:
+        for seed, arm, kind in work:
             if (f"pick_place-{kind}-{seed}", arm) not in done and time.monotonic() < until_s:
                 began_s = time.process_time()
                 station = _Station(_job(kind, seed, start, config.n or ROLLOUTS, folder))

@@ -244,9 +244,7 @@ def close_the_gap(
         fixed = target.without(blamed)
         after = measured(folder / "after.json", base, fixed, n, "base", say)
         kept, verdict = nominal, compare(before, after)
-        done = (
-            f"{item.dimension.value.replace('_', ' ')} put right as a person would, in simulation"
-        )
+        done = f"{blamed.value.replace('_', ' ')} put right as a person would, in simulation"
     else:
         done, policy = made.done, made.policy
         after = measured(folder / "after.json", policy, target, n, "new", say)
