@@ -113,6 +113,7 @@ class LoopBudget:
         takes: demonstrations that a plan may ask for.
         steps: optimiser steps of the adapter.
         reproduced: scenes on which failures are reproduced, in each cell.
+        simulated: scripted takes in a twin.
     """
 
     diagnosed: int = 16
@@ -120,6 +121,7 @@ class LoopBudget:
     takes: int = 20
     steps: int = 600
     reproduced: int = 12
+    simulated: int = TAKES
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def close_the_gap(
     if not plan.items:
         return LoopResult(*found, "nothing", None, None, None, None, lineage)
     made = carry_out(
-        plan, target, folder, base=base, sim=sim, twin=twin, steps=budget.steps, seed=seed, say=say
+        plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
     )
     if made is None:
         blamed = plan.items[0].dimension
@@ -288,7 +290,7 @@ def carry_out(
     base: str | Path,
     sim: Sequence[Path],
     twin: Twin,
-    steps: int = TRACKED_SPECS["lora"].steps,
+    budget: LoopBudget = LoopBudget(steps=TRACKED_SPECS["lora"].steps),
     seed: int = 0,
     say: Say = silent,
 ) -> CarriedOut | None:
@@ -304,7 +306,7 @@ def carry_out(
         base: the policy to start from.
         sim: datasets of nominal takes to mix in.
         twin: where demonstrations are simulated; its file lies in `folder`.
-        steps: optimiser steps.
+        budget: how many takes a twin gets, and optimiser steps.
         seed: of sampling and initial adapter weights.
     """
     remedies = {item.remedy: item.dimension for item in reversed(plan.items)}
@@ -314,9 +316,9 @@ def carry_out(
         wanted = f"{plan.takes} takes collected"
         cells.append(("takes", wanted, target, plan_quotas(plan)))
     if "resimulate" in remedies:
-        wanted = f"{TAKES} takes simulated in the twin"
+        wanted = f"{budget.simulated} takes simulated in the twin"
         there = TargetCell({}, 0, target.task, target.robot, known)
-        cells.append(("resimulated", wanted, there, [Quota(TAKES)]))
+        cells.append(("resimulated", wanted, there, [Quota(budget.simulated)]))
     for dimension in {i.dimension for i in plan.items if i.remedy == "randomise"}:
         ranges = preset(RANGES[dimension])
         wanted = f"{RANDOMISED_TAKES} takes randomised by {ranges.name}"
@@ -330,7 +332,7 @@ def carry_out(
     }
     if recorded:
         run = folder / "_".join(["run", *recorded])
-        learn_from([folder / name for name in recorded], run, base, sim, steps, seed, say)
+        learn_from([folder / name for name in recorded], run, base, sim, budget.steps, seed, say)
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
     if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values((*READ, DELAY)):

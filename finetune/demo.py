@@ -172,7 +172,7 @@ class Size:
 
 
 FULL: Final = Size(LoopBudget(), sim_takes=40, draws=1, rollouts=5)
-QUICK: Final = Size(LoopBudget(6, 6, 4, 40, reproduced=2), 4, 0, 0)
+QUICK: Final = Size(LoopBudget(6, 6, 4, 40, reproduced=2, simulated=4), 4, 0, 0)
 
 
 @dataclass(frozen=True)

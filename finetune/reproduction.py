@@ -448,18 +448,24 @@ def reweighed(
     """Return failed takes with the station's shares as prior of their causes.
 
     What a take shows counts as far as other takes don't show it: what all of them lean to is told
-    better by the rollouts that were reproduced. So a take that shows nothing of its own has the
-    station's causes, and over all takes these are about as they were reproduced.
+    better by the rollouts that were reproduced, or is in the station's verdict. So a take that
+    shows nothing of its own has the station's causes, and over all takes these are about as they
+    were reproduced.
 
     Args:
         takes: as diagnosed.
         found: the reproduction.
         station: what came of it; the causes that it names are those of takes that have them.
     """
-    unmeasured = [d.value for d in GapDimension if d.value not in found.shares]
-    rest = found.shares[UNMEASURED] / (len(unmeasured) + 1)
-    prior = {d.value: found.shares.get(d.value, rest) for d in GapDimension}
-    for_none = found.shares[POLICY] + rest
+    unmeasured = [*(d.value for d in GapDimension if d.value not in found.shares), UNMEASURED]
+    # Nothing but takes tells these apart: what all of them lean to has to be kept.
+    per_share = found.shares[UNMEASURED] / sum(station.posterior[c] for c in unmeasured)
+    prior = {
+        d.value: station.posterior[d.value] * per_share
+        if d.value in unmeasured else found.shares[d.value]
+        for d in GapDimension
+    }  # fmt: skip
+    for_none = found.shares[POLICY] + station.posterior[UNMEASURED] * per_share
     failed = [take for take in takes if take.failed]
     usual = {
         d.value: max(float(np.mean([t.dimensions[d.value] for t in failed])), FLOOR)
