@@ -14,7 +14,7 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo bench test test-all fuzz lint types format clean distclean
+.PHONY: help setup machine demo bench test test-all test-ros2 fuzz lint types format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench NAME=cell ARGS='--n=20'   one of the benchmarks; see benchmarks/README.md"
 	@echo "make test      lint, types and tests"
 	@echo "make test-all  the slow tests too"
+	@echo "make test-ros2 the tests that need ROS 2, in .venv-ros2 over .venv (1 minute, 180 MB)"
 	@echo "make fuzz      10,000 mutated files for each reader (hours); goes on where it stopped"
 	@echo "make lint | types | format | clean | distclean"
 
@@ -53,6 +54,16 @@ test: lint types
 
 test-all: lint types
 	$(PYTEST) $(TWO) -m "slow or not slow"
+
+# ROS 2's wheels set a library path for every Python of their environment, so they get their own.
+ROS2 := .venv-ros2/bin/python
+test-ros2: setup
+	@test -x $(ROS2) || $(BIN)/python -m venv .venv-ros2
+	@echo "$(CURDIR)/$$(ls -d .venv/lib/python3*/site-packages)" > \
+	    $$(ls -d .venv-ros2/lib/python3*/site-packages)/over.pth
+	@$(ROS2) -m pip install --quiet --disable-pip-version-check ros-kilted-rclpy \
+	    ros-kilted-sensor-msgs ros-kilted-trajectory-msgs ros-kilted-rmw-fastrtps-cpp
+	$(ROS2) -m pytest -q tests/teleop/lerobot_ros2
 
 # MUTATIONS=100 for fewer; what it found is replayed with the words it prints.
 MUTATIONS ?= 10000

@@ -52,7 +52,7 @@ MOVED: Final = (
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
-    "drive": ("teleoperate", "rollout", "doctor", "calibrate", "emulate"),
+    "drive": ("teleoperate", "rollout", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
         *("import", "export", "survey", "consent"),

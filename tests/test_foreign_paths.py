@@ -145,8 +145,8 @@ datasets/mixing/spec.py:_source | folder / Path(r).expanduser() | user
 datasets/repair/dataset.py:_point | os.symlink(path, target) | ours
 datasets/repair/dataset.py:plan | Path(scratch, root.name) | ours
 datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
-datasets/repair/description.py:_mend_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
-datasets/repair/description.py:_mend_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
+datasets/repair/description.py:_repair_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
+datasets/repair/description.py:_repair_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
 datasets/repair/description.py:_rename | old.rename(new) | listed
 datasets/repair/description.py:_rename_features | os.replace(part, path) | dataset
 datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
@@ -154,9 +154,9 @@ datasets/repair/description.py:_rename_features | videos / new | paths
 datasets/repair/description.py:_rename_features | videos / old | paths
 datasets/repair/description.py:_rename_near | parent / name | ours
 datasets/repair/description.py:_rename_near | parent / near[0] | listed
-datasets/repair/description.py:mend_keys | (folder / name).rename(folder / kept) | listed
-datasets/repair/description.py:mend_keys | folder / kept | listed
-datasets/repair/description.py:mend_keys | folder / name | listed
+datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kept) | listed
+datasets/repair/description.py:repair_keys | folder / kept | listed
+datasets/repair/description.py:repair_keys | folder / name | listed
 datasets/repair/description.py:rename_features | os.replace(part, path) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
@@ -165,7 +165,7 @@ datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.nam
 datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
-datasets/repair/tables.py:mend_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
+datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
 datasets/repair/videos.py:read_cameras | draft.root / 'videos' / key | dataset
 datasets/repair/videos.py:read_cameras | os.replace(part, path) | dataset
 datasets/staging.py:beside | root.parent / f'.{root.name}.{what}' | ours

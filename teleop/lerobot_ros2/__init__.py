@@ -1,0 +1,438 @@
+"""A robot on ROS 2 topics as LeRobot devices: `--robot.type=ros2 --robot.topics=FILE`.
+
+Joints are matched by name, whatever their order in a message. A message that is older than the one
+before (late, out of order) is left out; one that is older than `stale_s` is no reading, and the
+session holds as it does for any robot that doesn't answer. ROS 2 itself comes from the user's own
+installation, or from the packages ros-kilted-rclpy, -sensor-msgs, -trajectory-msgs and
+-rmw-fastrtps-cpp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import cv2
+import numpy as np
+from lerobot.cameras import Camera
+from lerobot.robots.robot import Robot
+from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
+from numpy.typing import NDArray
+
+from gaploop.teleop.lerobot_ros2.config import Parameters, Ros2CameraConfig, Ros2RobotConfig
+
+__all__ = ["Ros2Camera", "Ros2CameraConfig", "Ros2Robot", "Ros2RobotConfig"]
+
+log = logging.getLogger(__name__)
+
+FIRST_S: Final = 5.0
+"""The first message must come within this [s]."""
+LAYOUTS: Final[Mapping[str, tuple[int, int | None]]] = {
+    "rgb8": (3, None),
+    "bgr8": (3, cv2.COLOR_BGR2RGB),
+    "rgba8": (4, cv2.COLOR_RGBA2RGB),
+    "bgra8": (4, cv2.COLOR_BGRA2RGB),
+    "mono8": (1, cv2.COLOR_GRAY2RGB),
+}
+"""ROS's names of pictures of bytes: channels, and how they become RGB."""
+
+
+class TopicNode:
+    """A ROS 2 node in a thread of its own, shared by a robot and its cameras.
+
+    Raises:
+        ConnectionError: ROS 2 isn't there.
+    """
+
+    _shared: ClassVar[TopicNode | None] = None
+
+    def __init__(self, path: Path | None) -> None:
+        try:
+            import rclpy
+            from rclpy.executors import SingleThreadedExecutor
+        except ImportError as error:
+            raise ConnectionError(
+                f"ROS 2 isn't there ({error}). Source it (source /opt/ros/kilted/setup.bash), or "
+                "pip install 'gaploop[ros2]'."
+            ) from None
+        self.users = 0
+        self.context = rclpy.Context()
+        self.context.init(["--ros-args", "--params-file", str(path)] if path else [])
+        self.node = rclpy.create_node(
+            "gaploop",
+            context=self.context,
+            allow_undeclared_parameters=True,
+            automatically_declare_parameters_from_overrides=True,
+        )
+        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, name="ros2", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls, path: Path | None = None) -> TopicNode:
+        """Return this process's node, begun with a parameter file; `leave` it when done."""
+        cls._shared = cls._shared or cls(path)
+        cls._shared.users += 1
+        return cls._shared
+
+    def _spin(self) -> None:
+        from rclpy.executors import ExternalShutdownException
+
+        with contextlib.suppress(ExternalShutdownException):
+            while self.context.ok():
+                self._executor.spin_once(timeout_sec=0.1)
+
+    def subscribe(
+        self, kind: Any, topic: str, reliability: str, take: Callable[[Any], None]
+    ) -> Any:
+        """Call `take` with each message, newest only, that isn't older than the one before."""
+        newest = [0]
+
+        def in_order(message: Any) -> None:
+            stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+            if stamp and stamp <= newest[0]:
+                return
+            newest[0] = stamp
+            take(message)
+
+        return self.node.create_subscription(kind, topic, in_order, _quality(reliability))
+
+    def publisher(self, kind: Any, topic: str, reliability: str) -> Any:
+        """Return a publisher of the newest message only."""
+        return self.node.create_publisher(kind, topic, _quality(reliability))
+
+    def age_s(self, message: Any) -> float:
+        """How long ago a message was stamped [s]; 0 where it isn't, or by a clock that is ahead."""
+        stamp = message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+        now = self.node.get_clock().now().nanoseconds
+        return max(0.0, (now - stamp) / 1e9) if stamp else 0.0
+
+    def leave(self) -> None:
+        """End the node once nobody uses it any more."""
+        self.users -= 1
+        if self.users:
+            return
+        type(self)._shared = None
+        self.context.shutdown()
+        self._thread.join(2.0)
+        self._executor.shutdown(timeout_sec=1.0)
+        self.node.destroy_node()
+
+
+def _quality(reliability: str) -> Any:
+    from rclpy.qos import QoSProfile, ReliabilityPolicy
+
+    policy = (
+        ReliabilityPolicy.RELIABLE if reliability == "reliable" else ReliabilityPolicy.BEST_EFFORT
+    )
+    return QoSProfile(depth=1, reliability=policy)
+
+
+class Ros2Robot(Robot):  # type: ignore[misc]
+    """Reads joints from one topic and sends goals on another."""
+
+    config_class = Ros2RobotConfig
+    name = "ros2"
+
+    def __init__(self, config: Ros2RobotConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        self.cameras: dict[str, Any] = {}  # gaploop connects them by themselves
+        self._p: Parameters = config.parameters
+        self.name = self._p.robot_type
+        self._keys = tuple(f"{name}.pos" for name in self._p.joints)
+        self._scale, self._offset = np.array(self._p.scale), np.array(self._p.offset)
+        self._node: TopicNode | None = None
+        self._newest: tuple[float, dict[str, float]] | None = None  # taken at, on perf_counter
+        self._latency_s = 0.0
+        self._sent_s = -np.inf
+        self._enabled = False
+        self._first = threading.Event()
+        if self._p.enable_topic:
+            self.enable_torque = lambda: self._enable(True)
+            self.disable_torque = lambda: self._enable(False)
+
+    @property
+    def observation_features(self) -> dict[str, Any]:
+        """Joint positions in LeRobot's units."""
+        return dict.fromkeys(self._keys, float)
+
+    action_features = observation_features
+    is_calibrated = True
+
+    @property
+    def is_connected(self) -> bool:
+        """Say whether its topics are subscribed to."""
+        return self._node is not None
+
+    def connect(self, calibrate: bool = True) -> None:
+        """Subscribe, and wait for the first joint positions.
+
+        Raises:
+            ConnectionError: none came, or a joint isn't among them.
+        """
+        del calibrate
+        if self.is_connected:
+            raise DeviceAlreadyConnectedError(f"{self} is connected already.")
+        node = TopicNode.shared(self._p.path)
+        try:
+            self._connect(node)
+        except BaseException:
+            node.leave()
+            self._node = None
+            raise
+
+    def _connect(self, node: TopicNode) -> None:
+        from sensor_msgs.msg import JointState
+        from std_msgs.msg import Bool, Float64MultiArray
+        from trajectory_msgs.msg import JointTrajectory
+
+        self._node, p = node, self._p
+        self._first.clear()
+        self._reading = node.subscribe(JointState, p.state_topic, p.state_reliability, self._take)
+        kind = JointTrajectory if p.command_type == "trajectory" else Float64MultiArray
+        self._goals = node.publisher(kind, p.command_topic, p.command_reliability)
+        self._switch = node.publisher(Bool, p.enable_topic, "reliable") if p.enable_topic else None
+        self._report = _diagnostics(node, self._status)
+        if not self._first.wait(FIRST_S):
+            topics = [t for t, kinds in node.node.get_topic_names_and_types()
+                      if "sensor_msgs/msg/JointState" in kinds]  # fmt: skip
+            raise ConnectionError(
+                f"no sensor_msgs/JointState on {p.state_topic} within {FIRST_S:g} s; topics with "
+                f"one: {', '.join(topics) or 'none'}. {p.path} names the topic."
+            )
+        assert self._newest is not None
+        missing = [name for name in p.ros_joints if name not in self._newest[1]]
+        if missing:
+            raise ConnectionError(
+                f"{p.state_topic} doesn't say where {', '.join(missing)} is; it has "
+                f"{', '.join(self._newest[1])}. {p.path} names the joints (ros_joints)."
+            )
+
+    def _take(self, message: Any) -> None:
+        node = self._node
+        if node is None or len(message.name) != len(message.position):
+            return
+        self._latency_s = node.age_s(message)
+        at = dict(zip(message.name, map(float, message.position), strict=True))
+        self._newest = time.perf_counter() - self._latency_s, at
+        self._first.set()
+
+    def calibrate(self) -> None:
+        """Nothing to calibrate: ROS 2 gives radians and metres."""
+
+    def configure(self) -> None:
+        """Nothing to configure."""
+
+    def get_observation(self) -> dict[str, Any]:
+        """Return where the joints are.
+
+        Raises:
+            TimeoutError: the newest message is older than `stale_s`.
+        """
+        if self._node is None or self._newest is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        taken_s, at = self._newest
+        age_s = time.perf_counter() - taken_s
+        if age_s > self._p.stale_s:
+            raise TimeoutError(f"{self._p.state_topic} is silent: its newest is {age_s:.1f} s old")
+        values = [at.get(name, np.nan) for name in self._p.ros_joints]
+        return dict(zip(self._keys, (self._scale * values + self._offset).tolist(), strict=True))
+
+    def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
+        """Publish goals, at most `rate_hz` of them; nothing in a dry run.
+
+        Raises:
+            ValueError: a goal is missing or isn't finite.
+        """
+        if self._node is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        values = np.array([float(action.get(key, np.nan)) for key in self._keys])
+        if not np.isfinite(values).all():
+            raise ValueError(f"goals must be numbers for {', '.join(self._keys)}, got {action}")
+        now_s = time.perf_counter()
+        if self.config.dry_run or now_s - self._sent_s < 0.999 * self._p.period_s:
+            return action
+        self._sent_s = now_s
+        self._goals.publish(self._goal(((values - self._offset) / self._scale).tolist()))
+        return action
+
+    def _goal(self, positions: list[float]) -> Any:
+        from std_msgs.msg import Float64MultiArray
+        from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+        if self._p.command_type == "position":
+            return Float64MultiArray(data=positions)
+        point = JointTrajectoryPoint(positions=positions)
+        point.time_from_start.sec = int(self._p.time_from_start_s)
+        point.time_from_start.nanosec = int(self._p.time_from_start_s % 1 * 1e9)
+        return JointTrajectory(joint_names=list(self._p.ros_joints), points=[point])
+
+    def _enable(self, on: bool) -> None:
+        from std_msgs.msg import Bool
+
+        if self._node is None:
+            raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
+        assert self._switch is not None
+        if on and self.config.dry_run:
+            return
+        self._enabled = on
+        self._switch.publish(Bool(data=on))
+
+    def _status(self) -> dict[str, str]:
+        taken_s = self._newest[0] if self._newest else np.nan
+        return {
+            "joint_states latency [ms]": f"{1e3 * self._latency_s:.1f}",
+            "joint_states age [ms]": f"{1e3 * (time.perf_counter() - taken_s):.1f}",
+            "goal age [ms]": f"{1e3 * (time.perf_counter() - self._sent_s):.1f}",
+            "dry run": str(self.config.dry_run),
+        }
+
+    def disconnect(self) -> None:
+        """Send no more goals."""
+        if self._node is None:
+            raise DeviceNotConnectedError(f"{self} is not connected.")
+        node, self._node = self._node, None
+        made = (self._reading, self._goals, self._switch, self._report)
+        for part in made:
+            if part is not None:
+                part.destroy()
+        node.leave()
+
+
+def _diagnostics(node: TopicNode, status: Callable[[], dict[str, str]]) -> Any:
+    """Publish a status on /diagnostics once a second; None where ROS 2 has no such message."""
+    try:
+        from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+    except ImportError:
+        log.info("No diagnostic_msgs: nothing is published on /diagnostics.")
+        return None
+    publisher = node.publisher(DiagnosticArray, "/diagnostics", "reliable")
+
+    def tell() -> None:
+        values = [KeyValue(key=key, value=value) for key, value in status().items()]
+        report = DiagnosticArray(status=[DiagnosticStatus(name="gaploop", values=values)])
+        report.header.stamp = node.node.get_clock().now().to_msg()
+        publisher.publish(report)
+
+    return node.node.create_timer(1.0, tell)
+
+
+class Ros2Camera(Camera):  # type: ignore[misc]
+    """Pictures on a topic, RGB."""
+
+    config_class = Ros2CameraConfig
+
+    def __init__(self, config: Ros2CameraConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        self.latest_timestamp: float | None = None
+        self._newest: NDArray[np.uint8] | None = None
+        self._node: TopicNode | None = None
+        self._fresh = threading.Event()
+        self._fault = "it is silent"
+
+    @property
+    def is_connected(self) -> bool:
+        """Say whether its topic is subscribed to."""
+        return self._node is not None
+
+    @staticmethod
+    def find_cameras() -> list[dict[str, Any]]:
+        """LeRobot's search for cameras finds none on topics: `ros2 topic list` does."""
+        return []
+
+    def connect(self, warmup: bool = True) -> None:
+        """Subscribe.
+
+        Raises:
+            ConnectionError: ROS 2 isn't there.
+        """
+        del warmup
+        node = TopicNode.shared()
+        from sensor_msgs.msg import CompressedImage, Image
+
+        kind = Image if self.config.encoding == "raw" else CompressedImage
+        self._fresh.clear()
+        self._node = node
+        self._subscription = node.subscribe(
+            kind, self.config.topic, self.config.reliability, self._take
+        )
+
+    def _take(self, message: Any) -> None:
+        node = self._node
+        if node is None:
+            return
+        try:
+            image = _compressed(message) if self.config.encoding == "compressed" else _raw(message)
+            if image.shape[:2] != (self.height, self.width):
+                raise ValueError(
+                    f"it is {image.shape[1]}x{image.shape[0]}, the parameters say "
+                    f"{self.width}x{self.height}"
+                )
+        except (ValueError, cv2.error) as error:
+            self._fault = str(error)
+            return
+        self.latest_timestamp = time.perf_counter() - node.age_s(message)
+        self._newest = image
+        self._fresh.set()
+
+    def async_read(self, timeout_ms: float = 500.0) -> NDArray[np.uint8]:
+        """Wait for the next picture, shape (height, width, 3).
+
+        Raises:
+            TimeoutError: none came, only older ones than `stale_s`, or none that can be read.
+        """
+        if self._node is None:
+            raise DeviceNotConnectedError(f"{self.config.topic} is not connected.")
+        if not self._fresh.wait(timeout_ms / 1e3):
+            raise TimeoutError(f"no picture on {self.config.topic}: {self._fault}")
+        self._fresh.clear()
+        return self.read_latest(int(1e3 * self.config.stale_s))
+
+    read = async_read
+
+    def read_latest(self, max_age_ms: int = 500) -> NDArray[np.uint8]:
+        """Return the newest picture.
+
+        Raises:
+            TimeoutError: it is older than that, or there is none.
+        """
+        if self._newest is None or self.latest_timestamp is None:
+            raise TimeoutError(f"no picture on {self.config.topic}: {self._fault}")
+        age_s = time.perf_counter() - self.latest_timestamp
+        if 1e3 * age_s > max_age_ms:
+            raise TimeoutError(f"the newest picture on {self.config.topic} is {age_s:.1f} s old")
+        return self._newest
+
+    def disconnect(self) -> None:
+        """Leave the topic."""
+        if self._node is not None:
+            node, self._node = self._node, None
+            node.node.destroy_subscription(self._subscription)
+            node.leave()
+
+
+def _raw(message: Any) -> NDArray[np.uint8]:
+    if message.encoding not in LAYOUTS:
+        raise ValueError(f"it is {message.encoding}; known: {', '.join(LAYOUTS)}")
+    channels, conversion = LAYOUTS[message.encoding]
+    rows = np.frombuffer(message.data, np.uint8)
+    if message.step < channels * message.width or rows.size != message.height * message.step:
+        raise ValueError("its data doesn't have the size that it says")
+    rows = rows.reshape(message.height, message.step)[:, : channels * message.width]
+    image = rows.reshape(message.height, message.width, channels)
+    return image.copy() if conversion is None else np.asarray(cv2.cvtColor(image, conversion))
+
+
+def _compressed(message: Any) -> NDArray[np.uint8]:
+    image = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError("it can't be decoded")
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
