@@ -171,7 +171,7 @@ class Size:
     rollouts: int
 
 
-FULL: Final = Size(LoopBudget(), sim_takes=40, draws=1, rollouts=5)
+FULL: Final = Size(LoopBudget(evaluated=60, steps=400), sim_takes=40, draws=1, rollouts=5)
 QUICK: Final = Size(LoopBudget(6, 6, 4, 40, reproduced=2, simulated=4), 4, 0, 0)
 
 
