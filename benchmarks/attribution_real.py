@@ -20,7 +20,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from benchmarks.recorded.classifier import Labels
+    from benchmarks.recorded.figures import Labels
     from benchmarks.recorded.stops import Foresight
     from benchmarks.recorded.transfer import Transfer
     from gaploop.core.types import FloatArray
@@ -69,6 +69,7 @@ def measure(config: BenchConfig, _folder: Path) -> dict[str, Any]:
 def _scored(sets: Mapping[str, tuple[FloatArray, Labels]], repeats: range) -> dict[str, Any]:
     from benchmarks.recorded.figures import (
         METHODS,
+        OURS,
         cross_validated,
         duplicates,
         score,
@@ -84,9 +85,9 @@ def _scored(sets: Mapping[str, tuple[FloatArray, Labels]], repeats: range) -> di
                 told = cross_validated(windows, labels, make, repeats, groups, advance)
                 figures[method] = _score_json(score(told, labels, groups))
             twins = len(labels) - len(np.unique(groups))
-            apart = figures["pipeline"]
+            apart = figures[OURS]
             if twins:
-                told = cross_validated(windows, labels, METHODS["pipeline"], repeats, alone)
+                told = cross_validated(windows, labels, METHODS[OURS], repeats, alone)
                 apart = _score_json(score(told, labels, alone))
             found[name] = {
                 "cases": len(labels),
@@ -193,7 +194,7 @@ def _sets_table(result: Mapping[str, Any]) -> str:
         if found["duplicates"]:
             apart = found["duplicates_apart"]
             cells = f"{_share(apart['accuracy'])} | {_share(apart['balanced'])}"
-            lines.append(f"| {name} | {found['cases']} | pipeline, duplicates apart | {cells} |")
+            lines.append(f"| {name} | {found['cases']} | ours, duplicates apart | {cells} |")
     for method, value in result["mean"]["accuracy"].items():
         balanced = result["mean"]["balanced"][method]
         lines.append(f"| mean | | {method} | {value:.1%} | {balanced:.1%} |")

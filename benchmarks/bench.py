@@ -15,6 +15,7 @@ EXAMPLE: Final = """\
 python -m benchmarks cell
 python -m benchmarks bus --json
 python -m benchmarks loop --json
+python -m benchmarks link --seconds=20
 python -m benchmarks loader --json
 python -m benchmarks faults --schedules=1000 --output_dir=outputs/faults
 python -m benchmarks closed_loop --workers=2 --output_dir=outputs/closed_loop
@@ -23,6 +24,8 @@ python -m benchmarks finetune --seeds=5 --output_dir=outputs/finetune
 python -m benchmarks factors --data=trials.csv --json
 python -m benchmarks gaps --n=30 --output_dir=outputs/gaps
 python -m benchmarks gate --json
+python -m benchmarks gate_simulated --json
+python -m benchmarks sim_predicts --trials=trials.csv --json
 python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
@@ -41,8 +44,10 @@ python -m benchmarks probe --n=2 --output_dir=outputs/probe
 python -m benchmarks publish --json
 python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
+python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
+python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -55,8 +60,10 @@ BENCHES: Final = {
     "bus": "a turn on two servo buses: LeRobot's, the SDKs' and ours, side by side",
     "closed_loop": "targeted demonstrations against uniform ones: takes saved, by kind of gap",
     "cell": "rendering rate and the scripted expert's success in the nominal cell",
+    "link": "leader and policy on another machine: age, jitter, loss, disorder put in between",
     "loader": "training samples per second, beside LeRobot's loaders; disk, memory, building",
     "loop": "teleoperation on emulated arms: jitter, latency, processor time, beside LeRobot's",
+    "looking": "changes of the camera and of what it sees that a diagnosis names; false alarms",
     "metadata": "queries and checks over up to 1,000 datasets, 1 million episodes, beside LeRobot",
     "journal": "takes and datasets that a SIGKILL costs, beside LeRobot's; hand-over, sealing",
     "modes": "failure modes and phases against what really happened, with channels removed",
@@ -73,9 +80,13 @@ BENCHES: Final = {
     "gaps": "what every gap mechanism costs the base policy",
     "fleet": "who the gate's canary promotes or rolls back in made-up fleets, and how late",
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
+    "gate_simulated": "the gate with simulated outcomes beside it: errors, power, pairs saved",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
+    "sim_predicts": "what ranks training conditions as their success on a real robot does",
+    "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
+    "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
@@ -84,43 +95,26 @@ BENCHES: Final = {
 
 @dataclass
 class BenchConfig:
-    """Run one of the benchmarks, each printing its figures.
-
-    attribution records labelled takes, fits the attribution model to some tasks, severities and
-    mechanisms and scores it on the others, beside baselines or somebody's predictions; bus
-    compares what a turn on two servo buses costs by LeRobot, the SDKs and gaploop; cell measures
-    rendering and the scripted expert; closed_loop runs the study of targeted against uniform
-    collection; detection tells failures of three policy classes from successes at equal elapsed
-    time; diagnosis_tiers scores verdicts on blind stations by what was recorded of them; factors
-    recomputes a published study's lessons from its counts and measures coverage and false alarms
-    on made-up trials; faults lets random things go wrong on emulated arms and times torque off;
-    finetune adapts the base to changed cells and says what it gained and forgot; fleet lets the
-    gate's canary lead made-up fleets; house counts the product and follows one take through it;
-    identify measures hidden stations' drives; gaps measures what every mechanism costs the base
-    policy; gate compares sequential tests on trainings with identical data; journal kills
-    recordings and counts what is lost; loader times training batches from LeRobot's loaders and
-    from the frame cache; loop drives emulated arms with gaploop and with lerobot-teleoperate in
-    turn; metadata searches and checks simulated datasets; modes sets failure modes and phases
-    against what really happened; real_input takes foreign recordings through import, diagnosis and
-    LoRA; probe probes hidden stations and fits the scene to them; publish makes datasets of takes
-    and checks every row's picture; record counts dropped pictures; reference records nominal takes
-    and says what is usual in them; review labels takes in a headless browser; servo fits a model
-    to logs of a real servo and tells faults of one log apart; signals measures what watching a
-    rollout costs; transfer tries every remedy, and the plan's choice, at hidden stations.
-    """
+    """Run one of the benchmarks, each printing its figures."""
 
     name: str = ""
     """Which one."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
+    vla_gpu: a dataset to train on.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
+    sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
     closed_loop, transfer: rows that were stored, to make figures of without running anything."""
+    trials: Path | None = None
+    """sim_predicts: counts of trials on a robot, a CSV file."""
     root: Path | None = None
     """house: the checkout to count; this one unless given."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    policies: list[str] = field(default_factory=list)
+    """vla_gpu: folders or names on the Hub; with random weights unless given."""
     predictions: Path | None = None
     """attribution: a file of predictions to score by the same code; see its documentation."""
     blind: bool = False
@@ -131,7 +125,7 @@ class BenchConfig:
     """attribution, closed_loop, diagnosis_tiers, finetune, gate: processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
-    """loop, record: how long each program is measured [s]."""
+    """link, loop, record: how long each is measured [s]."""
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
@@ -165,6 +159,11 @@ class BenchConfig:
     """Where files go; outputs/bench/<name> unless given."""
     json: bool = False
     """Print one JSON object."""
+
+
+BenchConfig.__doc__ = "\n\n    ".join(
+    [str(BenchConfig.__doc__), *(f"{name}: {what}." for name, what in BENCHES.items())]
+)
 
 
 def run(config: BenchConfig) -> int:

@@ -1,18 +1,18 @@
 """The station's verdict by evidence tier, on blind stations and with bad policies (sim-to-sim).
 
-A station is the embedded cell with one gap of drawn mechanism, severity and direction, or without
-any and a base policy whose weights were shaken until it fails. Its rollouts are recorded, and
-diagnosed by what each tier has: LeRobot's columns against the station's own demonstrations or
-against gap-free takes, with telemetry, with the tracked scene, and LeRobot's columns and own
-demonstrations with a twin. The twin is an oracle's, no identified one: the true parameters of
-mechanisms that a probe can excite, to two digits, and beside them a small gap that isn't there.
-Blind mechanisms, contacts, clutter, people and the task are in no twin.
+A station is the embedded cell with one gap of drawn mechanism, severity and direction, with two of
+them, with one too small to fail anything, or without any and a base policy whose weights were
+shaken until it fails. Its rollouts are recorded, and diagnosed by what each tier has: LeRobot's
+columns against the station's own demonstrations or against gap-free takes, with telemetry, with the
+tracked scene, and LeRobot's columns and own demonstrations with the twin that `gaploop probe` and
+`gaploop identify` make of the station. Nothing is known of a station but its takes.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.station import UNMEASURED
+from gaploop.failure_analysis.station import POLICY, UNMEASURED
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -32,34 +32,43 @@ if TYPE_CHECKING:
     from gaploop.core.twin import Twin
     from gaploop.failure_analysis.diagnosis import Diagnosis
 
-STATIONS: Final = 16
+STATIONS: Final = 24
 ROLLOUTS: Final = 10
 DEMONSTRATIONS: Final = 7
 SCENES: Final = 20
 """Of a reproduction, in each cell."""
 STATION_SCENES: Final = 1_700_000
 """First scene of stations; those of evaluations, training and reproduction are others."""
-LEAST_FAILING: Final = 3
-"""Of eight rollouts: a station that fails less often has nothing to explain and is drawn anew."""
-POLICY: Final = "policy"
+SCREENED: Final = 6
+LEAST_FAILING: Final = 2
+"""Of the scenes that are screened: a station that fails less often is drawn anew."""
+PAIR, FINE = "pair", "fine"
 ORDER: Final = (
-    "actuator_response", POLICY, "spatial_geometry", "visual_domain", "object_property",
-    "sensor_noise", POLICY, "contact_dynamics", "environmental_complexity", "actuator_response",
-    "human_behavior", POLICY, "task_specification", "spatial_geometry", "object_property", POLICY,
+    "actuator_response", POLICY, "spatial_geometry", PAIR, "visual_domain", "object_property",
+    FINE, POLICY, "sensor_noise", PAIR, "contact_dynamics", "environmental_complexity",
+    "actuator_response", POLICY, PAIR, "human_behavior", "task_specification", FINE,
+    "spatial_geometry", POLICY, PAIR, "object_property", "visual_domain", "sensor_noise",
 )  # fmt: skip
 SHAKEN: Final = (0.06, 0.08, 0.10, 0.12)
 """Noise on a bad policy's weights, as a part of each tensor's spread; drawn among them."""
-IN_A_TWIN: Final = frozenset(
-    {"actuator_response", "spatial_geometry", "visual_domain", "object_property", "sensor_noise"}
-)
-SPURIOUS: Final = (("spatial_geometry.camera_pose.dx_m", "m", 0.002),)
-"""Measured, and not there."""
+PAIRED: Final = ("actuator_response", "spatial_geometry", "visual_domain", "object_property")
+"""Two of these act at once, by mechanisms that a twin can hold."""
+MEASURABLE: Final = frozenset({
+    *(f"actuator_response.{m}" for m in ("latency", "backlash", "weak", "slow", "torque_limit")),
+    *(f"spatial_geometry.{m}" for m in ("camera_pose", "zero_offset", "table_height")),
+    *(f"visual_domain.{m}" for m in ("exposure", "colour_cast", "blur")),
+    *(f"sensor_noise.{m}" for m in ("coarse_encoder", "encoder_drift", "torn_frames")),
+    "object_property.size",
+})  # fmt: skip
+"""Mechanisms that identification has a parameter for: a twin can hold them."""
+SEVERITIES: Final = {PAIR: (0.4, 0.7), FINE: (0.05, 0.2)}
+"""Of kinds of stations; of the others 0.5 to 1."""
 TIERS: Final = {
     "columns_own": "LeRobot columns, own demonstrations",
     "columns_free": "LeRobot columns, gap-free reference",
     "telemetry_free": "+ telemetry, gap-free reference",
     "scene_free": "+ tracked scene, gap-free reference",
-    "twin_own": "LeRobot columns, own demonstrations, + twin (oracle)",
+    "twin_own": "LeRobot columns, own demonstrations, + twin (probed and identified)",
 }
 
 
@@ -76,20 +85,21 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
             with path.open("a") as file:
                 file.write(json.dumps(options.jsonable(row)) + "\n")
             advance()
-    return {"evidence": "sim-to-sim", "stations": rows, "tiers": _scores(rows)}
+    return {"evidence": "sim-to-sim", "stations": rows, **scores(rows)}
 
 
 def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.core.journal_format import read_journal
     from gaploop.failure_analysis.reference import build_reference, shipped_reference
     from gaploop.failure_analysis.tiers import seen_as
+    from gaploop.sim.gaps import draw_gaps
 
     rng = np.random.default_rng([config.seed, k, 77])
     kind = ORDER[k % len(ORDER)]
     while True:
         policy, gaps, gap_seed = _drawn(kind, rng, config.policy.required(), folder)
         failing = _failing(policy, gaps, gap_seed, config.workers)
-        if failing >= LEAST_FAILING:
+        if (failing == 0) if kind == FINE else (failing >= LEAST_FAILING):
             break
     place = folder / f"station_{k:02}"
     shutil.rmtree(place, ignore_errors=True)  # what a stopped run left
@@ -113,39 +123,55 @@ def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
         "scene_free": _diagnosed(takes, "scene", free),
     }
     verdicts = {name: d.summary["station"] for name, d in found.items()}
-    twin = oracle_twin(gaps, gap_seed)
-    verdicts["twin_own"], reproduction = _reproduced(
-        found["columns_own"], takes, twin, policy, config.workers, folder
-    )
-    shutil.rmtree(place)  # pictures of a station are 20 MB
-    truth = kind
-    return {
-        "truth": truth,
+    row: dict[str, Any] = {
+        "kind": kind,
+        "truth": [kind] if kind == POLICY else sorted({key.partition(".")[0] for key in gaps}),
         "gaps": dict(gaps),
+        "parameters": {f"{g.dimension}.{g.mechanism}": g.parameters
+                       for g in draw_gaps(gaps, gap_seed)},
         "gap_seed": gap_seed,
         "policy": Path(policy).name,
-        "in_twin": list(twin.mechanisms),
         "failed": sum(t.outcome is Outcome.FAILURE for t in takes),
-        "takes_right": {
-            name: [sum(t.leaning == truth and t.dimensions[truth] > t.none for t in d.takes),
-                   len(d.takes)]
-            for name, d in found.items() if truth != POLICY
-        },
-        "verdicts": verdicts,
-        "reproduction": reproduction,
+        "leaning": {name: [t.leaning for t in d.takes] for name, d in found.items()},
+        "verdicts": verdicts | {"twin_own": verdicts["columns_own"]},
     }  # fmt: skip
+    if row["failed"]:
+        began_s = time.process_time()
+        twin = identified(gaps, gap_seed, place)
+        measured_s = time.process_time()
+        row["verdicts"]["twin_own"], row["reproduction"] = _reproduced(
+            found["columns_own"], takes, twin, policy, config.workers, folder
+        )
+        row |= {
+            "differs": [[p.name, p.joint, p.estimate, *p.interval]
+                        for p in twin.parameters if p.differs],
+            "can_hold": sorted(MEASURABLE & set(gaps)),
+            "measuring_s": measured_s - began_s,
+            "reproducing_s": time.process_time() - measured_s,
+        }  # fmt: skip
+    shutil.rmtree(place)  # pictures of a station are 20 MB
+    return row
 
 
 def _drawn(
     kind: str, rng: np.random.Generator, base: str, folder: Path
 ) -> tuple[str, dict[str, float], int]:
+    """Return policy, gaps and their seed of a station."""
     from gaploop.sim.gaps import BLIND_MECHANISMS, MECHANISMS
 
     gap_seed = int(rng.integers(100_000, 1_000_000))
     if kind == POLICY:
         return shaken(base, float(rng.choice(SHAKEN)), gap_seed, folder), {}, gap_seed
-    every = [m.key for m in (*MECHANISMS, *BLIND_MECHANISMS) if m.dimension.value == kind]
-    return base, {str(rng.choice(every)): float(np.round(rng.uniform(0.5, 1.0), 2))}, gap_seed
+    dimensions, among = [kind], (*MECHANISMS, *BLIND_MECHANISMS)
+    if kind in (PAIR, FINE):
+        dimensions = list(rng.choice(PAIRED, 2 if kind == PAIR else 1, replace=False))
+        among = tuple(m for m in MECHANISMS if m.key in MEASURABLE)
+    gaps = {}
+    for dimension in dimensions:
+        every = [m.key for m in among if m.dimension.value == dimension]
+        severity = rng.uniform(*SEVERITIES.get(kind, (0.5, 1.0)))
+        gaps[str(rng.choice(every))] = float(np.round(severity, 2))
+    return base, gaps, gap_seed
 
 
 def shaken(base: str, noise: float, seed: int, folder: Path) -> str:
@@ -178,7 +204,7 @@ def shaken(base: str, noise: float, seed: int, folder: Path) -> str:
 def _failing(policy: str, gaps: Mapping[str, float], gap_seed: int, workers: int) -> int:
     from gaploop.finetune.evaluate import evaluate
 
-    tried = evaluate(policy, 8, gaps=gaps, gap_seed=gap_seed, seed=900, workers=workers)
+    tried = evaluate(policy, SCREENED, gaps=gaps, gap_seed=gap_seed, seed=900, workers=workers)
     return tried.trials - tried.successes
 
 
@@ -230,26 +256,27 @@ def _diagnosed(takes: Sequence[Take], tier: str, reference: Any) -> Diagnosis:
     return diagnose([seen_as(t, tier) for t in takes], usual)
 
 
-def oracle_twin(gaps: Mapping[str, float], gap_seed: int) -> Twin:
-    """Return a station's twin from its truth: what a probe could excite, to two digits."""
-    from gaploop.core.twin import Twin, TwinParameter
-    from gaploop.sim.gaps import draw_gaps, mechanism_named
+def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
+    """Return a station's twin as its three-minute probe tells it.
 
-    found = {name: (unit, 0.0, value) for name, unit, value in SPURIOUS}
-    for gap in draw_gaps(gaps, gap_seed):
-        if gap.blind or gap.dimension not in IN_A_TWIN:
-            continue
-        key = f"{gap.dimension}.{gap.mechanism}"
-        known = {p.name: p for p in mechanism_named(key).parameters}
-        for name, value in gap.parameters.items():
-            rounded = float(f"{value:.2g}")
-            found[f"{key}.{name}"] = (known[name].unit, known[name].nominal, rounded)
-    parameters = []
-    for name, (unit, nominal, value) in found.items():
-        half = 0.1 * abs(value - nominal) if np.isfinite(nominal) else 0.1 * abs(value)
-        span = (value - half, value + half)
-        parameters.append(TwinParameter(name, unit, nominal, value, span, True, "oracle"))
-    return Twin("blind", "so101", tuple(parameters))
+    Args:
+        gaps: the station's.
+        gap_seed: draws them.
+        folder: where journal and twin go.
+    """
+    from gaploop.collect.probe import LONGEST_S, parts_of, probe_cell
+    from gaploop.collect.rig import embedded_rig
+    from gaploop.collect.session import SessionSpec
+    from gaploop.scripts.identify import IdentifyConfig, identify
+    from gaploop.sim.arms import SO101
+
+    journal = folder / "probe"
+    probe_cell(
+        parts_of(SO101.joint_names, (3, 3)),
+        SessionSpec(journal, "probe", TakeKind.PROBE, max_s=LONGEST_S, seed=gap_seed),
+        lambda conditions: embedded_rig(gaps=gaps, gap_seed=gap_seed, conditions=conditions),
+    )
+    return identify(IdentifyConfig([journal], folder / "twin"))
 
 
 def _reproduced(
@@ -272,63 +299,101 @@ def _reproduced(
     return verdict.to_json(), reproduction.to_json()
 
 
-def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return each tier's figures as (hits, of how many)."""
-    gapped = [r for r in rows if r["truth"] != POLICY]
-    bad = [r for r in rows if r["truth"] == POLICY]
-    measured = [r for r in gapped if len(r["in_twin"]) > len(SPURIOUS) or _overlaps(r)]
-    lacking = [r for r in gapped if r not in measured]
+def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return each tier's figures as (hits, of how many), calibration errors, and times."""
     dimensions = {d.value for d in GapDimension}
-    scored = {}
+    failing = [r for r in rows if r["failed"] and r["kind"] != FINE]
+    kinds = {
+        "single": [r for r in failing if r["kind"] in dimensions],
+        "held": [r for r in failing if r["kind"] in dimensions and r["can_hold"]],
+        "lacking": [r for r in failing if r["kind"] in dimensions and not r["can_hold"]],
+        PAIR: [r for r in failing if r["kind"] == PAIR],
+        POLICY: [r for r in failing if r["kind"] == POLICY],
+        FINE: [r for r in rows if r["kind"] == FINE],
+    }
+    tiers = {}
     for tier in TIERS:
-        named = [(r, set(r["verdicts"][tier]["named"]) & dimensions) for r in gapped]
-        certain = [(r, names) for r, names in named if names]
-        scored[tier] = {
-            "top1": (sum(_leads(r, tier) for r in gapped), len(gapped)),
-            "top1_in_twin": (sum(_leads(r, tier) for r in measured), len(measured)),
-            "not_measured": (
-                sum(UNMEASURED in r["verdicts"][tier]["named"] for r in lacking), len(lacking)
-            ),
-            "named": (len(certain), len(gapped)),
-            "right_of_named": (sum(names == {r["truth"]} for r, names in certain), len(certain)),
-            "bad_policy_blamed": (
-                sum(bool(set(r["verdicts"][tier]["named"]) & dimensions) for r in bad), len(bad)
-            ),
-            "bad_policy_named": (
-                sum(POLICY in r["verdicts"][tier]["named"] for r in bad), len(bad)
-            ),
+
+        def count(kind: str, hit: Callable[[set[str], Any], bool], of: str = tier) -> list[int]:
+            verdicts = [(r, r["verdicts"][of]) for r in kinds[kind]]
+            hits = [hit(set(v["named"]), (v["leading"], set(r["truth"]))) for r, v in verdicts]
+            return [sum(hits), len(hits)]
+
+        names = [(set(r["verdicts"][tier]["named"]) & dimensions, set(r["truth"]))
+                 for r in kinds["single"]]  # fmt: skip
+        tiers[tier] = {
+            "top1": count("single", lambda _named, told: told[0] in told[1]),
+            "top1_held": count("held", lambda _named, told: told[0] in told[1]),
+            "not_measured": count("lacking", lambda named, _told: UNMEASURED in named),
+            "named": count("single", lambda named, _told: bool(named & dimensions)),
+            "right_of_named": [
+                sum(n == truth for n, truth in names if n), sum(bool(n) for n, _ in names)
+            ],
+            "pair_both": count(PAIR, lambda named, told: told[1] <= named),
+            "pair_leading": count(PAIR, lambda _named, told: told[0] in told[1]),
+            "policy_blamed": count(POLICY, lambda named, _told: bool(named & dimensions)),
+            "policy_named": count(POLICY, lambda named, _told: POLICY in named),
+            "fine_named": count(FINE, lambda named, _told: bool(named & dimensions)),
         }  # fmt: skip
-    return scored
+    took = {
+        name: float(np.median([r[name] for r in failing])) if failing else 0.0
+        for name in ("measuring_s", "reproducing_s")
+    }
+    ece = {tier: _calibration([_sure(r, tier) for r in failing]) for tier in TIERS}
+    return {"tiers": tiers, "calibration_error": ece, "processor_s": took}
 
 
-def _overlaps(row: Mapping[str, Any]) -> bool:
-    """Whether the injected mechanism is one of the spurious ones, and so in the twin."""
-    return bool(set(row["gaps"]) & {name.rpartition(".")[0] for name, _, _ in SPURIOUS})
+def _sure(row: Mapping[str, Any], tier: str) -> tuple[float, bool]:
+    """Return how likely the leading cause is said to be, and whether it is the right one."""
+    told = row["verdicts"][tier]
+    leading, lacks = told["leading"], row["kind"] != POLICY and not row["can_hold"]
+    right = leading in row["truth"] or (leading == UNMEASURED and lacks)
+    return float(told["posterior"][leading]), right
 
 
-def _leads(row: Mapping[str, Any], tier: str) -> bool:
-    return bool(row["verdicts"][tier]["leading"] == row["truth"])
+def _calibration(told: Sequence[tuple[float, bool]]) -> tuple[float, float]:
+    """Return the calibration error, and what a calibrated posterior would have by chance."""
+    from benchmarks.corpus.benchmark import expected_calibration_error
+
+    if not told:
+        return 0.0, 0.0
+    sure, right = np.array([c for c, _ in told]), np.array([r for _, r in told])
+    rng = np.random.default_rng(0)
+    lots = [rng.random(len(sure)) < sure for _ in range(300)]
+    by_chance = np.mean([expected_calibration_error(sure, lot) for lot in lots])
+    return expected_calibration_error(sure, right), float(by_chance)
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the figures as Markdown."""
+    """Return the figures as Markdown, a row a figure and a column a tier."""
     from gaploop.core.statistics import percent, rate
 
     names = {
-        "top1": "likeliest cause right",
-        "top1_in_twin": "the same, of gaps that a twin can hold",
+        "top1": "one gap: likeliest cause right",
+        "top1_held": "the same, of gaps that a twin can hold",
         "not_measured": "'not measured' said of gaps that it can't hold",
-        "named": "named",
+        "named": "one gap: a dimension named",
         "right_of_named": "right, of those named",
-        "bad_policy_blamed": "a gap named for a bad policy",
-        "bad_policy_named": "the policy itself named for one",
+        "pair_both": "two gaps: both named",
+        "pair_leading": "two gaps: one of them likeliest",
+        "policy_blamed": "a gap named for a bad policy",
+        "policy_named": "the policy itself named for one",
+        "fine_named": "a gap named where one is too small to fail anything",
     }
-    head = "| evidence | " + " | ".join(names.values()) + " |"
-    lines = [head, "|---|" + "---|" * len(names)]
-    for tier, words in TIERS.items():
+    lines = ["| | " + " | ".join(TIERS.values()) + " |", "|---|" + "---|" * len(TIERS)]
+    for name, words in names.items():
         cells = [
             f"{percent(rate(hits, of))} (n={of})" if of else "none"
-            for hits, of in (result["tiers"][tier][name] for name in names)
+            for hits, of in (result["tiers"][tier][name] for tier in TIERS)
         ]
         lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    errors = [result["calibration_error"][tier] for tier in TIERS]
+    cells = [f"{error:.2f} ({by_chance:.2f})" for error, by_chance in errors]
+    lines.append(f"| calibration error (by chance, if calibrated) | {' | '.join(cells)} |")
+    took = result["processor_s"]
+    lines += [
+        "",
+        f"{len(result['stations'])} stations. Processor time, median: probing and identifying "
+        f"{took['measuring_s']:.0f} s, reproducing {took['reproducing_s']:.0f} s.",
+    ]
     return "\n".join(lines)

@@ -33,18 +33,22 @@ type Test = Callable[[Flags, Flags], ComparisonsEnded]
 """From outcomes of baseline and candidate, shape (draws, pairs), to how each comparison ended."""
 
 
-def gate(old: Flags, new: Flags, rules: Rules, margin: float, most: int) -> ComparisonsEnded:
+def gate(
+    old: Flags, new: Flags, rules: Rules, margin: float, most: int, control: Numbers | None = None
+) -> ComparisonsEnded:
     """The gate's comparison of one task."""
     import numpy as np
 
     x = (new[:, :most].astype(np.float64) - old[:, :most])[..., None]
-    better, futile = stops(x, rules, margin)
+    better, futile = stops(x, rules, margin, None if control is None else control[..., None])
     return ComparisonsEnded(
         (better < futile) & np.isfinite(better), np.minimum(np.minimum(better, futile), most)
     )
 
 
-def stops(x: Numbers, rules: Rules, margin: float) -> tuple[Numbers, Numbers]:
+def stops(
+    x: Numbers, rules: Rules, margin: float, control: Numbers | None = None
+) -> tuple[Numbers, Numbers]:
     """Return the round, from 1, at which each comparison promotes, and at which it gives up.
 
     Infinite where it never does; the smaller of the two is what happens.
@@ -53,6 +57,7 @@ def stops(x: Numbers, rules: Rules, margin: float) -> tuple[Numbers, Numbers]:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         rules: error rates and margins.
         margin: of `GateDesign`.
+        control: of `Outcomes`.
     """
     import numpy as np
 
@@ -62,7 +67,7 @@ def stops(x: Numbers, rules: Rules, margin: float) -> tuple[Numbers, Numbers]:
         at: Numbers = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
         return at
 
-    better, futile = comparison(x, rules, margin)
+    better, futile = comparison(x, rules, margin, control)
     bounds = Boundaries.of(rules)
     return first(better >= bounds.better), first(futile >= bounds.futile)
 

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
@@ -57,13 +57,17 @@ def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
 def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
     """Return `new`, come to gradually from `old` over the steps that both have.
 
+    The weight of the old one falls as in real-time chunking's soft mask (Black, Galliker and
+    Levine 2025): half as fast as a straight line at first, nothing is left of it at the end.
+
     Args:
         old: targets that were planned before, each of shape (n_joints,).
         new: targets that are planned now, from the same step on.
     """
     both = min(len(old), len(new))
-    shares = [(step + 1) / (both + 1) for step in range(both)]
-    faded = [o + share * (n - o) for o, n, share in zip(old, new, shares, strict=False)]
+    line = np.linspace(1.0, 0.0, both + 2)[1:-1]
+    weights = line * np.expm1(line) / math.expm1(1.0)
+    faded = [n + w * (o - n) for o, n, w in zip(old, new, weights, strict=False)]
     return [*faded, *new[both:]]
 
 
@@ -228,6 +232,8 @@ class PolicyLeader:
 REMEMBERED: Final = 3
 """The next plan is expected to take as long as the longest of so many: the first one takes longer
 than all others, and isn't to be expected again."""
+OVERLAP_S: Final = 0.2
+"""Over how long the arm goes over to a new plan, where the old one reaches that far [s]."""
 
 
 @runtime_checkable
@@ -245,19 +251,38 @@ class Planner(Policy, Protocol):
         ...
 
 
+@runtime_checkable
+class RealTimePlanner(Planner, Protocol):
+    """A policy that takes what is left of its last plan into account itself."""
+
+    def replan(self, observation: Observation, passed: int, delay: int) -> FloatArray:
+        """Return the next joint targets, as `plan`, that go on with the last plan.
+
+        Args:
+            observation: what the policy sees.
+            passed: steps of the last plan that are over when the new one begins.
+            delay: steps of the new one that will be over when it is there.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class _Question:
-    """What the thread is to work out; without an observation, that a new take begins.
+    """What is to be worked out; without an observation, that a new take begins.
 
     Attributes:
         about: what the policy sees.
         number: of the take.
         first: the step that the plan's first target is for.
+        passed: steps since the first one of the plan before; None where there is none.
+        delay: steps that it is expected to take.
     """
 
     about: Observation | None
     number: int
     first: int = 0
+    passed: int | None = None
+    delay: int = 0
 
 
 @dataclass(frozen=True)
@@ -270,18 +295,65 @@ class _Answer:
     took_s: float
 
 
+class _Thread:
+    """Works plans out in a thread of its own."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._answers: deque[_Answer] = deque()
+        threading.Thread(
+            target=_think, args=(policy, self._questions, self._answers), name="policy", daemon=True
+        ).start()
+        self.close = weakref.finalize(self, self._questions.put, None)
+
+    def ask(self, question: _Question, _now_s: float) -> None:
+        """Hand a question over."""
+        self._questions.put(question)
+
+    def answers(self, _now_s: float) -> Iterator[_Answer]:
+        """Yield what has been worked out since."""
+        while self._answers:
+            yield self._answers.popleft()
+
+
+class _Timed:
+    """Works plans out at once and hands them out as late as if they had taken so long."""
+
+    def __init__(self, policy: Policy, takes_s: float) -> None:
+        self._policy, self._takes_s = policy, takes_s
+        self._answers: deque[tuple[float, _Answer]] = deque()
+
+    def ask(self, question: _Question, now_s: float) -> None:
+        """Work a question out."""
+        answer = _answered(self._policy, question)
+        if answer is not None:
+            due_s = now_s + self._takes_s - ROUNDING
+            self._answers.append((due_s, replace(answer, took_s=self._takes_s)))
+
+    def answers(self, now_s: float) -> Iterator[_Answer]:
+        """Yield what is due by now."""
+        while self._answers and self._answers[0][0] <= now_s:
+            yield self._answers.popleft()[1]
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
 class PatientLeader(PolicyLeader):
     """Drives a follower by a policy that may take longer than a turn of the loop, or than a frame.
 
-    An observation goes to the policy's thread as long before the plan ends as a plan takes to be
-    made, if the policy plans that far ahead. What the new plan says of steps that were made
-    meanwhile is left out, and the arm goes over to it gradually over the steps that both have. The
-    arm moves along the targets that are there, each over one frame's time, and holds at the last
-    one until the next is worked out: a policy that is too slow even so moves the arm more slowly,
-    and the loop keeps its rate. `pace` says how long the policy took and the arm had to wait.
+    Real-time chunking. An observation goes to the policy's thread as long before the plan's last
+    step to be executed as plans take lately, plus `OVERLAP_S`, if the policy plans that far ahead.
+    What will have been executed when the new plan is there stays as it was planned, and over the
+    steps that both plans have the arm goes over from one to the other: by LeRobot's own real-time
+    chunking where the policy has it (`RealTimePlanner`), else by `cross_faded`. The arm moves along
+    the targets that are there, each over one frame's time, and holds at the last one until the
+    next is worked out; the loop keeps its rate. `pace` says how long the policy took and the arm
+    had to wait.
 
-    LeRobot's own asynchronous inference works likewise, in a server and on queues of its robots;
-    its real-time chunking also conditions the new plan on the old one, which ACT can't.
+    A policy that takes longer for a plan than a plan can bridge, `REMEMBERED` times in a row, is
+    refused: it would drive in another rhythm than it was trained in. One that gives a step at a
+    time has no plan to bridge anything with; it moves the arm more slowly.
 
     Args:
         policy: asked in its own thread only; a `Planner` or one that gives a step at a time.
@@ -289,6 +361,8 @@ class PatientLeader(PolicyLeader):
         fps: policy frames per second of the loop [Hz].
         control_hz: turns of the loop per second [Hz].
         lag_s: as of `PolicyLeader`.
+        takes_s: time that an answer takes by the loop's turns, whatever it takes by the clock [s];
+            the policy is then asked in the caller's thread. For simulated time.
 
     Raises:
         UnusableInputError: as of `PolicyLeader`.
@@ -301,22 +375,22 @@ class PatientLeader(PolicyLeader):
         fps: float,
         control_hz: float,
         lag_s: float | None = None,
+        takes_s: float | None = None,
     ) -> None:
         self._number = 0
         self._is_asked = False
-        self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
-        self._answers: deque[_Answer] = deque()
         self._error: Exception | None = None
         self._execute = policy.execute if isinstance(policy, Planner) else 1
-        self._spare = 0
-        """Steps that the last plan had beyond those that are meant to be executed."""
+        self._blends = not isinstance(policy, RealTimePlanner)
         self._took_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._long = 0
+        """Steps of the last plan."""
         self._step = 0
         """The step that the arm is on: it moves from `_path[0]` to `_path[1]`."""
-        threading.Thread(
-            target=_think, args=(policy, self._questions, self._answers), name="policy", daemon=True
-        ).start()
-        self._end = weakref.finalize(self, self._questions.put, None)
+        self._first: int | None = None
+        """The step that the last plan's first target is for; None before the first plan."""
+        self._mind = _Thread(policy) if takes_s is None else _Timed(policy, takes_s)
+        self._now_s = 0.0
         super().__init__(policy, follower, fps, control_hz, lag_s)
         self._period_s, self._fps = 1.0 / control_hz, fps
 
@@ -325,20 +399,21 @@ class PatientLeader(PolicyLeader):
         self._number += 1
         self._is_asked = False
         self._error = None
-        self._questions.put(_Question(None, self._number))
+        self._mind.ask(_Question(None, self._number), self._now_s)
         self._commanded.clear()
         self._path = []
         self._at = 0.0
-        self._step = 0
+        self._step, self._first = 0, None
 
     def close(self) -> None:
         """End the thread, after what it is working out; safe to call twice."""
-        self._end()
+        self._mind.close()
 
     def observe(self, observation: Observation) -> None:
         """Hand an observation to the policy, if the next plan is due and it is idle.
 
         Raises:
+            UnusableInputError: plans take longer than they can bridge.
             Exception: whatever the policy raised since.
         """
         self._hear()
@@ -347,10 +422,14 @@ class PatientLeader(PolicyLeader):
         if not self._path or not np.isfinite(self._path[-1]).all():
             self._path, self._at = [self._follower.from_units(observation.state)], 0.0
         observation = self._on_arrival(observation)
-        if not self._is_asked and self._left < self._speed_scale + self._ahead - ROUNDING:
+        now = self._step + self._at
+        if not self._is_asked and (self._first is None or now + self._speed_scale > self._due):
             self._is_asked = True
-            first = self._step + round(self._at)
-            self._questions.put(_Question(observation, self._number, first))
+            first = round(now)
+            passed = None if self._first is None else first - self._first
+            question = _Question(observation, self._number, first, passed, self._delay)
+            self._mind.ask(question, self._now_s)
+            self._hear()
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].
@@ -359,12 +438,14 @@ class PatientLeader(PolicyLeader):
             UnusableInputError: nothing has been observed yet.
         """
         self._hear()
+        self._now_s += self._period_s
         if not self._path:
             return super().read(t_s)
         step = self._speed_scale / self._turns
-        if self._is_asked and self._left < step - ROUNDING:
+        left = len(self._path) - 1 - self._at
+        if self._is_asked and left < step - ROUNDING:
             self.pace.waited_s += self._period_s
-        self._at += min(step, self._left)
+        self._at += min(step, left)
         while self._at >= 1.0 - ROUNDING and len(self._path) > 1:
             self._path.pop(0)
             self._at, self._step = max(self._at - 1.0, 0.0), self._step + 1
@@ -375,15 +456,27 @@ class PatientLeader(PolicyLeader):
         return LeaderSample(t_s, start + self._at * (target - start))
 
     @property
-    def _left(self) -> float:
-        """How much of the way is left, in policy steps."""
-        return len(self._path) - 1 - self._at
+    def _delay(self) -> int:
+        """How many steps the next plan is expected to take."""
+        return self._steps(max(self._took_s, default=0.0))
+
+    def _steps(self, duration_s: float) -> int:
+        return math.ceil(duration_s * self._fps * self._speed_scale - ROUNDING)
 
     @property
-    def _ahead(self) -> int:
-        """How many steps before the plan's end the next one is to be asked for."""
-        needed = math.ceil(max(self._took_s, default=0.0) * self._fps * self._speed_scale)
-        return min(needed, self._spare)
+    def _spare(self) -> int:
+        """Steps of a plan that can bridge the making of the next one.
+
+        Half of it: plans are made one after another, and each has to last until the one that is
+        begun when it is there is made.
+        """
+        return self._long // 2
+
+    @property
+    def _due(self) -> float:
+        """Up to which step of the arm the next plan needs not be asked for."""
+        ahead = min(self._delay + round(OVERLAP_S * self._fps), self._spare)
+        return (self._first or 0) + min(self._execute, self._long - ahead) + ROUNDING
 
     def _aim(self) -> None:
         """Let the step that begins lead towards its target as far as the lag allows."""
@@ -391,9 +484,8 @@ class PatientLeader(PolicyLeader):
             self._path[1] = lagged(self._path[0], self._path[1], self._share)
 
     def _hear(self) -> None:
-        """Take in what the thread has worked out."""
-        while self._answers:
-            answer = self._answers.popleft()
+        """Take in what has been worked out."""
+        for answer in self._mind.answers(self._now_s):
             if answer.question.number != self._number:
                 continue
             self._is_asked = False
@@ -407,37 +499,59 @@ class PatientLeader(PolicyLeader):
     def _follow(self, answer: _Answer) -> None:
         """Go over to a plan from the step after the one that the arm is on."""
         plan = [self._follower.from_units(target) for target in answer.plan]
-        # At least half of a plan is for executing: one that is all for it may be cut short, too.
-        self._spare = max(len(plan) - self._execute, len(plan) // 2)
+        self._long, self._first = len(plan), answer.question.first
+        self._require_in_time()
         is_on_its_way = len(self._path) > 1
         kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
-        gone = min(self._step + is_on_its_way - answer.question.first, len(plan) - 1)
-        end = max(gone + 1, self._execute + self._ahead)
-        self._path = [*kept, *cross_faded(self._path[len(kept) :], plan[max(gone, 0) : end])]
+        gone = min(self._step + is_on_its_way - self._first, len(plan) - 1)
+        old, new = self._path[len(kept) :], plan[max(gone, 0) :]
+        self._path = [*kept, *self._joined(old, new)]
         if not is_on_its_way:
             self._aim()
+
+    def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
+        """Return what the arm follows: a new plan, beside what is left of the old one."""
+        return cross_faded(old, new) if self._blends else new
+
+    def _require_in_time(self) -> None:
+        """Note as an error that plans take longer than they can bridge."""
+        least_s = min(self._took_s)
+        late = len(self._took_s) == REMEMBERED and self._steps(least_s) > self._spare
+        if self._long == 1 or not late:
+            return
+        bridged_s = self._spare / (self._fps * self._speed_scale)
+        self._error = UnusableInputError(
+            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and {self._spare} of a plan's "
+            f"{self._long} steps bridge {1e3 * bridged_s:.0f} ms. "
+            "Take a faster format or machine (gaploop latency), longer chunks, or a smaller "
+            "--speed_scale."
+        )
 
 
 def _think(
     policy: Policy, questions: queue.SimpleQueue[_Question | None], answers: deque[_Answer]
 ) -> None:
     """Answer questions until there is None; the thread's work."""
-    plan = _planning(policy)
     while (question := questions.get()) is not None:
-        start_s = time.perf_counter()
-        made: FloatArray = np.empty((0, 0))
-        with CleanupStep() as attempt:
-            if question.about is None:
-                policy.reset()
-            else:
-                made = np.asarray(plan(question.about), dtype=np.float64)
-        took_s = time.perf_counter() - start_s
-        if question.about is not None or attempt.error is not None:
-            answers.append(_Answer(question, made, attempt.error, took_s))
+        answer = _answered(policy, question)
+        if answer is not None:
+            answers.append(answer)
 
 
-def _planning(policy: Policy) -> Callable[[Observation], FloatArray]:
-    """Return what plans at least one step."""
-    if isinstance(policy, Planner):
-        return policy.plan
-    return lambda observation: np.asarray(policy.act(observation), dtype=np.float64)[None]
+def _answered(policy: Policy, question: _Question) -> _Answer | None:
+    """Ask a policy; None where a new take begins and nothing was wrong with that."""
+    start_s = time.perf_counter()
+    made: FloatArray = np.empty((0, 0))
+    with CleanupStep() as attempt:
+        if question.about is None:
+            policy.reset()
+        elif isinstance(policy, RealTimePlanner) and question.passed is not None:
+            made = policy.replan(question.about, question.passed, question.delay)
+        elif isinstance(policy, Planner):
+            made = policy.plan(question.about)
+        else:
+            made = np.asarray(policy.act(question.about))[None]
+    if question.about is None and attempt.error is None:
+        return None
+    plan = np.asarray(made, dtype=np.float64)
+    return _Answer(question, plan, attempt.error, time.perf_counter() - start_s)

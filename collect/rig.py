@@ -178,7 +178,7 @@ def embedded_rig(
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
-            installed, or a rate that doesn't divide.
+            installed, or a rate that isn't above 0.
     """
     SIM_STATION.check_conditions(conditions or {}, "--robot.conditions")
     cell = SimCell(
@@ -191,7 +191,7 @@ def embedded_rig(
         randomise=randomise,
     )
     station = station_of(cell.arm)
-    rates = Rates(cell.control_hz, cell.fps if fps is None else fps)
+    rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(conditions or parameters) or injected
     domain = Domain.SIM_TARGET if is_target else Domain.SIM

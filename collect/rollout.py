@@ -413,4 +413,5 @@ class RolloutDriver:
                 f"The tracker needs the cell's square pictures; camera {cameras[0].name} gives "
                 f"{width} x {height}."
             )
-        return Tracker.nominal(width, arm=arm_of(getattr(self.policy, "robot_type", "")))
+        arm = arm_of(getattr(self.policy, "robot_type", ""))
+        return Tracker.nominal(width, arm=arm, scene=station.scene)

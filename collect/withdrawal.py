@@ -123,6 +123,7 @@ def withdraw(
     if remove:
         known = consent_store.withdraw(register, id_)
         consent_store.set_name(register, id_, None)
+        consent_store.set_bands(register, id_, None)
     where = dict.fromkeys((*consent_store.load_register(register).places.get(id_, ()), *places))
     uids = noted_uids(register, id_)
     for place in where:

@@ -2,13 +2,14 @@
 
 consents.jsonl   events {"event": "add" | "withdraw" | "place", "id", "at", …}, appended only
 names.json       id to whatever tells the team who it is; mode 0600, optional
+bands.json       id to age band, handedness and experience; mode 0600, optional
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +26,12 @@ from gaploop.core.consent import (
 )
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import append_line, json_lines, locked_file, read_json, write_atomically
+from gaploop.core.participants import check_bands
 from gaploop.core.take import TakeInfo
 
 REGISTER: Final = "consents.jsonl"
 NAMES: Final = "names.json"
+BANDS: Final = "bands.json"
 ENVIRONMENT: Final = "GAPLOOP_CONSENTS"
 EVENTS: Final = ("add", "withdraw", "place")
 PLACES: Final = ("journal", "dataset", "export", "hub", "cache", "run")
@@ -180,27 +183,46 @@ def note_made_from(place: Place, made_from: Iterable[str | Path | None]) -> None
 
 def read_names(path: Path) -> dict[str, str]:
     """Return id to name from `names.json` beside the register; empty where nobody keeps any."""
-    names = path.parent / NAMES
-    if not names.exists():
-        return {}
-    value = read_json(names)
-    if not isinstance(value, dict):
-        raise UnusableInputError(f"{names} must map ids to names. Restore or delete it.")
-    return {str(k): str(v) for k, v in value.items()}
+    return {k: str(v) for k, v in _read_private(path, NAMES).items()}
+
+
+def read_bands(path: Path) -> dict[str, dict[str, str]]:
+    """Return id to kind to band from `bands.json` beside the register."""
+    known = _read_private(path, BANDS)
+    return {k: check_bands(v, f"{path.parent / BANDS}: {k}") for k, v in known.items()}
 
 
 def set_name(path: Path, id_: str, name: str | None) -> None:
     """Keep a name for an id in `names.json` (mode 0600), or forget it where `name` is None."""
+    _set_private(path, NAMES, id_, name)
+
+
+def set_bands(path: Path, id_: str, bands: Mapping[str, str] | None) -> None:
+    """Keep a participant's bands in `bands.json` (mode 0600), or forget them where None."""
+    _set_private(path, BANDS, id_, None if bands is None else check_bands(bands, "--bands"))
+
+
+def _read_private(path: Path, name: str) -> dict[str, Any]:
+    file = path.parent / name
+    if not file.exists():
+        return {}
+    value = read_json(file)
+    if not isinstance(value, dict):
+        raise UnusableInputError(f"{file} must map ids to {file.stem}. Restore or delete it.")
+    return {str(k): v for k, v in value.items()}
+
+
+def _set_private(path: Path, name: str, id_: str, value: Any) -> None:
     _make_folder(path.parent)
-    names = path.parent / NAMES
-    if name is None and not names.exists():
+    file = path.parent / name
+    if value is None and not file.exists():
         return
-    with locked_file(path.parent / f".{NAMES}.lock"):
-        known = read_names(path)
+    with locked_file(path.parent / f".{name}.lock"):
+        known = _read_private(path, name)
         known.pop(id_, None)
-        if name is not None:
-            known[id_] = name
-        write_atomically(names, json.dumps(known, indent=1, ensure_ascii=False) + "\n", _PRIVATE)
+        if value is not None:
+            known[id_] = value
+        write_atomically(file, json.dumps(known, indent=1, ensure_ascii=False) + "\n", _PRIVATE)
 
 
 def _append(path: Path, event: str, id_: str, **details: Any) -> str:

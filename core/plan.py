@@ -12,6 +12,7 @@ import yaml
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
+from gaploop.core.participants import ParticipantQuotas, parse_participants
 from gaploop.core.schema import check_keys, load_yaml, number
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
@@ -133,6 +134,8 @@ class Plan:
         currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
+        measure: commands that bring better evidence than the diagnosis had, as they are typed.
+        participants: who is to take part, where the plan asks.
     """
 
     id: str
@@ -148,6 +151,8 @@ class Plan:
     currency: str = ""
     stop: str = ""
     notes: tuple[str, ...] = ()
+    measure: tuple[str, ...] = ()
+    participants: ParticipantQuotas | None = None
 
     @property
     def takes(self) -> int:
@@ -163,6 +168,9 @@ def save_plan(plan: Plan, path: Path) -> None:
         entry["vary"] = {name: list(values) for name, values in entry["vary"].items()}
         items.append(_filled(entry))
     value = {"schema": SCHEMA, **_filled(asdict(plan)), "items": items}
+    if plan.participants is not None:
+        asked = plan.participants
+        value["participants"] = {"most_each": asked.most_each, **asked.bands}
     write_atomically(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100))
 
 
@@ -195,15 +203,19 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
     items = value["items"]
     if not isinstance(items, list):
         raise UnusableInputError(f"{where}: items must be a list.")
+    read = tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1))
+    takes = sum(item.takes for item in read)
     return Plan(
         str(value["id"]),
         str(value.get("diagnosis", "")),
-        tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1)),
+        read,
         number(value.get("minutes", 0.0), f"{where}: minutes", 0, 1e6),
         gain_of=str(value.get("gain_of", "")),
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=_texts(value.get("notes"), f"{where}: notes"),
+        measure=_texts(value.get("measure"), f"{where}: measure"),
+        participants=parse_participants(value.get("participants"), takes, where),
         **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -153,7 +153,10 @@ class SceneTracker(Protocol):
 class Policy(Protocol):
     """Maps observations to joint targets."""
 
-    fps: float
+    @property
+    def fps(self) -> float:
+        """Frames a second that it acts at [Hz]."""
+        ...
 
     def reset(self) -> None:
         """Forget the episode before."""
@@ -166,6 +169,10 @@ class Policy(Protocol):
 
 class PolicyProbe(Protocol):
     """A policy's own view of an observation, for diagnosis; asked beside driving, not while."""
+
+    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
+        """Return by camera what some layers make of its picture's cells, each (h, w, channels)."""
+        ...
 
     @property
     def needs_images(self) -> bool:

@@ -155,6 +155,8 @@ _COST_RANGES: Final[dict[str, tuple[float, float]]] = {
     "reset_s": (0.0, 36_000.0),
     "setup_s": (0.0, 36_000.0),
     "rate_per_hour": (0.0, 1e6),
+    "welcome_s": (0.0, 36_000.0),
+    "fee_per_person": (0.0, 1e6),
 }
 
 
@@ -167,6 +169,8 @@ class Costs:
         reset_s: from the end of a take to the start of the next of the same set-up [s].
         setup_s: what a change of set-up adds to that [s].
         rate_per_hour: operator and station [`currency` per hour].
+        welcome_s: what each participant adds: consent, briefing, trying out [s].
+        fee_per_person: what each participant is paid [`currency`].
         currency: such as EUR.
     """
 
@@ -174,6 +178,8 @@ class Costs:
     reset_s: float | None = None
     setup_s: float | None = None
     rate_per_hour: float | None = None
+    welcome_s: float | None = None
+    fee_per_person: float | None = None
     currency: str = "EUR"
 
 
@@ -202,6 +208,75 @@ NAMED_CONDITIONS: Final = ("background", "lighting", "object", "human")
 """Conditions whose values are names that the station file defines."""
 
 
+COLOURS: Final[Mapping[str, Interval]] = {
+    "red": (344.0, 18.0), "yellow": (40.0, 70.0), "green": (80.0, 160.0),
+    "cyan": (165.0, 195.0), "blue": (200.0, 244.0), "magenta": (270.0, 330.0),
+}  # fmt: skip
+"""Hues from and to on the colour circle [degree]."""
+
+
+@dataclass(frozen=True)
+class StationScene:
+    """Where pictures show the scene, and what colours object and target have there.
+
+    Attributes:
+        camera: its name; "" for the first.
+        object_hue_deg: from and to on the colour circle [degree]; may pass 360.
+        target_hue_deg: likewise.
+    """
+
+    camera: str = ""
+    object_hue_deg: Interval = COLOURS["red"]
+    target_hue_deg: Interval = COLOURS["blue"]
+
+    def hues_deg(self) -> tuple[float, float, float, float]:
+        """Return both, object first, going round once from where the object's begins [degree]."""
+        first = self.object_hue_deg[0]
+        ends = (*self.object_hue_deg[1:], *self.target_hue_deg)
+        low, high, last = (first + (end - first) % 360.0 for end in ends)
+        return first, low, high, last
+
+    def camera_among(self, names: Sequence[str], where: str) -> str:
+        """Return the camera to look at, one of some.
+
+        Raises:
+            UnknownChoiceError: it isn't there.
+        """
+        if self.camera and self.camera not in names:
+            raise unknown_choice("camera", self.camera, names or ("(none)",), where)
+        return self.camera or names[0]
+
+
+def parse_scene(value: object, where: str) -> StationScene:
+    """Check the section `scene` of a station file."""
+    place = f"{where}: scene"
+    value = mapping(value, place, "camera: name, object: colour, target: colour")
+    check_keys(value, ("camera", "object", "target"), place)
+    camera = value.get("camera", "")
+    if not isinstance(camera, str):
+        raise UnusableInputError(f"{place}: camera must be a camera's name, got {camera!r}.")
+    hues = [
+        _hue(value.get(name, usual), f"{place}: {name}")
+        for name, usual in (("object", "red"), ("target", "blue"))
+    ]
+    scene = StationScene(camera, *hues)
+    if list(scene.hues_deg()) != sorted(scene.hues_deg()):
+        raise UnusableInputError(
+            f"{place}: object and target have hues in common ({hues[0]} and {hues[1]} degrees). "
+            "Give them different colours, or narrower ranges."
+        )
+    return scene
+
+
+def _hue(value: Any, place: str) -> Interval:
+    if isinstance(value, list) and len(value) == 2:
+        low, high = (number(end, place, 0.0, 360.0) for end in value)
+        return low, high
+    if value not in COLOURS:
+        raise unknown_choice("colour", value, (*COLOURS, "[from, to] of its hue in degrees"), place)
+    return COLOURS[value]
+
+
 @dataclass(frozen=True)
 class Station:
     """One cell: its name, its domain, the values its conditions may take, its limits.
@@ -214,6 +289,7 @@ class Station:
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
         costs: what recording costs here.
         where: the file it was read from, for messages.
+        scene: where pictures show object and target, and in what colours.
     """
 
     name: str
@@ -226,6 +302,7 @@ class Station:
     joint_limits_rad: Mapping[str, Interval] = field(default_factory=dict)
     where: str = "the station"
     costs: Costs = field(default_factory=Costs)
+    scene: StationScene = field(default_factory=StationScene)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
         """Return the robot's own joint limits, narrowed where the station says so.
@@ -332,6 +409,7 @@ _KEYS: Final = (
     "workspace",
     "joint_limits_rad",
     "costs",
+    "scene",
 )
 
 
@@ -378,4 +456,5 @@ def load_station(path: Path) -> Station:
         parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
         where,
         parse_costs(value.get("costs"), where),
+        parse_scene(value.get("scene"), where),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,12 +36,14 @@ from gaploop.failure_analysis.attribution.station_labels import (
     recalibrated,
     weighted_targets,
 )
+from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
 from gaploop.failure_analysis.station import NONE, StationVerdict, hedged, pooled, verdict
 from gaploop.failure_analysis.tiers import EvidenceBase, ReferenceKind, evidence_base
-from gaploop.failure_analysis.views.policy_view import PolicyTrace
+from gaploop.failure_analysis.views.policy_view import CameraTrace, PolicyTrace
 from gaploop.failure_analysis.views.view import TakeView
 
 if TYPE_CHECKING:
@@ -171,6 +173,8 @@ class Diagnosis:
         cohort: what all takes say together, where `diagnose` was asked for it; its figures are
             `summary["across"]`.
         base: what it rests on, where it was just made; `summary["evidence"]` has it in words.
+        cameras: what the cameras showed, where it was just made and the policy looks at pictures;
+            `summary["cameras"]` has it in numbers.
     """
 
     id: str
@@ -179,6 +183,7 @@ class Diagnosis:
     summary: Mapping[str, Any] = field(default_factory=dict)
     cohort: CohortStatistics | None = None
     base: EvidenceBase | None = None
+    cameras: StationCameras | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `diagnosis.json` holds."""
@@ -223,9 +228,11 @@ def diagnose(
     images: bool = True,
     on_take: Callable[[Take], None] | None = None,
     ask_policy: Callable[[Take], PolicyTrace | None] | None = None,
+    cameras: CameraReference | None = None,
     model: EvidenceModel | None = None,
     causes: Mapping[str, Mapping[str, float]] | None = None,
     cohort: bool = False,
+    force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
     """Diagnose every failed take.
 
@@ -236,22 +243,31 @@ def diagnose(
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
+        cameras: what they showed in the takes that the policy learned from.
         model: weighs the evidence; the one that ships unless given.
         causes: what engineers say of some of these takes, uid to dimension to weight (see
             `engineer_labels`); from `LEAST_LABELS` failures on, the model learns from them.
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
+        force_classes: tells the class of force windows, beside the rules.
 
     Returns:
         The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
-    usual = choose_reference(every, reference)
-    failures = []
+    usual = replace(choose_reference(every, reference), force_classes=force_classes)
+    if cameras is not None:
+        usual = replace(usual, signals={**usual.signals, **cameras.signals})
+    failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
-            view.policy = ask_policy(take) if ask_policy is not None else None
+            trace = ask_policy(take) if ask_policy is not None else None
+            if trace is not None and cameras is not None:
+                trace = replace(trace, measures=cameras.measured(trace.cameras))
+                if len(shown) < MOST_TAKES:  # pictures of thousands would fill memory
+                    shown[take.info.uid] = trace.cameras
+            view.policy = trace
             failures.append(_MeasuredFailure.of(view, usual))
             if on_take is not None:
                 on_take(take)
@@ -271,6 +287,9 @@ def diagnose(
             for name, spec in registry().items()
             if spec.source == "policy"
         }
+    station = cameras.station(shown) if cameras is not None and shown else None
+    if station is not None:
+        summary["cameras"] = station.to_json()
     statistics = None
     if cohort:
         from gaploop.failure_analysis.cohort.cohort import cohort_of_takes  # here: scipy.stats
@@ -283,13 +302,15 @@ def diagnose(
         ]
         statistics = cohort_of_takes(every, unclear, usual.signals)
         summary["across"] = statistics.to_json()
-    return Diagnosis(uuid7(), source, found, summary, statistics, base)
+    return Diagnosis(uuid7(), source, found, summary, statistics, base, station)
 
 
 def prepared(take: Take, usual: Reference, images: bool = True) -> TakeView:
     """Return what the signals look at, set against what is usual at the station."""
-    rest = usual.force.rest if usual.force is not None else None
-    return TakeView(take, usual.background, images, usual.start_pose_rad, rest)
+    view = TakeView(take, usual.background, images, usual.start_pose_rad)
+    if usual.force is not None and view.wrench is not None:
+        view.force_rest = usual.force.usual(view.wrench)[0]
+    return view
 
 
 def diagnose_take(

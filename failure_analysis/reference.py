@@ -21,6 +21,7 @@ from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.foreign import (
     LEAST_TAKES,
     CurrentSet,
@@ -95,6 +96,7 @@ class Reference:
         background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
+        force_classes: classes of force windows, where there were labels to learn them from.
         currents: what the set's motor currents say, for current logs.
         origins: where its takes were recorded; empty where nobody noted it.
     """
@@ -105,6 +107,7 @@ class Reference:
     background: Background | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
+    force_classes: ForceClasses | None = None
     currents: CurrentSet | None = None
     origins: tuple[TakesOrigin, ...] = ()
 
@@ -152,15 +155,19 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
 
 def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
     """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
-    result = {}
-    for name in registry():
-        values = np.array([row[name] for row in rows])
-        values = values[np.isfinite(values)]
-        if len(values) >= LEAST_TAKES:
-            middle = float(np.median(values))
-            spread = 1.4826 * float(np.median(np.abs(values - middle)))
-            result[name] = UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
-    return result
+    found = {name: usual_value([row[name] for row in rows]) for name in registry()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def usual_value(measured: Sequence[float]) -> UsualValue | None:
+    """Return median and spread of a signal over takes, as `nominals`; None if too few know it."""
+    values = np.array(measured)
+    values = values[np.isfinite(values)]
+    if len(values) < LEAST_TAKES:
+        return None
+    middle = float(np.median(values))
+    spread = 1.4826 * float(np.median(np.abs(values - middle)))
+    return UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
 
 
 def save_reference(reference: Reference, path: Path) -> None:

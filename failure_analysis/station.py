@@ -32,6 +32,8 @@ SHARED_ERRORS: Final = 0.5
 """Of what a diagnosis is unsure of, the part that goes wrong on all takes of a station together."""
 FLOOR: Final = 0.02
 """Least share of a cause in a take: no take alone rules a cause out."""
+TOLD_FROM: Final = 0.2
+"""Twice an even share: what leads with less doesn't lead."""
 RUNNERS_UP: Final = 0.5
 """Causes with at least this part of the leading one's share are told beside it."""
 
@@ -112,7 +114,9 @@ def verdict(
     seen = [c for c in ranked if not (hidden and c == NONE)]
     told = named or [c for c in seen if posterior[c] >= RUNNERS_UP * top][:3]
     causes = ", ".join(f"{cause_words(c)} {max(acts.get(c, 0), posterior[c]):.0%}" for c in told)
-    if named:
+    if top < TOLD_FROM:
+        message = "Station: nothing in these takes tells the causes apart."
+    elif named:
         message = f"Station: {causes}."
     else:
         why = f" (from {NAMED_FROM:.0%})" if may_name else " by this evidence"

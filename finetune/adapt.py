@@ -25,9 +25,11 @@ from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.lerobot_policy import policy_id, resolve
+from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.training import CHECKPOINT, Progress, TrainResult, train
+from gaploop.finetune.trackers import tracked
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainResult, train
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.tracked import TrackedWork
@@ -41,10 +43,9 @@ EVALUATIONS: Final = 10
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
 PLACES: Final = ("base", "real", "sim", "output_dir", "mixture")
-HARMLESS: Final = ("resume", "merge", "workers", "device", "cache")
+HARMLESS: Final = ("resume", "merge", "workers", "device", "cache", "trackers")
 """Options that don't decide what is learned."""
-HARMLESS_SPEC: Final = ("batch_size", "checkpoint_every", "log_every")
-"""Whoever ran out of memory goes on with smaller batches."""
+HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
                 "make room, and give the same command with --resume."
             ) from None
         _record(options, base, result, seen, inputs)
+        if not is_tracked(base) and options.mixture is None:
+            keep_cameras(folder / (MERGED if options.full else ADAPTER), options.real + options.sim)
     ranks.wait()
     trained = folder / (MERGED if options.full else ADAPTER)
     merged = folder / MERGED
@@ -109,6 +112,7 @@ def tuned(
         spec = replace(options.spec, eval_every=every, keep_best=True)
     if ranks.is_main:
         require_same(folder, options, base, keep=options.resume)
+    trackers = options.trackers if ranks.is_main else ()
     result = train(
         work.learner,
         work.batches,
@@ -117,6 +121,7 @@ def tuned(
         resume=options.resume,
         progress=progress,
         ranks=ranks,
+        tell=tracked(trackers, folder, asdict(spec)),
     )
     errors = work.held_out_errors() if work.held_out else {}
     groups = held_out.by_group(errors, work.held_out)

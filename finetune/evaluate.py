@@ -143,6 +143,8 @@ class CellSpec:
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
         sees: by which evidence failure modes are told; as of `category`.
+        policy_fps: frames a second that the policy was trained at [Hz]; None for what it says
+            itself.
     """
 
     task: str = "pick_place"
@@ -155,6 +157,7 @@ class CellSpec:
     parameters: Mapping[str, Values] = field(default_factory=dict)
     randomise: Randomisation | None = None
     sees: str = "scene"
+    policy_fps: float | None = None
 
 
 def evaluate(
@@ -179,6 +182,7 @@ def evaluate(
     randomise: Randomisation | None = None,
     where: str = "",
     sees: str = "scene",
+    policy_fps: float | None = None,
 ) -> Evaluation:
     """Try a policy on `n` scenes under each condition.
 
@@ -222,8 +226,9 @@ def evaluate(
     domain = None if base is None else float(is_target)
     arm, known = arm_named(robot).name, dict(parameters or {})
     spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise, sees
-    )
+        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise, sees,
+        policy_fps,
+    )  # fmt: skip
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")
         parse_conditions(condition)
@@ -279,6 +284,8 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
         value["randomise"] = as_yaml(spec.randomise)
     if spec.sees == "scene":
         del value["sees"]
+    if spec.policy_fps is None:
+        del value["policy_fps"]
     return value
 
 
@@ -338,7 +345,7 @@ class _Station:
     policy: ActPolicy | None = None
     policy_id: str = ""
     rig: EmbeddedRig | None = None
-    cell: tuple[CellSpec, Mapping[str, Any]] | None = None
+    cell: tuple[CellSpec, Mapping[str, Any], float] | None = None
 
     def policy_for(self, job: _Job) -> ActPolicy:
         if self.policy is None or self.policy_id != job.policy:
@@ -347,17 +354,17 @@ class _Station:
                     f"{job.path} on {socket.gethostname()} is policy {found}, not {job.policy}. "
                     "Give every machine the same files, or name the policy on the Hub."
                 )
-            self.policy, self.policy_id = load_policy(job.path), job.policy
+            self.policy, self.policy_id = load_policy(job.path, fps=job.spec.policy_fps), job.policy
         return self.policy
 
-    def rig_for(self, job: _Job) -> EmbeddedRig:
-        wanted = (job.spec, job.condition)
+    def rig_for(self, job: _Job, fps: float) -> EmbeddedRig:
+        wanted = (job.spec, job.condition, fps)
         if self.rig is None or self.cell != wanted:
             self.close()
             spec = job.spec
             self.rig = embedded_rig(
                 task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
+                fps=fps, robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
             )  # fmt: skip
             if spec.domain is not None:
                 cell = self.rig.cell
@@ -378,6 +385,7 @@ _station = _Station()
 
 
 def _run(job: _Job) -> list[Rollout]:
-    rig, policy = _station.rig_for(job), _station.policy_for(job)
+    policy = _station.policy_for(job)
+    rig = _station.rig_for(job, policy.fps)
     name, spec = condition_name(job.condition), job.spec
     return roll_out(rig, policy, job.seeds, name, spec.max_s, spec.speed_scale, spec.sees)

@@ -271,7 +271,7 @@ class RolloutLog:
             )
         self.held: dict[Scene, Rollout] = {}
         """What the folder held at first."""
-        for rollout in _read_csv(self._path):
+        for rollout in read_rollouts(self._path):
             self.held.setdefault((rollout.condition, rollout.seed), rollout)
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
@@ -294,7 +294,12 @@ def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
     return lines
 
 
-def _read_csv(path: Path) -> Iterable[Rollout]:
+def read_rollouts(path: Path) -> Iterable[Rollout]:
+    """Yield the rollouts of a `rollouts.csv`; none where there is no such file.
+
+    Raises:
+        UnusableInputError: a line isn't one.
+    """
     if not path.exists():
         return
     whole = read_text(path).rpartition("\n")[0]  # a kill may have torn the last line

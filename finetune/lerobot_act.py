@@ -18,14 +18,18 @@ from typing import Any, Final
 import torch
 from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.configs.train import TRAIN_CONFIG_NAME
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
 from lerobot.policies.factory import make_pre_post_processors
 from lerobot.processor import PolicyProcessorPipeline
+from lerobot.utils.constants import HF_LEROBOT_HOME
 from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
+from gaploop.datasets.layout import read_info
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
@@ -33,6 +37,8 @@ from gaploop.finetune.lerobot_trust import refuse_foreign_code
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
 ACTION: Final = "action"
+TRAIN_CONFIG: Final = str(TRAIN_CONFIG_NAME)
+"""Beside a policy that lerobot-train made: which dataset it learned from."""
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
 
 
@@ -184,7 +190,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
-        signature = _signature(folder, config)
+        signature = signature_of(folder, config)
     except (
         OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError,
         DraccusException,
@@ -209,26 +215,58 @@ def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:
     return {k: v.to(device) for k, v in tensors.items()}
 
 
-def _signature(folder: Path, config: ACTConfig) -> Signature:
-    path = folder / SIDECAR
-    if not path.exists():
-        return Signature(
-            50.0,
-            _numbered(config, STATE),
-            _numbered(config, ENVIRONMENT),
-            _numbered(config, ACTION),
-        )
-    value = read_json(path)
-    known = {k: tuple(value[k]) for k in ("state_names", "environment_names", "action_names")}
+def planned(bundle: ActBundle, known: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return normalised chunks with gradients, shape (b, chunk, n_action).
+
+    Args:
+        known: what the policy sees under LeRobot's keys, in LeRobot units.
+    """
+    chunk: torch.Tensor = bundle.policy.model(bundle.preprocessor(dict(known)))[0]
+    return chunk
+
+
+def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
+    """Return what a policy was trained on, by its sidecar.
+
+    Without one, by the dataset that `train_config.json` of lerobot-train names, where that is on
+    this machine; what neither says stays open: names are numbers, and the rate is 0.
+    """
+    file = folder / SIDECAR
+    said = read_json(file) if file.exists() else _trained_on(folder)
+    features = {**(config.input_features or {}), **(config.output_features or {})}
+
+    def names(key: str, feature: str) -> tuple[str, ...]:
+        known, told = features.get(feature), tuple(said.get(key) or ())
+        numbers = tuple(str(i) for i in range(int(known.shape[0]))) if known else ()
+        return told if file.exists() or len(told) == len(numbers) else numbers
+
     return Signature(
-        value["fps"], **known, units=value["units"], robot_type=value.get("robot_type", "")
+        float(said.get("fps") or 0.0),
+        names("state_names", STATE),
+        names("environment_names", ENVIRONMENT),
+        names("action_names", ACTION),
+        units=str(said.get("units") or ""),
+        robot_type=str(said.get("robot_type") or ""),
     )
 
 
-def _numbered(config: ACTConfig, key: str) -> tuple[str, ...]:
-    features = {**(config.input_features or {}), **(config.output_features or {})}
-    feature = features.get(key)
-    return tuple(str(i) for i in range(feature.shape[0])) if feature else ()
+def _trained_on(folder: Path) -> dict[str, Any]:
+    """Return what a policy's dataset says, as a sidecar would; nothing where it isn't here."""
+    file = folder / TRAIN_CONFIG
+    given = read_json(file) if file.exists() else {}
+    dataset = given.get("dataset") if isinstance(given, dict) else None
+    said: dict[str, Any] = dataset if isinstance(dataset, dict) else {}
+    root = Path(str(said.get("root") or HF_LEROBOT_HOME / str(said.get("repo_id") or "")))
+    try:
+        info = read_info(root)
+    except UnusableInputError:
+        return {}
+    keys = {"state_names": STATE, "environment_names": ENVIRONMENT, "action_names": ACTION}
+    return {
+        "fps": info.fps,
+        "robot_type": info.robot_type,
+        **{key: info.names(feature) for key, feature in keys.items()},
+    }
 
 
 def _insert_tracker(bundle: ActBundle, task: str) -> None:

@@ -15,17 +15,20 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 from draccus.utils import DraccusException
-from lerobot.configs import FeatureType
+from lerobot.configs import FeatureType, RTCAttentionSchedule
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
+from lerobot.processor import RelativeActionsProcessorStep
 from peft import PeftModel
 from safetensors import SafetensorError
 
@@ -35,7 +38,7 @@ from gaploop.core.schema import number
 from gaploop.core.types import FloatArray, Observation
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
-from gaploop.finetune.batches import Batch, Signature
+from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
 from gaploop.sim.arms import SO101
@@ -43,7 +46,12 @@ from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
 """The base policy that ships with gaploop; its README has the command that rebuilds it."""
-PACKAGED_NAMES: Final = ("base", "default")
+PACKAGED: Final = {
+    "base": PACKAGED_BASE,
+    "default": PACKAGED_BASE,
+    "base_vision": Path(__file__).parent / "base_vision",
+}
+"""Name to folder of the policies that ship with gaploop: of tracked poses, and one that sees."""
 NOTES: Final = ("base.json", "lineage.json")
 """Files beside a policy that don't decide how it acts; gaploop push adds the latter."""
 RUN_PARTS: Final = ("adapter", "policy", "merged")
@@ -53,8 +61,6 @@ TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 """As a saved policy names the step that finds the scene in pictures."""
 DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
-FPS: Final = 30.0
-"""What LeRobot records and rolls out at, where a policy doesn't say its rate [Hz]."""
 IMAGES: Final = "observation.images."
 FAULTS: Final = (
     OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
@@ -85,7 +91,6 @@ class ActPolicy:
         delay_s: float = 0.0,
     ) -> None:
         self.bundle = bundle
-        self.fps = bundle.signature.fps
         self.execute = 1 if temporal_ensemble_coeff is not None else execute or bundle.execute
         self.delay_s = delay_s
         self.chunk: FloatArray | None = None
@@ -99,6 +104,22 @@ class ActPolicy:
                     "without `execute`: the policy then predicts on every frame."
                 )
             self._ensemble = ACTTemporalEnsembler(temporal_ensemble_coeff, bundle.chunk)
+
+    @property
+    def fps(self) -> float:
+        """Policy frames a second that it was trained at [Hz].
+
+        Raises:
+            UnusableInputError: nothing says it.
+        """
+        if not self.bundle.signature.fps:
+            raise UnusableInputError(
+                "Nothing says at how many frames a second the policy was trained: it has no "
+                f"{act.SIDECAR}, and the dataset that its {act.TRAIN_CONFIG} names isn't here. "
+                f'Give it: --policy.fps=30, or for good, {{"fps": 30}} in {act.SIDECAR} beside '
+                "the policy."
+            )
+        return self.bundle.signature.fps
 
     @property
     def robot_type(self) -> str:
@@ -161,6 +182,7 @@ def load_policy(
     device: str = "cpu",
     temporal_ensemble_coeff: float | None = None,
     task: str = "",
+    fps: float | None = None,
 ) -> ActPolicy:
     """Load a policy, ready to drive.
 
@@ -170,9 +192,11 @@ def load_policy(
         device: torch device.
         temporal_ensemble_coeff: as of `ActPolicy`.
         task: the instruction, for policies that read one.
+        fps: frames a second that it was trained at [Hz]; by default what its folder says.
 
     Raises:
-        UnusableInputError: nothing loadable there, or no ACT where one is needed.
+        UnusableInputError: nothing loadable there, no ACT where one is needed, or `fps` isn't above
+            0 or isn't what the policy's folder says.
     """
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -183,9 +207,18 @@ def load_policy(
                 f"Temporal ensembling is for ACT on the tracked scene; {folder} is another policy. "
                 "Leave --smoothing.temporal_ensemble_coeff out."
             )
-        return load_driver(folder, execute=execute, device=device, task=task)
-    load = adapter.load if adapter.is_adapter(folder) else act.load
-    return ActPolicy(load(folder, device), execute, temporal_ensemble_coeff, _delay_s(folder))
+        policy: ActPolicy = load_driver(folder, execute=execute, device=device, task=task)
+    else:
+        load = adapter.load if adapter.is_adapter(folder) else act.load
+        bundle = load(folder, device)
+        policy = ActPolicy(bundle, execute, temporal_ensemble_coeff, _delay_s(folder))
+    signature = policy.bundle.signature
+    if fps is not None:
+        if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
+            known = f"the policy was trained at {signature.fps:g}" if signature.fps else "above 0"
+            raise UnusableInputError(f"--policy.fps={fps:g} can't be: {known}. Leave it out.")
+        policy.bundle.signature = replace(signature, fps=fps)
+    return policy
 
 
 def _delay_s(folder: Path) -> float:
@@ -205,13 +238,13 @@ def resolve(path: str | Path) -> Path:
     Raises:
         UnusableInputError: no such folder or repository, or no policy in it.
     """
-    if str(path) in PACKAGED_NAMES and not Path(path).is_dir():
-        path = PACKAGED_BASE
+    if str(path) in PACKAGED and not Path(path).is_dir():
+        path = PACKAGED[str(path)]
     folder = (fetch(str(path)) if is_hub_name(path) else Path(path)).expanduser().absolute()
     if not folder.exists():
         raise UnusableInputError(
             f"Policy {path} not found. Name a policy, adapter or run folder, its name on the "
-            "Hub, such as me/pick_place, or 'base'."
+            "Hub, such as me/pick_place, or 'base' or 'base_vision'."
         )
     for candidate in (folder, *(folder / name for name in RUN_PARTS)):
         if adapter.is_adapter(candidate) or (candidate / WEIGHTS).exists():
@@ -312,11 +345,13 @@ class LerobotDriver(ActPolicy):
         delay_s: float = 0.0,
     ) -> None:
         config: Any = bundle.policy.config
-        self._looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
+        self.looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
+        super().__init__(bundle, 1 if self.looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
+        self._answer = torch.empty(0)
+        """The last plan as the policy gave it, shape (n_steps, n_action)."""
 
     def plan(self, observation: Observation) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_action), in LeRobot units.
@@ -324,13 +359,17 @@ class LerobotDriver(ActPolicy):
         Raises:
             UnusableInputError: the observation lacks what the policy sees.
         """
+        return self._planned(observation)
+
+    def _planned(self, observation: Observation, **options: Any) -> FloatArray:
         policy = self.bundle.policy
         inputs = self.bundle.preprocessor(self._inputs(observation))
-        with torch.inference_mode():
-            if self._looks_back:
+        with torch.no_grad():  # not inference_mode: real-time chunking takes gradients
+            if self.looks_back:
                 answer = policy.select_action(inputs)[:, None]
             else:
-                answer = policy.predict_action_chunk(inputs)
+                answer = policy.predict_action_chunk(inputs, **options)
+            self._answer = answer[0]
             chunk = self.bundle.postprocessor(answer)[0]
         self.chunk = np.asarray(chunk.float().cpu().numpy(), dtype=np.float64)
         return self.chunk
@@ -361,6 +400,40 @@ class LerobotDriver(ActPolicy):
             )
         made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
         return made
+
+
+class RealTimeDriver(LerobotDriver):
+    """Drives with a policy that has LeRobot's real-time chunking, as SmolVLA, pi0 and pi0.5 have.
+
+    Args: as of `LerobotDriver`.
+    """
+
+    def __init__(self, bundle: act.ActBundle, *given: Any) -> None:
+        super().__init__(bundle, *given)
+        policy: Any = bundle.policy
+        schedule = RTCAttentionSchedule.EXP
+        policy.config.rtc_config = RTCConfig(prefix_attention_schedule=schedule)
+        policy.init_rtc_processor()
+
+    def replan(self, observation: Observation, passed: int, delay: int) -> FloatArray:
+        """Return a plan that goes on with the last one; as of `RealTimePlanner`."""
+        left = self._answer[passed:]
+        if self.chunk is None or not len(left):
+            return self.plan(observation)
+        return self._planned(
+            observation,
+            inference_delay=delay,
+            prev_chunk_left_over=left,
+            execution_horizon=len(left),
+        )
+
+
+def _has_real_time_chunking(policy: Any, before: Any) -> bool:
+    """Say whether plans can be gone on with; not where actions are relative to where each began."""
+    is_relative = any(
+        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
+    )
+    return hasattr(policy, "init_rtc_processor") and policy.supports_rtc() and not is_relative
 
 
 def is_for_driver(folder: Path) -> bool:
@@ -395,8 +468,7 @@ def load_driver(
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
-        kind = get_policy_class(config.type)
-        policy = kind.from_pretrained(str(weights), config=config)
+        policy = get_policy_class(config.type).from_pretrained(str(weights), config=config)
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(folder),
@@ -406,8 +478,9 @@ def load_driver(
             policy = adapter.merged(PeftModel.from_pretrained(policy, str(folder)))
     policy.to(device)
     policy.eval()
-    bundle = act.ActBundle(policy, before, after, _signature_of(folder, config))
-    return LerobotDriver(bundle, execute, task, _delay_s(folder))
+    bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
+    kind = RealTimeDriver if _has_real_time_chunking(policy, before) else LerobotDriver
+    return kind(bundle, execute, task, _delay_s(folder))
 
 
 @contextlib.contextmanager
@@ -422,23 +495,3 @@ def _in_words(folder: Path) -> Iterator[None]:
             f"{folder} is not a loadable policy ({reason}). Name a folder that gaploop or "
             "lerobot-train saved, or 'base'."
         ) from None
-
-
-def _signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
-    file = folder / act.SIDECAR
-    said = read_json(file) if file.exists() else {}
-    features = {**(config.input_features or {}), **(config.output_features or {})}
-
-    def names(key: str, feature: str) -> tuple[str, ...]:
-        known = features.get(feature)
-        numbers = tuple(str(i) for i in range(int(known.shape[0]))) if known else ()
-        return tuple(said.get(key) or numbers)
-
-    return Signature(
-        float(said.get("fps") or FPS),
-        names("state_names", act.STATE),
-        names("environment_names", act.ENVIRONMENT),
-        names("action_names", act.ACTION),
-        units=str(said.get("units") or ""),
-        robot_type=str(said.get("robot_type") or ""),
-    )

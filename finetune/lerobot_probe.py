@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
 from lerobot.policies.pretrained import PreTrainedPolicy
+from torch.nn import functional
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
+from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
 
+log = logging.getLogger(__name__)
 ENCODERS: Final = (
     "model.encoder",
     "diffusion.rgb_encoder",
@@ -23,6 +31,9 @@ ENCODERS: Final = (
 )
 """Where LeRobot 0.6's policies keep what turns observations into features; the first that is there
 counts. ACT's is the transformer encoder, behind the image backbone."""
+
+LEAST_CELLS: Final = 12
+"""Across a picture: layers with at least so many tell what its cells show."""
 
 type Tensors = dict[str, torch.Tensor]
 
@@ -38,8 +49,9 @@ class Processor(Protocol):
 class LeRobotProbe:
     """A policy asked beside driving; implements `core.protocols.PolicyProbe`.
 
-    The features are what the encoder yields, averaged over its tokens. One forward pass answers
-    both questions about an observation.
+    The features are what the encoder yields, averaged over its tokens; where a policy that looks
+    at pictures has none of `ENCODERS`, what their cells show, averaged over each picture. One
+    forward pass answers all questions about an observation.
 
     Args:
         policy: any LeRobot policy.
@@ -63,7 +75,16 @@ class LeRobotProbe:
         self._features = torch.empty(0)
         self._asked: Observation | None = None
         self._chunk: FloatArray = np.empty((0, 0))
-        _encoder(policy, encoder).register_forward_hook(self._take_note)
+        self._layers: list[torch.Tensor] = []
+        self._cameras = [key.removeprefix(IMAGES) for key in policy.config.image_features]
+        if self._cameras:
+            for name, module in policy.named_modules():
+                module.register_forward_hook(
+                    self._keep_tokens if "vision" in name else self._keep_layer
+                )
+        found = _encoder(policy, encoder, required=not self._cameras)
+        if found is not None:
+            found.register_forward_hook(self._take_note)
 
     @property
     def needs_images(self) -> bool:
@@ -79,7 +100,43 @@ class LeRobotProbe:
     def features(self, observation: Observation) -> FloatArray:
         """Return the encoder's features, shape (d,)."""
         self._ask(observation)
+        if not self._features.numel():
+            shown = self.maps(observation).values()
+            return np.concatenate([m.mean(axis=(0, 1)) for layers in shown for m in layers])
         return np.asarray(self._features.numpy(), dtype=np.float64)
+
+    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
+        """Return by camera what its picture's cells show, to a shallow and a deep layer.
+
+        The first and the last of the layers with `LEAST_CELLS` cells across or more, on the grid of
+        the last, each of shape (h, w, channels). Cameras that a policy stacks go through a layer at
+        once, others one after another.
+
+        Raises:
+            UnusableInputError: which layer's output is of which camera can't be told.
+        """
+        self._ask(observation)
+        count, layers = len(self._cameras), self._layers
+        if not count or not layers:
+            return {}
+        each = len(layers) // count
+        if len(layers[-1]) % (count * (self._history.maxlen or 1)) == 0:
+            ends = [(layers[0][n - count], layers[-1][n - count]) for n in range(count)]
+        elif each * count == len(layers):
+            ends = [(layers[n * each][-1], layers[(n + 1) * each - 1][-1]) for n in range(count)]
+        else:
+            raise UnusableInputError(
+                f"{len(layers)} layers of the {self._policy.name} policy show {count} cameras: "
+                "which is which can't be told. Leave --trained_on out."
+            )
+        found = {}
+        for name, (first, last) in zip(self._cameras, ends, strict=True):
+            both = (
+                functional.adaptive_avg_pool2d(first.float(), tuple(last.shape[1:])),
+                last.float(),
+            )
+            found[name] = [np.asarray(m.permute(1, 2, 0).cpu().numpy(), np.float64) for m in both]
+        return found
 
     def chunk(self, observation: Observation) -> FloatArray:
         """Return the actions it would take from now on, shape (h, n_action), LeRobot units."""
@@ -91,6 +148,7 @@ class LeRobotProbe:
             return
         given = _tensors(observation)
         self._check(given)
+        self._layers.clear()
         with torch.inference_mode():
             now = {k: v for k, v in self._before(given).items() if _is_tensor(v)}
             self._history.append(now)
@@ -128,6 +186,20 @@ class LeRobotProbe:
         tokens = cast(torch.Tensor, first).detach().float().cpu()
         self._features = tokens.reshape(-1, tokens.shape[-1]).mean(dim=0)
 
+    def _keep_layer(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
+        """Keep what is shaped as pictures are, (b, c, h, w)."""
+        is_map = isinstance(output, torch.Tensor) and output.ndim == 4 and output.shape[1] > 3
+        if is_map and min(cast(torch.Tensor, output).shape[2:]) >= LEAST_CELLS:
+            self._layers.append(cast(torch.Tensor, output).detach())
+
+    def _keep_tokens(self, module: torch.nn.Module, inputs: object, output: object) -> None:
+        """Keep also a vision transformer's tokens, (b, h · w, c), as pictures."""
+        if isinstance(output, torch.Tensor) and output.ndim == 3:
+            side = math.isqrt(output.shape[1])
+            if side * side == output.shape[1]:
+                output = output.transpose(1, 2).reshape(len(output), -1, side, side)
+        self._keep_layer(module, inputs, output)
+
 
 def probe(policy: ActPolicy) -> LeRobotProbe:
     """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
@@ -135,11 +207,35 @@ def probe(policy: ActPolicy) -> LeRobotProbe:
     return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
 
 
-def _encoder(policy: PreTrainedPolicy, name: str | None) -> torch.nn.Module:
+def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
+    """Write what the cameras showed in training beside a policy that looks at pictures.
+
+    Args:
+        policy: its folder.
+        roots: the datasets that it learned from; the first with enough takes counts, since two
+            stations' cameras have no picture in common.
+    """
+    try:
+        asked = probe(load_policy(policy))
+        for root in roots if asked.needs_images else ():
+            built = CameraReference.build(load_takes(root), root.name, asked)
+            if built is not None:
+                built.save(policy / FILE)
+                return
+    except (GaploopError, OSError) as error:  # the policy is trained all the same
+        log.warning(
+            "%s: what its cameras showed can't be kept (%s). Later: gaploop diagnose TAKES "
+            "--policy.path=%s --save_reference=%s", policy, error, policy, policy / FILE,
+        )  # fmt: skip
+
+
+def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:
     modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
     for candidate in (name,) if name else ENCODERS:
         if candidate in modules:
             return modules[candidate]
+    if not name and not required:
+        return None
     raise UnusableInputError(
         f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
         f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."

@@ -34,7 +34,7 @@ from lerobot.datasets import factory
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.scripts import lerobot_train
 from lerobot.transforms import ImageTransforms
-from lerobot.utils.constants import ACTION, IMAGENET_STATS
+from lerobot.utils.constants import ACTION, IMAGENET_STATS, PRETRAINED_MODEL_DIR
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_json
@@ -48,9 +48,11 @@ from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, repo
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_policy import policy_id
-from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.finetune.lerobot_probe import keep_cameras
+from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
+from gaploop.finetune.tuning.lerobot_image_policy import sidecar
 
 
 def train(
@@ -60,6 +62,9 @@ def train(
     progress: Progress = silent,
 ) -> None:
     """Train as lerobot-train does, and write OUT/run.json; with a mixture also OUT/mixture.json.
+
+    Every saved policy gets the sidecar: at which rate it is to be driven, and which joints in which
+    units it was trained on.
 
     Args:
         config: LeRobot's `TrainPipelineConfig`.
@@ -79,6 +84,7 @@ def train(
     mine: dict[str, Any] = {
         "make_train_eval_datasets": training.datasets,
         "make_pre_post_processors": training.processors,
+        "save_checkpoint": training.save_checkpoint,
         "update_policy": training.update,
     }
     if mixture is not None:
@@ -87,6 +93,8 @@ def train(
     if PartialState().is_main_process:
         found = sorted(config.output_dir.glob(f"{CHECKPOINTS}/*/pretrained_model"))
         training.record(policies=list(dict.fromkeys(policy_id(p) for p in found)))
+        for policy in found[-1:]:
+            keep_cameras(policy, training.roots)
 
 
 def calling(function: Callable[..., Any], **others: Any) -> Callable[..., Any]:
@@ -117,6 +125,9 @@ class _Training:
         self._config, self._cache, self._opened = config, cache, opened
         self._dataset_class = partial(CachedLeRobotDataset, cache=cache, progress=progress)
         self._inputs: list[Any] = []
+        self.roots: list[Path] = []
+        """The datasets."""
+        self._sidecar: dict[str, Any] = {}
         self._base = ""
         self._base_folder: Path | None = None
 
@@ -143,6 +154,8 @@ class _Training:
                 (info, [t.episode for t in whole.takes if t.dataset == number])
                 for number, info in enumerate(whole.datasets)
             ]
+        self.roots = [info.root for info, _ in taken]
+        self._sidecar = sidecar(taken[0][0], (take for _, takes in taken for take in takes))
         if PartialState().is_main_process:
             config.output_dir.mkdir(parents=True, exist_ok=True)
             self._begin(list(takes_inputs(taken)))
@@ -242,6 +255,12 @@ class _Training:
             kept = [step for step in before.steps if not isinstance(step, ScaleStep)]
             before.steps = [ScaleStep(*self._cache.size), *kept]
         return before, after
+
+    def save_checkpoint(self, checkpoint_dir: Path, **rest: Any) -> None:
+        """Stand for `save_checkpoint`; writes the sidecar beside the policy."""
+        lerobot_train.save_checkpoint(checkpoint_dir=checkpoint_dir, **rest)
+        path = checkpoint_dir / PRETRAINED_MODEL_DIR / SIDECAR
+        write_json(path, {"schema": "gaploop.policy.v1", **self._sidecar})
 
     def update(self, tracker: Any, *args: Any, **kwargs: Any) -> Any:
         """Stand for `update_policy`: one step, with random numbers of its own."""

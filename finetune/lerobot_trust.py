@@ -258,6 +258,8 @@ def _types() -> dict[str, type]:
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.configs.rewards import RewardModelConfig
 
+    import gaploop.finetune.lerobot_keypoint  # noqa: F401  gaploop's own, which sees
+
     return {**RewardModelConfig.get_known_choices(), **PreTrainedConfig.get_known_choices()}
 
 

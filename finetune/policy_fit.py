@@ -9,8 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.protocols import Follower
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
+from gaploop.failure_analysis.views.pictures import squared
 from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
@@ -18,6 +20,9 @@ from gaploop.teleop.checks.result import CheckResult, Level
 type Stats = Mapping[str, Mapping[str, object]]
 FEATURES: Final = "features"
 STATISTICS: Final = "statistics"
+VIEWS: Final = "views"
+MOVED_PX: Final = 4.0
+"""A camera whose picture lies further from its place, of 192 px, is worth a warning."""
 FAR: Final = 4.0
 """A joint this many spreads from the mean of the takes is outside what they show."""
 IMPOSSIBLE: Final = 10.0
@@ -79,7 +84,7 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     steps = bundle.preprocessor.steps
     stats: Stats = next((s.stats for s in steps if getattr(s, "stats", None)), {})
     return PolicyFacts(
-        signature.fps,
+        policy.fps,
         signature.state_names,
         signature.action_names,
         signature.units,
@@ -212,6 +217,36 @@ def _camera(name: str, size: tuple[int, int], seen: ArmInputs) -> Iterator[Check
             f"{found}{size[1]}x{size[0]}",
             f"Set width: {size[1]} and height: {size[0]} in --robot.cameras.",
         )
+
+
+def check_views(reference: CameraReference, images: Mapping[str, Image]) -> list[CheckResult]:
+    """Return which camera doesn't show what it showed in training; one item where all do.
+
+    Args:
+        reference: of the policy's training takes.
+        images: one picture of each camera, RGB.
+    """
+    results, close = list[CheckResult](), list[str]()
+    for name in reference.cameras.keys() & images.keys():
+        picture, (height, width) = squared(images[name]), images[name].shape[:2]
+        found = reference.identity(name, (height, width), picture)
+        if swapped := [f.message for f in found if f.kind == "swapped"]:
+            fix = "Give each camera its own name in --robot.cameras: exchange them there."
+            results.append(CheckResult(VIEWS, Level.FAIL, swapped[0], fix))
+            continue
+        move = moved(reference.cameras[name].picture, picture)
+        if move is None:
+            what = f"camera {name} doesn't look as it did in training"
+            fix = "See whether it is the right one, where it looks, its lens and the light."
+            results.append(CheckResult(VIEWS, Level.WARN, what, fix))
+        elif (shift := float(np.hypot(*move.shift_px))) > MOVED_PX:
+            what = f"camera {name} has moved: its picture lies {describe_move(move)}"
+            fix = "Put it back, or adapt the policy on takes with it there."
+            results.append(CheckResult(VIEWS, Level.WARN, what, fix))
+        else:
+            close.append(f"{name} within {shift:.1f} px")
+    found_all = f"as in training: {', '.join(sorted(close)) or 'none is known'}"
+    return results or [CheckResult(VIEWS, Level.OK, found_all)]
 
 
 def _bad(found: str, fix: str) -> CheckResult:

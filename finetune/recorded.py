@@ -11,6 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, set_up
 from gaploop.datasets.sources import load_takes
+from gaploop.failure_analysis.views.joints import in_units, units_of
 from gaploop.finetune.evaluate import category, condition_name
 from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 
@@ -31,7 +32,10 @@ class Recorded:
 
 
 def recorded(
-    folder: Path, policy: str = "", progress: Callable[[int], None] = lambda _takes: None
+    folder: Path,
+    policy: str = "",
+    progress: Callable[[int], None] = lambda _takes: None,
+    units: str = "",
 ) -> Recorded:
     """Count a policy's rollouts in a dataset or journal.
 
@@ -41,15 +45,21 @@ def recorded(
         folder: a journal, or a dataset published from one.
         policy: id of the policy; needed where the takes are of several.
         progress: called after each take.
+        units: joints of takes that don't say theirs, as of `units_of`.
 
     Raises:
-        UnusableInputError: no rollouts that were judged, of several policies, or of both a real
-            and a simulated cell.
+        UnusableInputError: joints whose units are in doubt, no rollouts that were judged, of
+            several policies, or of both a real and a simulated cell.
     """
     rollouts, left_out = list[Rollout](), Counter[str]()
     domains, policies, stations = set[Domain](), Counter[str](), set[str]()
-    for number, take in enumerate(load_takes(folder)):
+    takes = []
+    for take in load_takes(folder):
         progress(1)
+        takes.append(take)
+    open_ended = [t for t in takes if t.outcome is Outcome.FAILURE and not t.failure_mode]
+    told = units_of(open_ended, units)
+    for number, take in enumerate(takes):
         info = take.info
         if info.kind is not TakeKind.ROLLOUT:
             left_out["not rollouts"] += 1
@@ -60,7 +70,7 @@ def recorded(
         elif policy and info.policy != policy:
             left_out["of another policy"] += 1
         else:
-            rollouts.append(_rollout(number, take))
+            rollouts.append(_rollout(number, in_units(take, told)))
             domains.add(info.domain)
             policies[info.policy] += 1
             stations.add(info.station)

@@ -7,8 +7,9 @@ what it costs alone and what it costs beside all the others, which for two is th
 in the nominal simulation already is the policy's own; what fails at the station beyond the twin was
 not measured. Together they are the station's failures, point for point.
 
-Draws come from a Bayesian bootstrap over scenes (Rubin 1981), with one scene's weight on the
-extremes, so that no interval closes where every scene ended alike.
+Every scene has the twin drawn anew from its intervals, the same draw in all cells: costs are means
+over what was left open, too. Their draws come from a Bayesian bootstrap over scenes (Rubin 1981),
+with one scene's weight on the extremes, so that no interval closes where every scene ended alike.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.randomisation import around_twin, as_yaml
 from gaploop.core.statistics import Estimate, holm, percent, points, rate
 from gaploop.core.take import Take
 from gaploop.core.twin import Twin
@@ -51,7 +53,7 @@ from gaploop.failure_analysis.station import (
 from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
 from gaploop.sim.arms import arm_named
-from gaploop.sim.tasks import INSTRUCTIONS
+from gaploop.sim.tasks import task_told
 
 SCENES: Final = 5_000
 """Scenes of reproductions begin here among those of evaluations."""
@@ -513,11 +515,13 @@ def in_the_cell(
         sees: the evidence tier by which modes are told, that of the station's takes.
         progress: called with the number of rollouts just finished.
     """
-    known = {words: name for name, words in INSTRUCTIONS.items()}
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
         parameters = twin.values(mechanisms)
-        what = json.dumps([str(policy), task, twin.arm, sees, parameters], sort_keys=True)
+        put_in = tuple(p for p in twin.parameters if p.mechanism in mechanisms)
+        left_open = around_twin(replace(twin, parameters=put_in)) if put_in else None
+        of = as_yaml(left_open) if left_open else ""
+        what = json.dumps([str(policy), task, twin.arm, sees, parameters, of], sort_keys=True)
         cell = folder / hashlib.sha256(what.encode()).hexdigest()[:16]
         cell.mkdir(parents=True, exist_ok=True)
         return evaluate(
@@ -525,11 +529,12 @@ def in_the_cell(
             n,
             seed=SCENES,
             workers=workers,
-            task=known.get(task, "pick_place"),
+            task=task_told(task),
             progress=progress,
             folder=cell,
             robot=twin.arm,
             parameters=parameters,
+            randomise=left_open,
             sees=sees,
         ).outcomes
 

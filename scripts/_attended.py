@@ -160,7 +160,7 @@ def _suggest(take: Take) -> Mapping[str, object]:
 @contextlib.contextmanager
 def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
     """Yield connected devices, torque off until `start`; all is limp and closed afterwards."""
-    config, driver = job.config, job.driver
+    config = job.config
     if config.robot.type == _arms.EMBEDDED:
 
         def leader_of(follower: Follower, station: Station, clock: Clock) -> Leader:
@@ -168,14 +168,14 @@ def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[Sessio
 
         is_led = job.leads not in ("", _arms.EXPERT)
         cell = CellDevices(
-            functools.partial(embedded, _arms.robot_of(config), config.dataset.fps),
+            functools.partial(embedded, _arms.robot_of(config), job.fps),
             shared=job.shared,
             leader_of=leader_of if is_led else None,
         )
         with contextlib.closing(cell):
             yield cell
         return
-    fps = config.dataset.fps or (FPS if driver is None else driver.policy.fps)
+    fps = job.fps or FPS
     with ArmConnector(job) as connector:
         arms = ArmDevices(
             connector.connect,
@@ -214,7 +214,7 @@ class ArmConnector(contextlib.ExitStack):
             undo.callback(disconnect, follower)
             leader = self._leader(follower, clock) if self._job.leads else None
             undo.callback(disconnect, leader)
-            cameras = _arms.cameras_of(config.robot, clock)
+            cameras = _arms.cameras_of(config.robot, clock, station)
             undo.callback(disconnect, *cameras)
             sensors = connect_sensors(config.sensors)
             undo.callback(disconnect, *sensors)
@@ -235,7 +235,7 @@ class ArmConnector(contextlib.ExitStack):
     def _leader(self, follower: Follower, clock: Clock) -> Any:
         """Connect who leads the arm by hand."""
         job, teleop = self._job, self._job.config.teleop
-        if job.leads in (_arms.KEYBOARD, _arms.GAMEPAD):
+        if job.leads in _arms.TOOL:
             if self._kept is None:
                 standing = StandingArm(follower)
                 kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)

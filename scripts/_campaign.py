@@ -16,11 +16,12 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan
 from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.collect.campaign import CampaignProgress, Quota
+    from gaploop.collect.participants import Participants, ProgrammeCost
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,34 @@ class Campaign:
         order: its takes, one quota for each stretch of one set-up.
         journal: where they go.
         station: where they are recorded.
+        consents: the consent register; the default one where None.
     """
 
     plan: Plan
     order: tuple[Quota, ...]
     journal: Path
     station: Station
+    consents: Path | None = None
+
+    def participants(self) -> Participants | None:
+        """Return who took part so far; None where the plan doesn't ask."""
+        from gaploop.collect.participants import participants
+
+        asked = self.plan.participants
+        if asked is None:
+            return None
+        now = self.progress()
+        bands = consent_store.read_bands(self.consents or consent_store.default_register())
+        return participants(self.journal, self.order, asked, bands, now.wanted - now.have)
+
+    def costs(self) -> tuple[ProgrammeCost, ...]:
+        """Return what programmes with participants cost here; empty where the plan asks none."""
+        from gaploop.collect.participants import programme_costs
+
+        asked = self.plan.participants
+        if asked is None:
+            return ()
+        return programme_costs(self.progress(), self.order, asked.most_each, self.station.costs)
 
     def progress(self) -> CampaignProgress:
         """Return how far it has come, from the journal."""
@@ -64,6 +87,8 @@ class Campaign:
             "measured": now.measured,
             "attempts_per_take": now.attempts_per_take,
             "setups": now.setups,
+            "participants": people.progress() if (people := self.participants()) else (),
+            "costs": self.costs(),
             "next": None
             if first is None
             else {
@@ -75,12 +100,17 @@ class Campaign:
         }
 
     def as_text(self) -> str:
-        """Return a table with a bar for every set-up, what comes next, and the time left."""
+        """Return a table with a bar for every set-up, what comes next, and the time left.
 
+        And where the plan asks for participants, how far each band is, and what programmes cost.
+        """
         now = self.progress()
         buffer = io.StringIO()
         console = options.console(file=buffer, width=_WIDTH, color_system=None)
         console.print(_table(now, self.station.grid))
+        if people := self.participants():
+            console.print(_people_table(people))
+            console.print(_cost_table(self.costs(), self.station.costs.currency))
         lines = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
         return "\n".join([*lines, _summary(now, self.station.grid)])
 
@@ -104,6 +134,72 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
             said, bar = words(setup.conditions, grid), _bar(setup.have, setup.wanted)
             table.add_row(name, said, f"{setup.have}/{setup.wanted}", bar)
     return table
+
+
+def _people_table(people: Participants) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("participants", "band", "takes", "", "people"):
+        table.add_column(name)
+    for p in people.progress():
+        count = "few" if p.people is None else str(p.people)
+        row = (p.kind.replace("_", " "), p.band, f"{p.have}/{p.wanted}", _bar(p.have, p.wanted))
+        table.add_row(*row, count)
+    return table
+
+
+def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("programme", "people", "operator's hours", currency):
+        table.add_column(name, justify="right")
+    for c in costs:
+        money = "no rate" if c.money is None else f"{c.money:,.0f}"
+        table.add_row(f"{c.takes} takes", str(c.people), f"{c.hours:.1f}", money)
+    return table
+
+
+def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
+    """Return the campaign's order, no longer than those who take part now may add to it.
+
+    Raises:
+        UnusableInputError: nobody is named, a person's bands aren't known, or their takes would
+            keep out people who are still asked for.
+    """
+    from gaploop.collect.campaign import held
+    from gaploop.collect.participants import first_takes
+
+    people = campaign.participants()
+    if people is None:
+        return list(campaign.order)
+    ids = consent_ids(consent)
+    if not ids:
+        raise UnusableInputError(
+            f"Plan '{campaign.plan.id}' asks who takes part. Name them with --consent=ID; new "
+            "ones: gaploop consent add … --bands='{age_band: 30-44, handedness: left, …}'."
+        )
+    for id_ in ids:
+        missing = [kind for kind in people.quotas.bands if kind not in people.bands.get(id_, {})]
+        if missing:
+            raise UnusableInputError(
+                f"Plan '{campaign.plan.id}' asks for {', '.join(missing)}, not known of {id_}. Say "
+                f"it with: gaploop consent add {id_} … --bands='{{{missing[0]}: …}}'."
+            )
+    room = min(people.room(id_) for id_ in ids)
+    if not room and people.left:
+        lacking = [f"{p.kind} {p.band}" for p in people.progress() if p.have < p.wanted]
+        raise UnusableInputError(
+            f"No takes left for {consent} in plan '{campaign.plan.id}' (at most "
+            f"{people.quotas.most_each or 'any number'} each). Still asked for: "
+            f"{', '.join(lacking) or 'other people'}."
+        )
+    return first_takes(
+        campaign.order, held(campaign.journal, TakeKind.DEMONSTRATION, campaign.order), room
+    )
 
 
 def _bar(have: int, wanted: int) -> str:

@@ -27,6 +27,7 @@ OWN_PACKAGES: Final = (
     "gaploop.sim.lerobot_devices",
     "gaploop.teleop.lerobot_devices",
     "gaploop.teleop.lerobot_motion",
+    "gaploop.teleop.lerobot_remote",
     "gaploop.teleop.lerobot_ros2",
 )
 

@@ -62,7 +62,7 @@ def preflight(config: Any, person: Person | None = None) -> int:
     """
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    policy = load_policy(config.policy.required())
+    policy = load_policy(config.policy.required(), fps=config.policy.fps)
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     results: list[CheckResult] = []
     for result in _checks(config, policy, checked, person or Terminal(config.yes)):
@@ -132,8 +132,16 @@ def _checks(
 def _on_the_arm(
     config: Any, policy: ActPolicy, station: Station, devices: Devices, person: Person
 ) -> Iterator[CheckResult]:
+    from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.finetune import lerobot_latency as latency
-    from gaploop.finetune.policy_fit import check_features, check_statistics, facts_of, seen_of
+    from gaploop.finetune.lerobot_policy import resolve
+    from gaploop.finetune.policy_fit import (
+        check_features,
+        check_statistics,
+        check_views,
+        facts_of,
+        seen_of,
+    )
 
     facts = facts_of(policy)
     rates = Rates.near(config.dataset.fps or facts.fps)
@@ -144,10 +152,14 @@ def _on_the_arm(
     seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
+    if (file := resolve(config.policy.path) / FILE).exists() and facts.cameras:
+        pictures = {c.name: c.frame().image for c in devices.cameras}
+        yield from check_views(CameraReference.load(file), pictures)
     observation = _observation(policy, devices, seen.state)
     latency.warm_up(policy, observation)
     timing = latency.time_plans(lambda: policy.plan(observation), PLANS)
-    yield latency.check_latency(timing, rates.fps, facts.execute)
+    steps = 1 if policy.chunk is None else len(policy.chunk)
+    yield latency.check_latency(timing, rates.fps, steps)
     used = list(facts.cameras) or [c.name for c in devices.cameras[:1] if facts.needs_scene]
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station, config.calibration)
@@ -167,7 +179,7 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
     if robot.type != _arms.EMBEDDED:
         follower, clock = _arms.follower_of(robot, station)
         undo.callback(disconnect, follower)
-        cameras = _arms.cameras_of(robot, clock)
+        cameras = _arms.cameras_of(robot, clock, station)
         undo.callback(disconnect, *cameras)
         return Devices(follower, cameras, clock)
     from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock

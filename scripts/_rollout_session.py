@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gaploop.collect.campaign import Quota, in_blocks
 from gaploop.collect.intervention import OnMotion, OnRequest, OnStall, TakeOver
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
+from gaploop.collect.remote_policy import SCHEME, RemotePolicy
 from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
 from gaploop.collect.session import SessionEnd, SessionSpec
 from gaploop.core.errors import UnusableInputError
@@ -25,6 +29,7 @@ from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_display, check_wanted_sensors
 from gaploop.scripts._sessions import SessionJob, record_alone, video_figures
+from gaploop.teleop.link import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from gaploop.collect.journal import JournalWriter
@@ -39,18 +44,10 @@ log = logging.getLogger(__name__)
 
 def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
     _check(config)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
-    options.warn_withdrawn(config.policy.path)
-    policy: Policy = load_policy(
-        config.policy.path,
-        temporal_ensemble_coeff=config.smoothing.temporal_ensemble_coeff,
-        task=config.dataset.single_task,
-    )
-    id_ = policy_id(config.policy.path)
+    policy, id_ = _policy(config)
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
     # Nobody is needed in the embedded cell on simulated time, with its expert or without.
@@ -104,6 +101,30 @@ def roll_out(config: Any) -> int:
 
         end, reports, stopped = record_attended(job)
     return _tell(job, driver, watched, end, reports, stopped)
+
+
+def _policy(config: Any) -> tuple[Policy, str]:
+    """Load the policy, or connect to where it is served; return it and its id."""
+    path, coefficient = config.policy.path, config.smoothing.temporal_ensemble_coeff
+    if path.startswith(SCHEME):
+        if coefficient is not None:
+            raise UnusableInputError(
+                "A policy on another machine isn't asked on every frame: leave "
+                "--smoothing.temporal_ensemble_coeff out."
+            )
+        token = config.policy.token or os.environ.get(TOKEN_VARIABLE, "")
+        policy = RemotePolicy(path, token, config.dataset.single_task)
+        return policy, policy.card.id
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    options.warn_withdrawn(path)
+    loaded = load_policy(
+        path,
+        temporal_ensemble_coeff=coefficient,
+        task=config.dataset.single_task,
+        fps=config.policy.fps,
+    )
+    return loaded, policy_id(path)
 
 
 def _remind(job: SessionJob, policy_id: str) -> None:
@@ -211,6 +232,7 @@ def _tell(
             "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
             "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
             "waited_s": round(sum(pace.waited_s for pace in paces), 2),
+            **link_figures(driver.policy),
         },
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
@@ -234,6 +256,14 @@ def _tell(
     if end.trip:
         log.error("%s", end.trip)
     return 128 + stopped[0] if stopped else int(bool(end.trip))
+
+
+def link_figures(policy: Policy) -> dict[str, float]:
+    """Return how long observations and plans were under way to another machine [ms]; else none."""
+    if not isinstance(policy, RemotePolicy) or not policy.on_the_way_s:
+        return {}
+    p50, p99 = 1e3 * np.percentile(policy.on_the_way_s, (50, 99))
+    return {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
 
 
 AUTO: Final = "auto"

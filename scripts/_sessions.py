@@ -59,6 +59,12 @@ class SessionJob:
     shared: SharedDriver | None = None
 
     @property
+    def fps(self) -> float | None:
+        """Frames a second that are asked for, else the policy's; None: the robot's own rate."""
+        policy = self.driver.policy if self.driver is not None else None
+        return self.config.dataset.fps or (policy.fps if policy is not None else None)
+
+    @property
     def leads(self) -> str:
         """The type of leader by which a person drives; "" where nobody does."""
         teleop = self.config.teleop
@@ -85,7 +91,7 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
         attendant: looks after the session.
         what: is being done, for the progress bar.
     """
-    make_rig = functools.partial(embedded, _arms.robot_of(job.config), job.config.dataset.fps)
+    make_rig = functools.partial(embedded, _arms.robot_of(job.config), job.fps)
     check_targets(make_rig, job.quotas, job.root, job.journal)
     publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
     wanted, set_up = job.config.dataset.num_episodes, None

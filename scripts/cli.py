@@ -52,13 +52,13 @@ MOVED: Final = (
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells do
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "start here": ("demo", "record", "diagnose", "plan", "finetune", "evaluate"),
-    "drive": ("teleoperate", "rollout", "ros2", "doctor", "calibrate", "emulate"),
+    "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent"),
+        *("import", "export", "survey", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
-    "adapt": ("pretrain", "train", "mix", "latency"),
+    "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
     "deploy": ("gate", "preflight", "push"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""

@@ -19,6 +19,7 @@ from gaploop.core.consent import (
 )
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder, write_json
+from gaploop.core.participants import check_bands
 from gaploop.scripts.options import emit, jsonable
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class ConsentConfig:
     """add: what it covers, of record, publish and push; each needs those before it."""
     name: str = ""
     """add: who it is, or the number of a paper form; kept in names.json only."""
+    bands: dict[str, str] = field(default_factory=dict)
+    """add: age_band (18-29, 30-44, 45-59, 60+), handedness (left, right, both) and experience of
+    driving robots (none, some, daily), for plans that ask who takes part; kept in bands.json."""
     names: bool = False
     """list: show names too."""
     journal: list[Path] = field(default_factory=list)
@@ -93,9 +97,12 @@ def _add(config: ConsentConfig, register: Path) -> int:
     known = consent_store.load_register(register)
     if config.id:
         consent_store.get(known, config.id)
+    check_bands(config.bands, "--bands")
     consent = consent_store.add(register, config.id or new_id(), expires, scope)
     if config.name:
         consent_store.set_name(register, consent.id, config.name)
+    if config.bands:
+        consent_store.set_bands(register, consent.id, config.bands)
     words = ", ".join(_in_order(consent))
     text = f"{consent.id}  until {expires}  for {words}\nRecord with: --consent={consent.id}"
     emit(config.json, _row(consent, known), text)

@@ -42,7 +42,7 @@ class DemoConfig:
     seed: int = -1
     """Draws gaps and scenes; drawn and printed unless given."""
     quick: bool = False
-    """Fewer rollouts and steps (at most two minutes): shows the way, proves little."""
+    """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     json: bool = False
     """Print one JSON object."""

@@ -14,8 +14,10 @@ from gaploop.scripts._library import command
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gaploop.core.station import StationScene
     from gaploop.core.take import Take
     from gaploop.core.twin import Twin
+    from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
     from gaploop.failure_analysis.views.policy_view import PolicyTrace
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 gaploop diagnose ./rollouts --output_dir=./diagnosis
 gaploop diagnose ./rollouts --policy.path=adapted --trained_on=./demonstrations
+gaploop diagnose ./demonstrations --policy.path=adapted --save_reference=adapted/cameras.npz
 gaploop diagnose ./rollouts --twin=station_twin.yaml --policy.path=base
 """
 
@@ -42,7 +45,12 @@ class DiagnoseConfig:
     reference: Path | None = None
     """What is usual: a reference file, or a folder of takes that went well."""
     save_reference: Path | None = None
-    """Write what is usual in these takes to this file, and diagnose nothing."""
+    """Write what is usual in these takes to this file, and diagnose nothing. With --policy.path and
+    a name that ends in .npz: what cameras and policy see in them, takes that it learned from;
+    cameras.npz beside the policy is found by itself, also by gaploop preflight."""
+    station: Path | None = None
+    """station.yaml that says which camera shows the scene and what colours object and target have
+    there; the first camera, red and blue unless given."""
     units: str = ""
     """Joints of takes that don't say their units: degrees, radians, normalized (LeRobot's -100 to
     100), or unknown to go on without them. Told from robot and values where they leave no doubt."""
@@ -51,10 +59,14 @@ class DiagnoseConfig:
     labels: Path | None = None
     """What engineers say of these takes, a labels.jsonl; the folder's own unless given. From 12
     labelled failures on, the others are judged by what they teach about this station."""
+    forces: Path | None = None
+    """Labelled windows of a force sensor, to tell the class of these takes' windows by: a folder of
+    takes with failure modes, or a file in the format of UCI's sets (docs/real_input.md)."""
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     trained_on: Path | None = None
-    """With --policy.path: takes that the policy learned from, to say how far from them the failed
-    takes are, in its own encoder."""
+    """With --policy.path: takes that the policy learned from, or what --save_reference wrote of
+    them, to say how far from them the failed takes are, in its own encoder, and what has changed
+    about the cameras; cameras.npz beside the policy unless given."""
     twin: Path | None = None
     """station_twin.yaml of gaploop identify: with --policy.path, roll the policy out in the nominal
     simulation and in the twin, mechanism by mechanism, and say what each costs. Goes on where it
@@ -92,17 +104,20 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             `save_reference` is given: with that, nothing is diagnosed.
     """
     from gaploop.core.run_record import write_run
+    from gaploop.core.station import StationScene
     from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
     from gaploop.failure_analysis.lineage import file_input, takes_input
+    from gaploop.failure_analysis.modes.force_classes import learn_force_classes
+    from gaploop.sim.recolour import seen
 
     if config.save_reference is not None:
         raise UnusableInputError(
             "--save_reference diagnoses nothing. Run gaploop diagnose with it, then without."
         )
-    source, takes = config.dataset.folder(), _takes(config)
-    reference = _reference(config.reference, config.units, takes)
+    source, takes, scene = config.dataset.folder(), _takes(config), _scene(config)
+    reference = _reference(config, takes, scene)
     if config.labels is not None and not config.labels.is_file():
         raise UnusableInputError(
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
@@ -110,19 +125,22 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         )
     twin = _twin(config)
     causes = engineer_labels(config.labels or open_labelled(source).file)
-    ask_policy = _ask_policy(config)
+    ask_policy, cameras = _ask_policy(config, takes)
+    forces = learn_force_classes(config.forces) if config.forces is not None else None
     folder = writable_folder(_folder(config))
     total = sum(diagnosis.needs_diagnosis(take) for take in takes)
     with options.progress("Diagnosing", total=total) as advance:
         found = diagnosis.diagnose(
-            takes,
+            [seen(take, scene) for take in takes],
             reference,
             source=source.resolve().name,
             images=config.images,
             on_take=lambda _take: advance(),
             ask_policy=ask_policy,
+            cameras=cameras,
             causes=causes,
             cohort=True,
+            force_classes=forces,
         )
     if twin is not None:
         from gaploop.finetune.reproduction import reproduced, subsets
@@ -134,7 +152,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
                 n=config.n, workers=config.workers, progress=advance,
             )  # fmt: skip
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
-    _write_report(found, takes, folder, config)
+    pictured = [seen(take, StationScene(scene.camera)) for take in takes]  # as they were
+    _write_report(found, pictured, folder, config)
     result = {"id": found.id, "diagnosed": len(found.takes)}
     inputs = [takes_input(source, takes), *([file_input(config.twin)] if config.twin else [])]
     write_run(folder, "diagnose", options.jsonable(config), inputs, result)
@@ -163,6 +182,12 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
     return with_units(takes, config.units)
 
 
+def _scene(config: DiagnoseConfig) -> StationScene:
+    from gaploop.core.station import StationScene, load_station
+
+    return load_station(config.station).scene if config.station else StationScene()
+
+
 def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
     """Ask for outcomes where nobody has said any: without, nothing failed and all may have.
 
@@ -182,23 +207,33 @@ def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
         )
 
 
-def _ask_policy(config: DiagnoseConfig) -> Callable[[Take], PolicyTrace | None] | None:
-    """Return what asks the policy along a take; None where none is named."""
+def _ask_policy(
+    config: DiagnoseConfig, takes: Sequence[Take]
+) -> tuple[Callable[[Take], PolicyTrace | None] | None, CameraReference | None]:
+    """Return what asks the policy along a take, as it was recorded, and what its cameras showed."""
     from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.failure_analysis.views.policy_view import FeatureSpace, ask, features_of
 
     if not config.policy.path:
         if config.trained_on is not None:
             raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
-        return None
-    from gaploop.finetune.lerobot_policy import load_policy
+        return None, None
+    from gaploop.finetune.lerobot_policy import load_policy, resolve
     from gaploop.finetune.lerobot_probe import probe
 
-    asked, space = probe(load_policy(config.policy.path)), None
-    if config.trained_on is not None:
+    asked, space, cameras = probe(load_policy(config.policy.path)), None, None
+    beside = resolve(config.policy.path) / FILE
+    given = config.trained_on or (beside if beside.exists() and asked.needs_images else None)
+    if given is not None and not given.is_dir():
+        cameras = CameraReference.load(given)
+    elif given is not None:
         with options.progress("Asking the policy about its training"):
-            space = FeatureSpace.fit(features_of(load_takes(config.trained_on), asked))
-    return lambda take: ask(take, asked, space)
+            space = FeatureSpace.fit(features_of(load_takes(given), asked))
+            cameras = CameraReference.build(load_takes(given), given.name, asked)
+    patches = cameras.patches if cameras is not None else None
+    recorded = {take.info.uid: take for take in takes}
+    return lambda take: ask(recorded[take.info.uid], asked, space, patches), cameras
 
 
 def _twin(config: DiagnoseConfig) -> Twin | None:
@@ -214,12 +249,22 @@ def _twin(config: DiagnoseConfig) -> Twin | None:
 def _write_report(
     found: Diagnosis, takes: Sequence[Take], folder: Path, config: DiagnoseConfig
 ) -> None:
-    from gaploop.failure_analysis.planning.plan import make_plan
+    from gaploop.core.twin import load_twin
+    from gaploop.failure_analysis.planning.allocation import Budget
+    from gaploop.failure_analysis.planning.offers import PlanContext
+    from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
+    from gaploop.sim.tasks import task_told
 
-    plan = make_plan(found, config.budget) if found.takes else None
+    about = None
+    if config.twin is not None:
+        policy = config.policy.required()
+        task = task_told(takes[0].info.task)
+        about = PlanContext(folder / "plan", policy, load_twin(config.twin), config.twin, task)
+    ask = Ask(Budget(takes=config.budget), about=about)
+    plan = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
     pictures = {
@@ -232,18 +277,24 @@ def _write_report(
     write_atomically(folder / "report.html", diagnosis_report(found, pictures, plan))
 
 
-def _reference(path: Path | None, units: str, takes: Sequence[Take]) -> Reference | None:
+def _reference(
+    config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
+) -> Reference | None:
+    from gaploop.core.vocabulary import Domain
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
     from gaploop.failure_analysis.tiers import without_telemetry
     from gaploop.failure_analysis.views.joints import with_units
+    from gaploop.sim.recolour import seen
 
+    path = config.reference
     if path is None:
         return None
     if not path.is_dir():
         return load_reference(path)
-    usual = with_units(list(load_takes(path)), units)
+    usual = with_units(list(load_takes(path)), config.units)
+    usual = [t if t.info.domain is Domain.SIM else seen(t, scene) for t in usual]
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
     built = build_reference(usual, f"successful takes of {path.resolve().name}")
@@ -257,9 +308,13 @@ def _reference(path: Path | None, units: str, takes: Sequence[Take]) -> Referenc
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, save_reference
+    from gaploop.sim.recolour import seen
 
-    source, takes = config.dataset.folder(), _takes(config)
+    source, scene = config.dataset.folder(), _scene(config)
     writable_folder(path.parent, "Folder")
+    if path.suffix == ".npz":
+        return _save_cameras(config, path)
+    takes = [seen(take, scene) for take in _takes(config)]
     built = build_reference(takes, source.resolve().name)
     if built is None:
         raise UnusableInputError(
@@ -267,6 +322,27 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
         )
     save_reference(built, path)
     options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
+    return 0
+
+
+def _save_cameras(config: DiagnoseConfig, path: Path) -> int:
+    from gaploop.datasets.sources import load_takes
+    from gaploop.failure_analysis.cameras import CameraReference
+    from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
+    from gaploop.finetune.lerobot_policy import load_policy
+    from gaploop.finetune.lerobot_probe import probe
+
+    source = config.dataset.folder()
+    with options.progress("Asking the policy about its training"):
+        asked = probe(load_policy(config.policy.required()))
+        built = CameraReference.build(load_takes(source), source.resolve().name, asked)
+    if built is None:
+        why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
+        if not asked.needs_images:
+            why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
+        raise UnusableInputError(why)
+    built.save(path)
+    options.emit(False, {}, f"{path}: what {', '.join(built.cameras)} showed in training")
     return 0
 
 
@@ -278,6 +354,9 @@ def _text(found: Diagnosis, folder: Path) -> str:
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
         f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
     ]
+    if summary["modes"]:
+        counts = sorted(summary["modes"].items(), key=lambda item: -item[1])
+        lines.append("seen: " + ", ".join(f"{count} {mode}" for mode, count in counts))
     if silent := summary["outcomes"].get("unlabelled", 0):
         lines.append(
             f"{silent} takes have no outcome and are judged by what is seen: gaploop label"
@@ -293,6 +372,7 @@ def _text(found: Diagnosis, folder: Path) -> str:
         if by not in ("model", "reproduction"):
             lines.append(f"{count} judged by the {by}")
     lines += _policy_lines(summary.get("policy", {}))
+    lines += [finding.message for finding in found.cameras.findings] if found.cameras else []
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         why, cause = " and ".join(take.named), take.top or take.leaning

@@ -53,6 +53,8 @@ class EvaluateConfig:
     rollouts: Path | None = None
     """A dataset or journal of gaploop rollout whose takes are counted; with --policy.path only
     those of that policy."""
+    units: str = ""
+    """With --rollouts: joints of takes that don't say their units, as of gaploop diagnose."""
     n: int = 100
     """Rollouts under each setting."""
     seed: int = 0
@@ -82,6 +84,8 @@ def config_class_for(arguments: Sequence[str]) -> type:
 def _gym_config_class() -> type:
     """Return the options of `gaploop evaluate --env.type=…`."""
     from lerobot.envs.configs import EnvConfig, PushtEnv
+
+    import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
 
     @dataclass
     class EvaluateConfig:
@@ -189,6 +193,7 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             parameters=known,
             randomise=drawn,
             where=_like(config.env),
+            policy_fps=config.policy.fps,
         )
 
 
@@ -233,7 +238,7 @@ def _counted(config: Any) -> tuple["Evaluation", str]:
         )
     policy = policy_id(config.policy.path) if config.policy.path else ""
     with options.progress("Reading takes") as advance:
-        found = recorded(config.rollouts, policy, advance)
+        found = recorded(config.rollouts, policy, advance, config.units)
     left = ", ".join(f"{n} {words}" for words, n in found.left_out.items())
     return found.evaluation, f"Left out: {left}." if left else ""
 

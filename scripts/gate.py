@@ -26,6 +26,7 @@ gaploop gate --baseline=base --candidate=adapted/adapter --suite=suite.yaml \\
     --command='gaploop rollout --policy.path={policy} --config_path=rig.yaml
     --dataset.root={out}/takes --dataset.num_episodes=1 --dataset.episode_time_s={timeout_s}'
 gaploop gate --outcomes=outcomes.csv --json
+gaploop gate --outcomes=outcomes.csv --simulated=simulated.csv
 gaploop gate --example > suite.yaml
 gaploop gate --verify=outputs/gate/1a2b3c/promotion.json
 """
@@ -62,6 +63,10 @@ class GateConfig:
     outcomes: Path | None = None
     """Judge outcomes recorded elsewhere instead: CSV with columns policy (baseline or candidate),
     success, and task, pair, safety where known."""
+    simulated: Path | None = None
+    """Both policies in simulation on the station's scenes and on many others: CSV as of --outcomes
+    with column pair, or a folder with what gaploop evaluate wrote of each, baseline and candidate.
+    Fewer pairs are needed where simulation tells something; the error rate holds whatever it is."""
     reports: Path | None = None
     """What the robots of a fleet report, a line of JSON per episode; for canary and full."""
     seed: int | None = None
@@ -131,6 +136,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
         with options.progress("Planning"):
             design = plan(what.suite, folder.seed)
         tell(_planned(what.suite, design))
+        what = _controlled(what, config.simulated, folder, design, tell)
         if folder.resumed:
             tell(f"Going on in {folder.path}.")
         if what.station is not None:  # a bar would be drawn over what the operator is asked
@@ -202,7 +208,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
     same = SamePolicies(policies, {"baseline": ids[0], "candidate": ids[1]})
-    gate = Gate(suite, policies, config.stage, None, recorded, config.reports, same)
+    gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
     if recorded is None and (suite.asks or config.command):  # a person or a command tries them
         from gaploop.finetune.gate.station_attempts import StationAttempts
 
@@ -213,6 +219,28 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
 
         check_tasks(gate.cell_tasks)
     return gate, folder
+
+
+def _controlled(
+    what: Gate, source: Path | None, folder: GateFolder, design: GateDesign,
+    tell: Callable[[str], None],
+) -> Gate:  # fmt: skip
+    """Return the gate with what was simulated of its pairs."""
+    from dataclasses import replace
+
+    from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
+
+    tasks, recorded = len(what.suite.tasks), what.recorded
+    rounds = -(-design.max_pairs // tasks)
+    scenes = recorded.pairs if recorded else gate_scenes(folder, tasks, rounds)
+    found = simulated_pairs(source, folder, what.suite, scenes, recorded is not None)
+    if found is None:
+        return what
+    tell(
+        f"Simulated: {found.scenes} of the scenes to come, each beside {found.others} others. "
+        "The plan above is without."
+    )
+    return replace(what, control=found.control)
 
 
 def ask(question: str) -> str:

@@ -47,8 +47,9 @@ class IdentifyConfig:
     radians; told from robot and values where they leave no doubt."""
     pictures: bool = True
     """Measure camera, light, table and object from pictures, too; without, only the drives."""
-    station: str = ""
-    """The station's name; as the takes have it unless given."""
+    station: Path | None = None
+    """station.yaml with the station's name, which camera shows the scene and what colours object
+    and target have there; the takes' name, the first camera, red and blue unless given."""
     json: bool = False
     """Print one JSON object."""
 
@@ -78,6 +79,7 @@ def identify(config: IdentifyConfig) -> Twin:
     """
     from gaploop.core.files import uuid7, writable_folder, write_atomically
     from gaploop.core.run_record import write_run
+    from gaploop.core.station import Station, load_station
     from gaploop.core.twin import save_twin
     from gaploop.core.vocabulary import Domain
     from gaploop.failure_analysis.lineage import takes_input
@@ -85,8 +87,13 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.failure_analysis.views.joints import with_units
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.station import fit_station
+    from gaploop.sim.recolour import seen
 
-    by_root = [(root, with_units(_takes(root), config.units)) for root in _roots(config)]
+    cell = load_station(config.station) if config.station else Station("")
+    by_root = [
+        (root, [seen(take, cell.scene) for take in with_units(_takes(root), config.units)])
+        for root in _roots(config)
+    ]
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     folder = writable_folder(_folder(config))
@@ -95,7 +102,7 @@ def identify(config: IdentifyConfig) -> Twin:
         {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
         for (root, _), entry in zip(by_root, inputs, strict=True)
     )
-    station = config.station or takes[0].info.station or by_root[0][0].resolve().name
+    station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
     with options.progress("Fitting drives and scene") as advance:
         twin, drives = fit_station(
             takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance

@@ -136,6 +136,9 @@ class PolicyOptions:
 
     path: str = ""
     """Folder of a policy or an adapter; base names the one that ships with gaploop."""
+    fps: float | None = None
+    """Frames a second that it was trained at [Hz], where neither its gaploop.json nor the dataset
+    that its train_config.json names says so."""
 
     def required(self) -> str:
         """Return `path`.
@@ -241,9 +244,11 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
     """
     stream = _real_stdout[-1] if _real_stdout else sys.stdout
     if as_json:
-        print(json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream)
+        print(
+            json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream, flush=True
+        )
     elif text:
-        print(printable(text), file=stream)
+        print(printable(text), file=stream, flush=True)
 
 
 def console(**how: Any) -> Console:

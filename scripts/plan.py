@@ -190,6 +190,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         config.twin,
         config.task,
         config.record_with,
+        tuple(config.takes),
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
@@ -260,7 +261,9 @@ def _text(plan: Plan, folder: Path) -> str:
     words += [plan.stop, *plan.notes]
     wrapped = [textwrap.fill(text, 100, subsequent_indent="  ") for text in words if text]
     typed = [line for item in plan.items for line in item.commands]
-    return "\n".join([headline(plan), *shown, *wrapped, *typed, str(folder / "plan.yaml")])
+    first_of_all = ["Measure first:", *plan.measure] if plan.measure else []
+    said = [headline(plan), *shown, *wrapped, *first_of_all, *typed]
+    return "\n".join([*said, str(folder / "plan.yaml")])
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:

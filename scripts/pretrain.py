@@ -12,6 +12,7 @@ from gaploop.scripts import options
 
 EXAMPLE: Final = """\
 gaploop pretrain --takes=400 --output_dir=base          # records scripted takes, then trains
+gaploop pretrain --vision --takes=600 --output_dir=base_vision   # sees pictures, no tracker
 gaploop pretrain --sim='[sim_takes]' --steps=6000 --output_dir=base
 """
 
@@ -29,13 +30,15 @@ class PretrainConfig:
     """Datasets to train on."""
     takes: int = 0
     """Without datasets: scripted takes of the embedded cell to record first."""
+    vision: bool = False
+    """Train a policy that sees the camera's pictures and the joints, on --takes recorded for it."""
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
     select: str = "demonstrations"
     """Which takes: demonstrations, successful or all."""
     held_out: list[int] = field(default_factory=list)
     """Episodes of each dataset to keep aside and measure the action error on."""
     steps: int = 0
-    """Training steps; the preset's (6000) unless given."""
+    """Training steps; the preset's (6000, with --vision 14000) unless given."""
     batch_size: int = 64
     """Samples per step."""
     lr: float = 0.0
@@ -53,7 +56,7 @@ class PretrainConfig:
 def run(config: PretrainConfig) -> int:
     """Train and print where the policy is."""
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS
+    from gaploop.finetune.tuning.presets import TRACKED_SPECS, VISION_SPEC
 
     if config.env.show_ranges():
         return 0
@@ -71,7 +74,7 @@ def run(config: PretrainConfig) -> int:
             "--env.twin and --env.randomise make the cell that --takes are recorded in; recorded "
             "datasets are as they are. Leave them out, or --sim."
         )
-    preset = TRACKED_SPECS["pretrain"]
+    preset = VISION_SPEC if config.vision else TRACKED_SPECS["pretrain"]
     spec = dataclasses.replace(
         preset,
         steps=config.steps or preset.steps,
@@ -98,6 +101,8 @@ def run(config: PretrainConfig) -> int:
         options.progress("Recording", total=config.takes if record else 0) as recorded,
         options.progress("Training", total=spec.steps) as trained,
     ):
+        if config.vision:
+            from gaploop.finetune.lerobot_vision import pretrain_vision as pretrain
         done = pretrain(what, lambda *_: trained(), recorded)
     options.emit(
         config.json,

@@ -162,7 +162,7 @@ def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[i
         with contextlib.ExitStack() as undo:
             follower, clock = _arms.follower_of(config.robot, station)
             undo.callback(disconnect, follower)
-            cameras = _arms.cameras_of(config.robot, clock)
+            cameras = _arms.cameras_of(config.robot, clock, station)
             undo.callback(disconnect, *cameras)
             calibration = _arms.calibration_of(config.station, follower)
             undo.pop_all()

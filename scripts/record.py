@@ -16,7 +16,7 @@ from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
-from gaploop.scripts._campaign import Campaign, require_consents
+from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options
@@ -241,7 +241,9 @@ def _asked(config: Any) -> tuple[tuple[Quota, ...], Campaign | None, Station, Pa
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     plan = load_plan(config.plan) if config.plan is not None else None
     quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
-    campaign = None if plan is None else Campaign(plan, tuple(quotas), journal, station)
+    campaign = (
+        None if plan is None else Campaign(plan, tuple(quotas), journal, station, config.consents)
+    )
     return tuple(quotas), campaign, station, root, journal
 
 
@@ -258,6 +260,7 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
             log.info("%s: nothing to record; %s.", what, item.remedy)
     if campaign is not None:
         log.info("%s", campaign.as_text())
+        quotas = tuple(takes_now(campaign, config.consent))
     from gaploop.scripts._sessions import SessionJob, record_alone
 
     shared, spec = _spec(config, journal)
@@ -315,7 +318,8 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
     from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    policy = load_policy(config.policy.path)
+    policy = load_policy(config.policy.path, fps=config.policy.fps)
+    config.dataset.fps = config.dataset.fps or policy.fps
 
     def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
         return PolicyLeader(policy, follower, rates.fps, rates.control_hz)

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gaploop.core.labels import LabelEvent
+    from gaploop.core.station import StationScene
     from gaploop.datasets.labels.store import LabelStore
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 
@@ -53,6 +55,10 @@ class ReviewConfig:
     """A diagnosis.json of gaploop diagnose; takes that aren't in it are diagnosed meanwhile."""
     suggestions: bool = True
     """Show what the diagnosis suggests; without, nobody is led by it."""
+    station: Path | None = None
+    """station.yaml that says which camera shows the scene and what colours are in it."""
+    units: str = ""
+    """Joints of takes that don't say their units, as of gaploop diagnose."""
     show_others: bool = False
     """Show what others say before one has said something oneself."""
     port: int = 8321
@@ -66,9 +72,11 @@ class ReviewConfig:
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
     from gaploop.core.files import writable_folder
+    from gaploop.core.station import StationScene, load_station
     from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.review.label_session import rescue
+    from gaploop.failure_analysis.review.takes import TakeSource
 
     if config.dataset.root is None:
         raise UnusableInputError("Which folder? Name it: gaploop review DIR")
@@ -85,7 +93,9 @@ def run(config: ReviewConfig) -> int:
     for place in [store.root] if store.journal else [store.root / "meta", store.root.parent]:
         writable_folder(place, "Labels go to a folder that can't be written:", "DIR")
     found = load_diagnosis(config.diagnosis).takes if config.diagnosis is not None else ()
-    saved, lost = _serve(config, store, author, found)
+    scene = load_station(config.station).scene if config.station else StationScene()
+    units = TakeSource(store, scene=scene).units(config.units)
+    saved, lost = _serve(config, store, author, found, units, scene)
     left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
     text = f"{saved} {'label' if saved == 1 else 'labels'} saved by {author}."
     options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
@@ -98,12 +108,17 @@ def run(config: ReviewConfig) -> int:
 
 
 def _serve(
-    config: ReviewConfig, store: LabelStore, author: str, found: Sequence[TakeDiagnosis]
+    config: ReviewConfig,
+    store: LabelStore,
+    author: str,
+    found: Sequence[TakeDiagnosis],
+    units: str,
+    scene: StationScene,
 ) -> tuple[int, list[LabelEvent]]:
     """Serve until stopped; return how often something was saved, and what couldn't be."""
     from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.review.label_session import LabelSession
-    from gaploop.failure_analysis.review.server import serve
+    from gaploop.failure_analysis.review.server import build, serve
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
     def say(address: str) -> None:
@@ -118,9 +133,10 @@ def _serve(
         use_suggestions=config.suggestions,
     )
     with review_folder() as media:
-        suggester = ReviewSuggester(store.root) if config.suggestions else None
+        suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
+        site = ReviewSite(session, media, suggester, units, scene)
         try:
-            serve(ReviewSite(session, media, suggester), config.port, say, browser=config.browser)
+            serve(partial(build, site), config.port, say, browser=config.browser)
         finally:
             if suggester is not None:
                 suggester.close()

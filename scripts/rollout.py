@@ -21,6 +21,8 @@ gaploop rollout --policy.path=base --robot.type=so101_sim --teleop.type=scripted
 gaploop rollout --policy.path=base --robot.type=so101_follower --robot.port=./follower \\
     --robot.id=f --robot.cameras='{top: {type: zmq, server_address: 127.0.0.1, port: 5555, \\
     camera_name: top, width: 192, height: 192, fps: 25}}' --take_over=never --dataset.root=runs
+gaploop rollout --policy.path=remote://192.168.1.20:8440 --robot.type=so101_sim \\
+    --take_over=never --dataset.root=runs
 """
 
 POSITIONAL: Final = ()
@@ -35,6 +37,18 @@ class SmoothingOptions:
     temporal_ensemble_coeff: float | None = None
     """ACT's temporal ensembling, with LeRobot's coefficient; its authors use 0.01. The policy then
     predicts on every frame."""
+
+
+@dataclass
+class RolloutPolicyOptions(options.PolicyOptions):
+    """Which policy, here or on another machine."""
+
+    path: str = ""
+    """Folder of a policy or an adapter; base names the one that ships with gaploop;
+    remote://host:port one that gaploop serve policy lends there."""
+    token: str = ""
+    """With remote://: what gaploop serve printed; unless given, GAPLOOP_LINK_TOKEN in the
+    environment."""
 
 
 @dataclass
@@ -79,7 +93,7 @@ def config_class(names_only: bool = False) -> type:
         env: options.StationCell = field(default_factory=options.StationCell)
         teleop: TeleoperatorConfig = field(default_factory=scripted)  # type: ignore[valid-type]
         """Who takes over: a leader arm, keyboard, gamepad; scripted in the embedded cell."""
-        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+        policy: RolloutPolicyOptions = field(default_factory=RolloutPolicyOptions)
         dataset: RolloutDataset = field(default_factory=RolloutDataset)
         take_over: Literal["key", "motion", "auto", "never"] = "key"
         """key: t takes over and hands back. motion: also when the leader is moved. auto: also when

@@ -315,6 +315,8 @@ FOLLOWED_M = 0.010  # the arm itself is this near its set point
 PATIENCE_S = 0.6  # waits this long for an arm that lags
 CORRECTION_RATE_HZ = 3.0  # how fast a person corrects a tool that stands elsewhere
 STILL_M_S = 0.02
+LOW_M = 0.03  # an object held this far above where it lay is carried, lower it is lifted first
+BESIDE_M = 0.012  # a tool that is this near to the grasp, seen from above, descends
 LARGEST_CORRECTION_M = 0.04
 
 
@@ -404,6 +406,22 @@ class ScriptedLeader:
         self._grasp: ToolGoal | None = None
         self._grasp_disturbed = False
         self._enter(ExpertStage.APPROACH)
+
+    def take_over(self) -> None:
+        """Go on in the middle of a take that somebody else has driven so far."""
+        self.reset()
+        view, truth = self._sight.look(), self._cell.truth()
+        grasp = self._grasp_goal(view)
+        beside_m, turn_rad, _ = self._motion.left(replace(grasp, height_m=float(view.tool_m[2])))
+        if truth["held"]:
+            is_low = view.object_z_m < view.rest_z_m + LOW_M
+            here = replace(grasp, xy_m=view.tool_m[:2], turn_rad=self._motion.turn_rad)
+            self._grasp = here
+            self._enter(ExpertStage.LIFT if is_low else ExpertStage.CARRY)
+        elif view.placed:
+            self._enter(ExpertStage.RETREAT)
+        elif beside_m < BESIDE_M and turn_rad < 2 * ARRIVED_RAD and not view.gripper_moving:
+            self._enter(ExpertStage.DESCEND)
 
     @property
     def stage(self) -> ExpertStage:

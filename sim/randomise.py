@@ -120,7 +120,8 @@ def _parameter(r: Range) -> Parameter:
     found = known[r.key]
     if r.unit != found.unit:
         raise UnusableInputError(f"{where}: its unit is {found.unit}, not {r.unit}.")
-    if r.low < found.low or r.high > found.high:
+    # The ends of a normal one are percentiles of a measurement: what can't be is cut off.
+    if r.distribution != "normal" and (r.low < found.low or r.high > found.high):
         raise UnusableInputError(
             f"{where}: {r.low:g} to {r.high:g} leaves {found.low:g} to {found.high:g} "
             f"[{found.unit}]."

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.arm import CellArm
+from gaploop.core.station import StationScene
 from gaploop.sim import scene
 from gaploop.sim.arms import SO101
 from gaploop.sim.kinematics import fold_square, polar
+from gaploop.sim.recolour import THE_CELLS, recoloured
 
 NAMES = (
     "object_azimuth_rad",
@@ -142,9 +144,18 @@ class Tracker:
 
     names = NAMES
 
-    def __init__(self, calibration: TrackerCalibration, domain: float = 0.0) -> None:
-        """Use `calibration`; `domain` is passed through as the last feature (0 sim, 1 real)."""
+    def __init__(
+        self,
+        calibration: TrackerCalibration,
+        domain: float = 0.0,
+        scene: StationScene = THE_CELLS,
+    ) -> None:
+        """Use `calibration`; `domain` is passed through as the last feature (0 sim, 1 real).
+
+        `scene` says what colours object and target have.
+        """
         self.calibration = calibration
+        self._scene = scene
         self.domain = domain
         self.last: Detection | None = None
         self.reset()
@@ -156,9 +167,10 @@ class Tracker:
         domain: float = 0.0,
         task: str = "pick_place",
         arm: CellArm = SO101,
+        scene: StationScene = THE_CELLS,
     ) -> Tracker:
         """Tracker of the nominal cell of an arm."""
-        return cls(TrackerCalibration.nominal(image_size_px, task, arm), domain)
+        return cls(TrackerCalibration.nominal(image_size_px, task, arm), domain, scene)
 
     def reset(self) -> None:
         """Forget the scene of the take before: assume it in the middle until seen."""
@@ -217,6 +229,7 @@ class Tracker:
         size = self.calibration.image_size_px
         if image.shape[0] != size or image.shape[1] != size:
             image = np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA))
+        image = recoloured(image, self._scene)
         hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
         objects = _blobs(hsv, OBJECT_HUES, self.calibration.object_area_px)
         targets = _blobs(hsv, TARGET_HUES, self.calibration.target_area_px)

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recorded.classifier import Labels, WindowClassifier
 from gaploop.core.types import FloatArray
+from gaploop.failure_analysis.modes.force_classes import ForceClasses
 
 FOLDS: Final = 5
 DRAWS: Final = 1000
@@ -19,8 +19,10 @@ DRAWS: Final = 1000
 LEVEL: Final = (2.5, 97.5)
 """Percentiles of an interval: 95 %."""
 BASELINE_TREES: Final = 100
+OURS: Final = "trees on mean, deviation, extremes, slope"
 
 Indices = NDArray[np.int64]
+Labels = NDArray[np.str_]
 
 
 class Classifier(Protocol):
@@ -66,7 +68,7 @@ class RawForest:
 
 
 METHODS: Final[dict[str, Callable[[int], Classifier]]] = {
-    "pipeline": WindowClassifier,
+    OURS: ForceClasses,
     "random forest on raw readings": RawForest,
     "majority": lambda _seed: Majority(),
 }

@@ -1,7 +1,7 @@
 """Collision against obstruction on a set of windows that the judge never saw.
 
 A collision is brief and an obstruction is pushed against, so what tells them apart is how hard
-and how long the arm pressed: log RMS and log peak of the force (`wrench.force_energy`), nothing
+and how long the arm pressed: log RMS and log peak of the force (`force_energy`), nothing
 else, in a logistic regression with both classes weighted the same. Its threshold, even odds, is
 fixed by the training set alone. No axis, no rest reading and no statistic of the other set is
 used.
@@ -24,12 +24,14 @@ from benchmarks.recorded.figures import (
     duplicates,
     over,
 )
-from benchmarks.recorded.wrench import force_energy
 from gaploop.core.types import FloatArray
 
 OBSTRUCTION: Final = "obstruction"
 COLLISIONS: Final = ("collision", "fr_collision")
 """`fr_collision` is the source's "front collision"; only LP1 has it."""
+
+RESOLUTION_N: Final = 1.0
+"""Of the sets; no logarithm is taken of less."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,17 @@ class Transfer:
     balanced: RecordedFigure
     found: float
     false_alarms: float
+
+
+def force_energy(windows: FloatArray) -> FloatArray:
+    """Return log of RMS and of peak force, shape (n_windows, 2).
+
+    How hard and how long the arm pressed, in a scale where twice is always the same step. It needs
+    no axes and no rest reading, so it carries over from one task of an arm to another.
+    """
+    force_n = np.linalg.norm(windows[..., :3], axis=2)
+    rms_n, peak_n = np.sqrt((force_n**2).mean(axis=1)), force_n.max(axis=1)
+    return np.asarray(np.log(np.maximum(np.stack([rms_n, peak_n], axis=1), RESOLUTION_N)))
 
 
 def transfer(

@@ -104,6 +104,7 @@ def check_dataset(
         fix = layout.convert(root) if is_v2(root) else ""
         findings.error("bad_info", layout.INFO, " ".join(str(error).split()), fix)
         return
+    findings.episodes = info.total_episodes
     raw = read_json(root / layout.INFO)
     for name in ("data_path", "video_path"):
         value = raw.get(name)

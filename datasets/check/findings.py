@@ -65,9 +65,11 @@ class Findings:
 
     Attributes:
         root: the folder; commands that fix name it.
+        episodes: how many it has; 0 where nothing says.
     """
 
     root: Path = Path()
+    episodes: int = 0
     items: list[Finding] = field(default_factory=list)
 
     def error(self, code: str, where: object, message: str, fix: str = "") -> None:
@@ -102,7 +104,9 @@ class Findings:
         return " ".join(word for word in words if word)
 
     def delete(self, episodes: Sequence[int]) -> str:
-        """Return the command that writes the dataset anew without some episodes."""
+        """Return the command that writes the dataset anew without some episodes, if any stay."""
+        if len(episodes) >= self.episodes > 0:
+            return "That is in every episode: find out why, and record them again."
         out = shlex.quote(f"{self.root}_clean")
         listed = ", ".join(str(e) for e in episodes)
         where = shlex.quote(str(self.root))

@@ -283,7 +283,8 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     files = layout.data_files(info)
     if not files:
         if info.total_frames or info.total_episodes:
-            findings.error("missing_data", "data", "There are no data files.")
+            fix = "Restore data/ from a copy."
+            findings.error("missing_data", "data", "There are no data files.", fix)
         return None
     scanner, types = Scanner(info, keep), defaultdict[str, dict[str, None]](dict)
     pictures = {k for k, spec in info.features.items() if spec.get("dtype") == "image"}
@@ -322,7 +323,8 @@ def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Fi
                 feature, [n for n in schema.names if n not in stored], n=1, cutoff=0.7
             )
             hint = f" There is a column {near[0]}: was it renamed?" if near else ""
-            findings.error("missing_column", name, f"Column {feature} is missing.{hint}")
+            fix = "" if near else "Restore it from a copy."
+            findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
             continue
         fault = _type_fault(schema.field(feature).type, info.features[feature])
         if fault:

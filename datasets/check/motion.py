@@ -28,6 +28,10 @@ CLIPPED: Final = 0.02
 """Share of frames exactly at a limit from which on a joint counts as clipped."""
 BEYOND: Final = 0.02
 """The other signal must go beyond the limit by this share of the range."""
+UNIT_LIMITS: Final = (-180.0, -100.0, -np.pi, 0.0, np.pi, 100.0, 180.0)
+"""Where a signal ends by its units: LeRobot's -100 to 100 and 0 to 100, and a whole turn."""
+GRIPS: Final = ("grip", "jaw", "finger", "hand")
+"""A joint named so stops at what it holds, which is no limit."""
 LAG_S: Final = 0.25
 """Servo arms follow within 0.05 to 0.2 s; beyond that, columns are shifted or the arm is slow."""
 EARLY_FRAMES: Final = 2
@@ -129,18 +133,24 @@ def _check_dead(pairs: list[_Pair], signals: Signals, findings: Findings) -> Non
 
 
 def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> None:
+    """Find signals cut off at a limit: that of their units, or one where a joint's state stops.
+
+    An action that rests at its highest value while the arm sags beyond it is cut off by nothing.
+    """
     actions = np.concatenate([s[ACTION] for s in signals.values()])
     states = np.concatenate([s[STATE] for s in signals.values()])
     for pair in pairs:
+        stops = not any(word in pair.name.lower() for word in GRIPS)
         action, state = actions[:, pair.action], states[:, pair.state]
         for what, x, limits, other, name in (
             ("state", state, pair.state_range, action, "action"),
             ("action", action, pair.action_range, state, "state"),
         ):
             for limit, sign in zip(limits, (-1, 1), strict=True):
+                if not (stops and what == "state") and not np.isclose(limit, UNIT_LIMITS).any():
+                    continue
                 at = x == np.float32(limit)
                 beyond = sign * (other[at] - limit) > BEYOND * _span(limits)
-                # A gripper that holds something is stopped by it, which is no fault.
                 if at.mean() < CLIPPED or beyond.mean() < _STRONG or not _span(limits):
                     continue
                 furthest = float(other[at].min() if sign < 0 else other[at].max())

@@ -220,7 +220,8 @@ def _check_file(
     if short:
         needed = max(first + c.frames for first, c in spans)
         text = f"{index.frames} pictures for {needed} rows of {key}: a wrong picture or none."
-        findings.about(short, "video_too_short", name, text)
+        fix = _without_videos(info) if len(short) >= findings.episodes else ""
+        findings.about(short, "video_too_short", name, text, fix)
         return False
     over = [b[1].episode for a, b in itertools.pairwise(spans) if a[0] + a[1].frames > b[0]]
     text = f"{key} begins before the one before them ends."

@@ -74,6 +74,8 @@ DIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.VISUAL_DOMAIN, "sharpness", -1, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "corner_light", -1, fault="picture"),
     Rule(D.VISUAL_DOMAIN, "light_swing_stops", +1, fault="picture"),
+    Rule(D.VISUAL_DOMAIN, "view_light", +1, fault="picture"),
+    Rule(D.SPATIAL_GEOMETRY, "view_moved_px", +1, through=_PICTURE),
     Rule(D.SPATIAL_GEOMETRY, "camera_shift_px", +1, through=_PICTURE),
     Rule(D.SPATIAL_GEOMETRY, "camera_scale", 0, through=_PICTURE),
     Rule(D.SPATIAL_GEOMETRY, "camera_turn_rad", 0, through=_PICTURE),
@@ -90,6 +92,7 @@ DIRECT: Final[tuple[Rule, ...]] = (
 
 INDIRECT: Final[tuple[Rule, ...]] = (
     Rule(D.ACTUATOR_RESPONSE, "stall_s", +1, 0.6, through=_READINGS, unless=_BLOCKED),
+    Rule(D.VISUAL_DOMAIN, "view_unfamiliar", +1, 0.6),
     Rule(D.HUMAN_BEHAVIOR, "moved_alone_m", +1, 0.8),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "jumps_hz", +1, 0.6),
     Rule(D.ENVIRONMENTAL_COMPLEXITY, "hidden_far_share", +1, 0.6),

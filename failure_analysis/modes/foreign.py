@@ -8,7 +8,7 @@ press with, with which currents it usually rests, what its motors draw when they
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
+from gaploop.failure_analysis.modes.force_classes import NORMAL, ForceClasses
 from gaploop.failure_analysis.signals.force import quiet_stretch
 from gaploop.failure_analysis.signals.registry import Evidence
 from gaploop.failure_analysis.views.view import TakeView
@@ -25,6 +26,10 @@ LEAST_TAKES: Final = 5
 STILL_RAD_S: Final = 0.03
 ALIKE_SHARE: Final = 0.25
 """Currents nearer to each other than this share of the usual rest current are the same rest."""
+SAME_LOAD: Final = 6.0
+"""Two windows whose quiet readings are nearer, in spreads of the quiet sensor, bear one load."""
+SHARED_LOAD: Final = 0.05
+"""Of a set's windows: what fewer are quiet at is no load but a push."""
 CONTACT_FORCE: Final = 10.0
 """Times the sensor's quiet noise: free motion shakes a wrist sensor by less."""
 CONTACT_TORQUE: Final = 6.0
@@ -45,68 +50,101 @@ class ForceSet:
     """What a set of force windows says about its sensor.
 
     Attributes:
-        rest: median over the windows of their quiet readings [N, N m], shape (6,).
-        force_noise_n: median spread of the quiet force [N].
-        torque_noise_nm: the same for the torque [N m].
+        shared: quiet readings that many windows share [N, N m], shape (k, 6): one cluster for each
+            load that the sensor carried.
+        rests: median reading around each, shape (k, 6).
+        noises: median spread of the quiet force [N] and torque [N m] around each, shape (k, 2).
+        noise: the same over the whole set, shape (2,).
         limit_n: 95th percentile of the windows' peak force: what the arm can press with [N].
     """
 
-    rest: FloatArray
-    force_noise_n: float
-    torque_noise_nm: float
+    shared: FloatArray
+    rests: FloatArray
+    noises: FloatArray
+    noise: FloatArray
     limit_n: float
+
+    def usual(self, wrench: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return rest, shape (6,), and noise, shape (2,), of the load that a window was read at."""
+        away = np.linalg.norm((self.shared - _quiet(wrench)[0]) / np.repeat(self.noise, 3), axis=1)
+        nearest = int(np.argmin(away))
+        return self.rests[nearest], self.noises[nearest]
+
+
+def _quiet(wrench: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return a window's quietest reading [N, N m], shape (6,), and its spreads, shape (2,)."""
+    force, torque = quiet_stretch(wrench), quiet_stretch(np.roll(wrench, 3, axis=1))
+    return np.r_[force[0][:3], torque[0][:3]], np.array([force[1], torque[1]])
 
 
 def force_set(takes: Iterable[Take]) -> ForceSet | None:
-    """Describe the sensor of a set of force windows; None without at least five."""
+    """Describe the sensor of a set of force windows; None without at least five.
+
+    A window that is quiet where few others are is pressed at, or falls; what many windows share is
+    a load. One rest for all took every free motion with a part for a collision, where the other
+    windows were of an empty gripper.
+    """
     windows = [w for w in (TakeView(t, images=False).wrench for t in takes) if w is not None]
     windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
     if len(windows) < LEAST_TAKES:
         return None
-    quiet = [(quiet_stretch(w), quiet_stretch(np.roll(w, 3, axis=1))) for w in windows]
-    rest = np.median([np.r_[f[0][:3], t[0][:3]] for f, t in quiet], axis=0)
-    peaks = [np.linalg.norm((w - rest)[:, :3], axis=1).max() for w in windows]
-    return ForceSet(
-        rest,
-        max(float(np.median([f[1] for f, _ in quiet])), 1e-3),
-        max(float(np.median([t[1] for _, t in quiet])), 1e-4),
-        float(np.percentile(peaks, 95)),
-    )
+    quiet = [_quiet(w) for w in windows]
+    readings, spreads = np.array([q for q, _ in quiet]), np.array([s for _, s in quiet])
+    noise = np.maximum(np.median(spreads, axis=0), (1e-3, 1e-4))
+    scaled = readings / np.repeat(noise, 3)
+    near = np.linalg.norm(scaled[:, None] - scaled, axis=2) < SAME_LOAD
+    shared = near.sum(axis=1) >= max(3, SHARED_LOAD * len(windows))
+    if not shared.any():
+        shared, near = np.ones(len(windows), dtype=bool), np.ones_like(near)
+    groups = near[shared]
+    rests = np.array([np.median(readings[g], axis=0) for g in groups])
+    noises = np.array([np.maximum(np.median(spreads[g], axis=0), noise) for g in groups])
+    known = ForceSet(readings[shared], rests, noises, noise, 0.0)
+    peaks = [np.linalg.norm((w - known.usual(w)[0])[:, :3], axis=1).max() for w in windows]
+    return replace(known, limit_n=float(np.percentile(peaks, 95)))
 
 
 def force_mode(
-    view: TakeView, usual: ForceSet | None
+    view: TakeView, usual: ForceSet | None, classes: ForceClasses | None = None
 ) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell obstruction, collision and nothing apart in a window of force and torque.
 
     An obstruction presses with a good part of what the arm can; a contact stands out of the
     sensor's quiet noise in force or torque; what does neither is free motion. A lone window is set
-    against its own quietest stretch.
+    against its own quietest stretch. Classes that were learned from labels are told beside it, and
+    count where they are failure modes or `NORMAL`.
     """
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
         return None, ()
     if usual is None:
-        force, force_noise = quiet_stretch(wrench)
-        torque, torque_noise = quiet_stretch(np.roll(wrench, 3, axis=1))
-        rest = np.r_[force[:3], torque[:3]]
-        usual = ForceSet(rest, max(force_noise, 1.0), max(torque_noise, 0.1), 0.0)
-    deviation = wrench - usual.rest
+        rest, noise = _quiet(wrench)
+        noise = np.maximum(noise, (1.0, 0.1))
+        usual = ForceSet(rest[None], rest[None], noise[None], noise, 0.0)
+    rest, noise = usual.usual(wrench)
+    deviation = wrench - rest
     force_n = float(np.nanmax(np.linalg.norm(deviation[:, :3], axis=1)))
     torques = np.linalg.norm(deviation[:, 3:], axis=1)
     torque_nm = float(np.nanmax(torques)) if np.isfinite(torques).any() else 0.0
-    by_force, by_torque = force_n / usual.force_noise_n, torque_nm / usual.torque_noise_nm
-    pressing_n = max(PRESSING_SHARE * usual.limit_n, PRESSING_FORCE * usual.force_noise_n)
+    by_force, by_torque = force_n / noise[0], torque_nm / noise[1]
+    pressing_n = max(PRESSING_SHARE * usual.limit_n, PRESSING_FORCE * usual.noise[0])
     message = (
         f"force leaves rest by {force_n:.0f} N ({by_force:.0f} times its quiet noise), "
         f"torque by {torque_nm:.0f} N m ({by_torque:.0f} times)"
     )
-    evidence = (Evidence("force_peak_n", force_n, "N", message),)
+    evidence: tuple[Evidence, ...] = (Evidence("force_peak_n", force_n, "N", message),)
+    mode = None
     if force_n > pressing_n:
-        return FailureMode.OBSTRUCTION, evidence
-    if by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
-        return FailureMode.COLLISION, evidence
-    return None, evidence
+        mode = FailureMode.OBSTRUCTION
+    elif by_force > CONTACT_FORCE or by_torque > CONTACT_TORQUE:
+        mode = FailureMode.COLLISION
+    if classes is not None:
+        label, share = classes.likeliest(wrench)
+        message = f"like the windows labelled {label!r} (share {share:.0%})"
+        evidence = (Evidence("force_class", share, "share", message), *evidence)
+        named: dict[str, FailureMode | None] = {m.value: m for m in FailureMode}
+        mode = {**named, NORMAL: None}.get(label, mode)
+    return mode, evidence
 
 
 @dataclass(frozen=True)

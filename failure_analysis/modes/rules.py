@@ -75,7 +75,7 @@ def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) ->
     if motions:
         return _first_of(view, motions, measured)
     if view.wrench is not None:
-        mode, evidence = force_mode(view, reference.force)
+        mode, evidence = force_mode(view, reference.force, reference.force_classes)
         return ModeCall(mode, None, evidence)
     if view.currents_a is not None:
         mode, evidence = current_mode(view, reference.currents)

@@ -5,13 +5,15 @@ Everything that is uncertain is drawn, the same draws for every part of a plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.statistics import Estimate
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.diagnosis import Diagnosis, TakeDiagnosis
@@ -39,11 +41,14 @@ class Failures:
         takes: the failed takes, in an order of their own: nothing depends on the order given.
         failed: rollouts that failed.
         succeeded: rollouts that succeeded; 0 where none is known.
+        measured: share of all rollouts that a dimension costs, where they were reproduced in the
+            station's twin and it fails as the station does.
     """
 
     takes: tuple[TakeDiagnosis, ...]
     failed: int
     succeeded: int
+    measured: Mapping[GapDimension, Estimate] = field(default_factory=dict)
 
     @classmethod
     def of(cls, diagnosis: Diagnosis) -> Failures:
@@ -54,6 +59,7 @@ class Failures:
             tuple(sorted(diagnosis.takes, key=lambda t: (posterior(t), t.uid))),
             failed,
             int(outcomes.get(Outcome.SUCCESS.value, 0)),
+            _measured(diagnosis.summary.get("reproduction", {})),
         )
 
     @property
@@ -89,6 +95,12 @@ class Failures:
             return 1.0
         return (self.failed + 0.5) / (self.failed + self.succeeded + 1.0)
 
+    def cost(self, dimension: GapDimension) -> float:
+        """Return the expected share of all rollouts that fail for a dimension."""
+        if dimension in self.measured:
+            return max(0.0, self.measured[dimension].value)
+        return self.rate * float(self.shares[CAUSES.index(dimension)])
+
     def draw_rates(self, rng: np.random.Generator, draws: int) -> FloatArray:
         """Return draws of the share of rollouts that fail (Jeffreys' prior), shape (draws,)."""
         if not self.rate_known:
@@ -111,6 +123,23 @@ class Failures:
         counts = shared + (1.0 - SHARED_ERRORS) * self.posteriors.sum(axis=0)
         weights = rng.standard_gamma(counts + PSEUDO_TAKES / len(CAUSES))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def _measured(reproduction: Mapping[str, Any]) -> dict[GapDimension, Estimate]:
+    """Return what each dimension costs by `summary.reproduction`; mechanisms' errors add up."""
+    if not reproduction.get("reproduces") or reproduction["failing"]["station"] is None:
+        return {}
+    found: dict[GapDimension, Estimate] = {}
+    for row in reproduction["costs"]:
+        if row["cause"] in set(GapDimension):
+            value, low, high = row["points"]
+            d = GapDimension(row["cause"])
+            sum_ = found.get(d, Estimate(0.0, 0.0, 0.0))
+            below = math.hypot(sum_.value - sum_.low, value - low)
+            above = math.hypot(sum_.high - sum_.value, high - value)
+            mean = sum_.value + value
+            found[d] = Estimate(mean, mean - below, mean + above)
+    return found
 
 
 def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
@@ -145,7 +174,13 @@ class Outlook:
 
     def __init__(self, failures: Failures, curves: Mapping[GapDimension, Curve]) -> None:
         self.rate = failures.draw_rates(np.random.default_rng(0), DRAWS)
-        self._shares = failures.draw_shares(np.random.default_rng(1), DRAWS)
+        shares = failures.draw_shares(np.random.default_rng(1), DRAWS)
+        self._lost = {d: self.rate * shares[:, CAUSES.index(d)] for d in GapDimension}
+        spread = np.random.default_rng(6).standard_normal(DRAWS)
+        for d, cost in failures.measured.items():
+            below, above = (cost.value - cost.low) / 1.96, (cost.high - cost.value) / 1.96
+            drawn = cost.value + spread * np.where(spread < 0, below, above)
+            self._lost[d] = np.clip(drawn, 0.0, self.rate)
         rng = np.random.default_rng(2)
         self._curves = {d: curves[d].draw(rng, DRAWS) for d in GapDimension}
 
@@ -155,7 +190,7 @@ class Outlook:
 
     def gain_of(self, dimension: GapDimension, fixed: FloatArray) -> FloatArray:
         """Return draws of the points that fixing a share of a dimension's failures brings."""
-        return 100.0 * self.rate * self._shares[:, CAUSES.index(dimension)] * fixed
+        return 100.0 * self._lost[dimension] * fixed
 
     def fixed(self, dimension: GapDimension, takes: float) -> FloatArray:
         """Return draws of the share of its failures that takes fix, shape (DRAWS,)."""

@@ -83,6 +83,7 @@ class PlanContext:
         task: the cell's task.
         record_with: options by which takes are recorded at the station, as they are typed; "" where
             nobody said.
+        takes: folders with takes of the station.
     """
 
     folder: Path = Path("plan")
@@ -91,6 +92,7 @@ class PlanContext:
     twin_file: Path | None = None
     task: str = "pick_place"
     record_with: str = ""
+    takes: tuple[Path, ...] = ()
 
     @property
     def arm(self) -> str:
@@ -176,6 +178,33 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
         yield "resimulate"
     elif dimension in RANGES and differs:
         yield "randomise"
+
+
+def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
+    """Return the commands that measure the station and reproduce its failures, as typed.
+
+    Args:
+        about: what they are filled in with.
+        source: the folder that was diagnosed, by its name.
+    """
+    lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
+    if twin is None:
+        arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
+        if arm:
+            roots = [about.folder / "station_check"]
+            lines.append(["probe", *arm, f"--journal={roots[0]}"])
+        if roots:
+            twin = about.folder / "station" / "station_twin.yaml"
+            lines.append(["identify", *map(str, roots), f"--output_dir={twin.parent}"])
+    again = next((root for root in about.takes if root.resolve().name == source), None)
+    if twin is not None and again is not None:
+        with_twin = [f"--twin={twin}", f"--policy.path={about.policy}"]
+        found = about.folder / "reproduced"
+        takes = f"--takes=[{', '.join(map(str, about.takes))}]"
+        recorded = [f"--record_with={about.record_with}"] if about.record_with else []
+        lines.append(["diagnose", str(again), *with_twin, f"--output_dir={found}"])
+        lines.append(["plan", str(found), *with_twin, takes, *recorded])
+    return tuple(shlex.join(["gaploop", *line]) for line in lines)
 
 
 def _machine_hours(remedy: str, images: bool) -> float:

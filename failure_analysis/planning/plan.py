@@ -42,12 +42,13 @@ from gaploop.failure_analysis.planning.effort import (
     estimate,
     setup_changes,
 )
-from gaploop.failure_analysis.planning.failures import CAUSES, DRAWS, Failures, Outlook, Prospect
+from gaploop.failure_analysis.planning.failures import DRAWS, Failures, Outlook, Prospect
 from gaploop.failure_analysis.planning.offers import (
     STEPS,
     PlanContext,
     RemedyOffer,
     commands,
+    measuring,
     offers,
 )
 from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
@@ -174,6 +175,7 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         currency="" if rate is None else ask.effort.currency,
         stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
         notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
+        measure=_measure(diagnosis, ask),
     )
     return Planned(plan, outlook)
 
@@ -288,19 +290,28 @@ def _with_commands(items: Sequence[PlanItem], ask: Ask) -> list[PlanItem]:
     return found
 
 
+def _measure(diagnosis: Diagnosis, ask: Ask) -> tuple[str, ...]:
+    """Return the commands that bring better evidence; none where the failures were reproduced."""
+    if ask.about is None or not diagnosis.takes or "reproduction" in diagnosis.summary:
+        return ()
+    return measuring(ask.about, diagnosis.source)
+
+
 def _command_notes(items: Sequence[PlanItem], ask: Ask) -> Iterator[str]:
     """Yield what is lacking for a plan that runs by commands."""
     if ask.about is None:
         return
-    if ask.about.twin is None and items:
+    no_twin = ask.about.twin is None and bool(items)
+    if no_twin:
         yield (
-            "The station wasn't measured. With its twin (gaploop probe, gaploop identify, then "
-            "gaploop plan --twin=station_twin.yaml) remedies without an operator are weighed, too."
+            "The station wasn't measured. With its twin (gaploop plan --twin=station_twin.yaml) "
+            "remedies without an operator are weighed, too."
         )
-    if any(item.takes for item in items) and not ask.about.record_with:
+    if (no_twin or any(item.takes for item in items)) and not ask.about.record_with:
         yield (
-            "To have collecting as commands, say how takes are recorded here: --record_with="
-            "'--robot.type=… --robot.port=… --teleop.type=…'."
+            "To have measuring and collecting as commands, say how takes are recorded here: "
+            "--record_with='--robot.type=… --robot.port=… --teleop.type=…'; without an arm, "
+            "--takes=DIR of what was diagnosed."
         )
 
 
@@ -332,9 +343,7 @@ def _by_gain(
 ) -> dict[GapDimension, DimensionQuota]:
     """Return what becomes of dimensions where each take goes to where it is expected to help."""
     points = {
-        d: 100.0 * failures.rate * float(failures.shares[CAUSES.index(d)])
-        for d in wanted
-        if ask.curves[d].responds >= LEAST_RESPONSE
+        d: 100.0 * failures.cost(d) for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE
     }
     gains = next_gains(ask.curves, points)
     price = {d: ask.effort.hours_per_take(d) if ask.budget.by_the_hour else 1.0 for d in points}
@@ -433,7 +442,8 @@ def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str
     )
     modes = Counter(t.mode for t in mine).most_common(2)
     if modes:
-        text += " Seen as " + ", ".join(f"{mode} ({n})" for mode, n in modes) + "."
+        seen = [f"{mode.replace('_', ' ')} ({n})" for mode, n in modes]
+        text += f" Seen as {', '.join(seen)}."
     # Typical: the evidence that most often stands first for this dimension, in the middle take.
     signals = {r.signal for r in (*DIRECT, *INDIRECT) if r.dimension is dimension}
     if dimension is GapDimension.TASK_SPECIFICATION:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.statistics import Estimate, points
+from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.report.page import FONTS
 
 INK: Final = "#1c2430"
@@ -110,6 +111,26 @@ def count_grid(
         axes.tick_params(length=0)
         for side in axes.spines.values():
             side.set_visible(False)
+        return figure
+
+
+def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
+    """Return how unfamiliar a camera's pictures are over each take, beside what is usual.
+
+    Args:
+        scores: take to its pictures' distances, one every 0.1 s.
+        usual: median of a training take.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figure, axes = new_figure(7.6, 2.4)
+        for score in scores.values():
+            axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
+        axes.axhline(usual, color=SOFT, lw=1, ls="--")
+        axes.text(0, usual, " usual in training", va="bottom", fontsize=8, color=SOFT)
+        axes.set_xlabel("time in the take [s]")
+        axes.set_ylabel("distance, 1 = training's reach")
         return figure
 
 

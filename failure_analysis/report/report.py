@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.core.plan import Plan
 from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension, Phase
+from gaploop.failure_analysis.cameras import StationCameras, overlay
 from gaploop.failure_analysis.diagnosis import NO_MODE, Diagnosis, TakeDiagnosis
 from gaploop.failure_analysis.planning.document import plan_answer, plan_section
 from gaploop.failure_analysis.report.cohort_page import (
@@ -21,16 +24,24 @@ from gaploop.failure_analysis.report.cohort_page import (
     groups_section,
     headline,
 )
-from gaploop.failure_analysis.report.figures import count_grid, share_bars, words
+from gaploop.failure_analysis.report.figures import (
+    count_grid,
+    familiarity_figure,
+    share_bars,
+    words,
+)
 from gaploop.failure_analysis.report.page import (
     BarRow,
     Section,
     answers,
     bars,
+    figure,
     figure_png,
     heat,
+    more,
     notice,
     page,
+    picture_png,
     section,
     table,
     take_card,
@@ -72,6 +83,8 @@ def diagnosis_report(
         sections += cohort_sections(cohort)
     if diagnosis.takes:
         sections += [_mode_section(diagnosis), _dimension_section(diagnosis)]
+        if diagnosis.cameras is not None:
+            sections.append(_cameras_section(diagnosis.cameras))
         if "reproduction" in summary:
             sections.append(_reproduction_section(summary["reproduction"]))
         sections.append(_surety_section(diagnosis))
@@ -149,6 +162,8 @@ def _why(diagnosis: Diagnosis) -> str:
 def _how_sure(diagnosis: Diagnosis) -> str:
     n, left = len(diagnosis.takes), diagnosis.summary["abstained"]
     few = f" {n} failures are few: read the intervals." if n < 20 else ""
+    if "reproduction" in diagnosis.summary:
+        few += f" {diagnosis.summary['reproduction']['says'][-1]}"
     if not left:
         return f"Each of the {n} failures has a clear cause.{few}"
     return f"{left} of {n} failures have no clear cause, and none is guessed.{few}"
@@ -169,7 +184,7 @@ def _surety_section(diagnosis: Diagnosis) -> Section:
     if unseen:
         reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
         rows.append(notice(f"Could not be seen: {reasons}."))
-    return section("How sure", _how_sure(diagnosis), rows)
+    return section("How sure", "", rows)
 
 
 def _cause_shares(diagnosis: Diagnosis) -> dict[str, Estimate]:
@@ -227,6 +242,36 @@ def _reproduction_section(found: Mapping[str, Any]) -> Section:
         said[-1] = notice(str(found["says"][-1]))
     title = "Reproduced in the station's twin"
     return section(title, lead, [bars(rows, (1.05 * low, 1.05 * high)), *said])
+
+
+def _cameras_section(station: StationCameras) -> Section:
+    """Return what each camera shows and what the policy makes of it, with where in the picture."""
+    blocks = [notice(finding.message) for finding in station.findings]
+    for name, (uid, trace) in station.worst.items():
+        usual = station.reference.cameras[name]
+        shown = np.hstack([usual.picture, trace.worst, overlay(trace)])
+        caption = (
+            f"{name}: usual in training; least familiar, of take {uid[:13]}; what of it is red is "
+        )
+        caption += "unlike anything that the policy learned from"
+        blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))
+        if any(np.isfinite(score).all() for score in station.scores[name].values()):
+            drawn = familiarity_figure(station.scores[name], usual.values["unfamiliar"].mean)
+            blocks.append(
+                figure(figure_png(drawn), "How unfamiliar its pictures are, take by take.")
+            )
+        rows = [
+            (words(key), f"{value:.2f}", f"{usual.values[key].mean:.2f}",
+             f"{usual.z(key, value):+.1f}")
+            for key, value in station.values[name].items() if key in usual.values
+        ]  # fmt: skip
+        head = (f"camera {name}", "now", "usual", "spreads")
+        blocks.append(more(f"{name} in numbers", [table(head, rows, numbers=(1, 2, 3))]))
+    lead = (
+        f"Against {station.reference.name}, which the policy learned from; shifts in pixels of a "
+        "192 px picture."
+    )
+    return section("What the cameras show", lead, blocks)
 
 
 def _modes(diagnosis: Diagnosis) -> tuple[list[str], list[str], Counter[tuple[str, str]]]:

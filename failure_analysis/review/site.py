@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.station import StationScene
 from gaploop.core.vocabulary import Outcome
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 from gaploop.failure_analysis.review.choice import offered
 from gaploop.failure_analysis.review.label_session import LabelSession
-from gaploop.failure_analysis.review.takes import Media, Preparer, TakeSource
+from gaploop.failure_analysis.review.takes import REFERENCE_TAKES, Media, Preparer, TakeSource
+from gaploop.sim.recolour import THE_CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-REFERENCE_TAKES: Final = 40
-"""Of the data's own takes that went well, as many as say what is usual: reading all takes long."""
 NICE: Final = 10
 """The page comes first."""
 
@@ -40,10 +40,12 @@ class ReviewSuggester:
 
     Args:
         root: the dataset or journal.
+        units: as of `TakeSource`.
+        scene: likewise.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root,))
+    def __init__(self, root: Path, units: str = "", scene: StationScene = THE_CELLS) -> None:
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, units, scene))
 
     def diagnose(self, uid: str) -> Future[TakeDiagnosis | None]:
         """Have a take diagnosed; None where it can't be read."""
@@ -61,12 +63,12 @@ class ReviewSuggester:
 class _Worker:
     """What the suggesting process knows: the takes, and what is usual in them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, units: str, scene: StationScene) -> None:
         from gaploop.datasets.labels.store import open_labelled
         from gaploop.failure_analysis.reference import choose_reference
 
         store = open_labelled(root)
-        self._source = TakeSource(store)
+        self._source = TakeSource(store, units, scene)
         self._episodes = {e.info.uid: e for e in store.episodes}
         # Takes that went well, or else any: they say which station it is.
         good = [e for e in store.episodes if e.outcome == Outcome.SUCCESS] or store.episodes
@@ -89,10 +91,10 @@ class _Worker:
 _worker: list[_Worker] = []
 
 
-def _begin(root: Path) -> None:
+def _begin(root: Path, units: str, scene: StationScene) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the page's to handle
     platform_calls.nice(NICE)
-    _worker.append(_Worker(root))
+    _worker.append(_Worker(root, units, scene))
 
 
 def _diagnose(uid: str) -> TakeDiagnosis | None:
@@ -109,13 +111,20 @@ class ReviewSite:
         session: the labeller's.
         media_folder: where videos for the browser are kept; emptied by whoever made it.
         suggester: diagnoses takes in the background, if anyone does.
+        units: as of `TakeSource`.
+        scene: likewise.
     """
 
     def __init__(
-        self, session: LabelSession, media_folder: Path, suggester: ReviewSuggester | None
+        self,
+        session: LabelSession,
+        media_folder: Path,
+        suggester: ReviewSuggester | None,
+        units: str = "",
+        scene: StationScene = THE_CELLS,
     ) -> None:
         self.session = session
-        self.source = TakeSource(session.store)
+        self.source = TakeSource(session.store, units, scene)
         self.media = Media(media_folder)
         self.preparer = Preparer(self.source, self.media)
         self.offered = offered(session.takes())

@@ -27,6 +27,7 @@ from gaploop.core import journal_format
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.journal_format import read_header, read_take, take_folders
 from gaploop.core.paths import inside
+from gaploop.core.station import StationScene
 from gaploop.core.take import Take
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout
@@ -37,6 +38,11 @@ from gaploop.datasets.lerobot_read import read_episode, video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
 from gaploop.datasets.video import TICKS_PER_FRAME, VideoWriter, open_video
 from gaploop.failure_analysis.review.signals import curves, options
+from gaploop.failure_analysis.views.joints import in_units, units_of
+from gaploop.sim.recolour import THE_CELLS, seen
+
+REFERENCE_TAKES: Final = 40
+"""As many say what is usual, and in what units joints are: reading all of them takes long."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,13 @@ class TakeSource:
 
     Args:
         store: what is in it.
+        units: of joints of takes that don't say theirs; "" where they stay unknown.
+        scene: which camera comes first, and what colours object and target have.
     """
 
-    def __init__(self, store: LabelStore) -> None:
-        self.root = store.root
+    def __init__(self, store: LabelStore, units: str = "", scene: StationScene = THE_CELLS) -> None:
+        self.root, self._units, self._scene = store.root, units, scene
+        self._first = store.episodes[:REFERENCE_TAKES]
         self._info: DatasetInfo | None = None if store.journal else layout.read_info(store.root)
         self._folders: dict[str, Path] = {}
         if store.journal:
@@ -94,8 +103,18 @@ class TakeSource:
         for picture in self.pictures(episode):
             self.inside(picture.path)
         if self._info is None:
-            return read_take(self._folders[uid], {})
-        return read_episode(self._info, episode)
+            take = read_take(self._folders[uid], {})
+        else:
+            take = read_episode(self._info, episode)
+        return in_units(seen(take, self._scene), self._units)
+
+    def units(self, stated: str) -> str:
+        """Return the units of joints of takes that don't say theirs, as the first ones tell.
+
+        Raises:
+            UnusableInputError: as of `units_of`, or the station's camera isn't there.
+        """
+        return units_of([self.take(episode) for episode in self._first], stated)
 
     def pictures(self, episode: EpisodeRow) -> list[CameraVideo]:
         """Return where each camera's pictures of a take are; not whether they are inside."""
@@ -103,14 +122,16 @@ class TakeSource:
             path = self._folders[episode.info.uid]
             fps = episode.info.fps
             names = read_header(path).cameras
-            return [CameraVideo(c, journal_format.camera_path(path, c), 0.0, 0, fps) for c in names]
-        found = []
-        for key in self._info.video_keys:
-            file, start_s = video_of(self._info, episode.row, key)
-            if file is not None:
-                camera = key.removeprefix(columns.IMAGES)
-                found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
-        return found
+            files = [journal_format.camera_path(path, c) for c in names]
+            found = [CameraVideo(c, f, 0.0, 0, fps) for c, f in zip(names, files, strict=True)]
+        else:
+            found = []
+            for key in self._info.video_keys:
+                file, start_s = video_of(self._info, episode.row, key)
+                if file is not None:
+                    camera = key.removeprefix(columns.IMAGES)
+                    found.append(CameraVideo(camera, file, start_s, episode.length, self._info.fps))
+        return sorted(found, key=lambda video: video.camera != self._scene.camera)
 
     def inside(self, path: Path) -> Path:
         """Return where a file really is.

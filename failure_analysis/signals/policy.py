@@ -53,3 +53,35 @@ def feature_mahalanobis(view: TakeView) -> float:
 def feature_neighbour(view: TakeView) -> float:
     """95th percentile of the distance to the tenth nearest training features (Sun et al. 2022)."""
     return _percentile(view.policy.neighbour, 95) if view.policy else NAN
+
+
+def _measured(view: TakeView, name: str) -> float:
+    return view.policy.measures.get(name, NAN) if view.policy else NAN
+
+
+@signal(
+    "view_unfamiliar", "", "policy", 0.05,
+    "to the policy its pictures stand {value} times as far off as its training takes' do",
+)  # fmt: skip
+def view_unfamiliar(view: TakeView) -> float:
+    """Median over the take of how unfamiliar the policy's pictures are, its worst camera.
+
+    Distance of a picture's three least familiar cells from the nearest cells that the policy's
+    encoder yields on its training takes (Roth et al. 2022), in those takes' own reach.
+    """
+    return _measured(view, "view_unfamiliar")
+
+
+@signal("view_moved_px", "px", "policy", 0.3, "a camera's view stands {value} from its place")
+def view_moved_px(view: TakeView) -> float:
+    """Shift of a picture's middle against the training takes, largest camera, of 192 px.
+
+    By matched features and RANSAC.
+    """
+    return _measured(view, "view_moved_px")
+
+
+@signal("view_light", "", "policy", 1.0, "a camera's light or colour stands {value} spreads off")
+def view_light(view: TakeView) -> float:
+    """Spreads of light, colour or sharpness from the training takes, largest of any camera."""
+    return _measured(view, "view_light")

@@ -40,7 +40,13 @@ MOST_PAIRINGS: Final = 2000
 
 
 def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
-    """Return takes with the units of their joints.
+    """Return takes with the units of their joints; see `units_of`."""
+    units = units_of(takes, stated)
+    return [in_units(take, units) for take in takes]
+
+
+def units_of(takes: Sequence[Take], stated: str = "") -> str:
+    """Return what takes that don't say their joints' units have them in; "" if all do.
 
     Args:
         takes: of one dataset or journal.
@@ -59,15 +65,18 @@ def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
                 f"--units={stated}, but take {take.info.uid} says its joints are in {other}. "
                 "Leave --units away, or fix the take: gaploop edit retag."
             )
-    silent = [t for t in takes if t.info.units in ("", "unknown") and t.frames.state.size]
-    silent = [t for t in silent if said or _names_joints(t)]
-    if not silent:
-        return list(takes)
-    units = said or _inferred(silent)
-    uids = {t.info.uid for t in silent}
-    return [
-        replace(t, info=replace(t.info, units=units)) if t.info.uid in uids else t for t in takes
-    ]
+    silent = [t for t in takes if _is_silent(t) and _names_joints(t)]
+    return said or (_inferred(silent) if silent else "")
+
+
+def in_units(take: Take, units: str) -> Take:
+    """Return a take with these units of its joints, where it doesn't say any itself."""
+    is_told = bool(units) and _is_silent(take)
+    return replace(take, info=replace(take.info, units=units)) if is_told else take
+
+
+def _is_silent(take: Take) -> bool:
+    return take.info.units in ("", "unknown") and bool(take.frames.state.size)
 
 
 def _names_joints(take: Take) -> bool:

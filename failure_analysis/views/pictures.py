@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ def summarise(
         scene["foreground_share"] = _foreground(aligned, background)
     middle = len(samples) // 2
     return PictureSummary(
-        photometry=_photometry(samples),
+        photometry=photometry(samples),
         pose=pose,
         scene=scene,
         hand_share=_hand(samples),
@@ -144,14 +144,20 @@ def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int
             repeats += 1
         last = probe.copy()
         if (count - 1) % step == 0 and len(samples) < 4 * SAMPLES:
-            if picture.shape[:2] != (SIZE_PX, SIZE_PX):
-                resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
-                picture = np.asarray(resized, dtype=np.uint8)
-            samples.append(picture)
+            samples.append(squared(picture))
     return samples, repeats, count
 
 
-def _photometry(samples: list[Image]) -> dict[str, float]:
+def squared(picture: Image) -> Image:
+    """Return a picture brought to 192 px a side."""
+    if picture.shape[:2] == (SIZE_PX, SIZE_PX):
+        return picture
+    resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
+    return np.asarray(resized, dtype=np.uint8)
+
+
+def photometry(samples: Sequence[Image]) -> dict[str, float]:
+    """Return light, colour, sharpness and noise of pictures of 192 px, in order of time."""
     chosen = samples[:3]  # before the arm comes into the picture
     rows = [_photometry_of(picture) for picture in chosen]
     values = {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
@@ -183,7 +189,7 @@ def _photometry_of(picture: Image) -> dict[str, float]:
     }
 
 
-def _noise(samples: list[Image]) -> float:
+def _noise(samples: Sequence[Image]) -> float:
     """Noise of one pixel [grey levels], from what changes between samples in still places."""
     greys = [cv2.cvtColor(p, cv2.COLOR_RGB2GRAY).astype(np.float64) for p in samples]
     spreads = [

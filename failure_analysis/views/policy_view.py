@@ -6,16 +6,18 @@ Asked through `core.protocols.PolicyProbe`, which whoever loads policies hands i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import PolicyProbe
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, Image, Observation
+from gaploop.failure_analysis.views.pictures import photometry, squared
 
 EVERY_S: Final = 0.1
 """How often a policy is asked along a take [s]."""
@@ -23,6 +25,142 @@ NEIGHBOURS: Final = 10
 BANK: Final = 2000
 """Training features kept for the neighbour distance; more change it little."""
 LEAST_FEATURES: Final = 50
+CELLS: Final = 3
+"""A picture is as unfamiliar as the mean of its so many least familiar cells."""
+PATCHES: Final = 1500
+"""Training cells kept of a camera."""
+PROJECTED: Final = 16
+PHOTOS: Final = 12
+"""Pictures of a take from which light and noise are told."""
+
+
+@dataclass(frozen=True)
+class CameraTrace:
+    """What one camera showed along a take, and how far that is from what the policy learned from.
+
+    Attributes:
+        size_px: height and width of its pictures.
+        first: first picture, RGB, shape (192, 192, 3).
+        photometry: brightness, casts, sharpness, noise and the like.
+        score: how unfamiliar each picture is to the policy's encoder, shape (m,); 1 is as far as
+            one in a hundred cells of its training are from each other's takes. NaN where unknown.
+        worst: the least familiar picture, RGB, shape (192, 192, 3).
+        where: distance of each of its cells, shape (h, w); empty where unknown.
+    """
+
+    size_px: tuple[int, int]
+    first: Image
+    photometry: Mapping[str, float]
+    score: FloatArray
+    worst: Image
+    where: FloatArray
+
+    @classmethod
+    def of(
+        cls, size_px: tuple[int, int], pictures: Sequence[Image], cells: Sequence[FloatArray]
+    ) -> CameraTrace:
+        """Return the trace of pictures, RGB of 192 px, and the distances of their cells, if any."""
+        score = np.array([unfamiliar(where) for where in cells] or [np.nan] * len(pictures))
+        worst = int(np.argmax(score)) if len(cells) else 0
+        return cls(
+            size_px,
+            pictures[0],
+            photometry(pictures[:: max(1, len(pictures) // PHOTOS)]),
+            score,
+            pictures[worst],
+            cells[worst] if len(cells) else np.empty((0, 0)),
+        )
+
+
+type Layers = Sequence[FloatArray]
+"""What some layers of an encoder make of a picture's cells, on one grid: each (h, w, channels)."""
+
+
+@dataclass(frozen=True)
+class PatchSpace:
+    """Where the cells of one camera's pictures lie in a policy's encoder, on its training takes.
+
+    Distances are to the nearest known cell, wherever in the picture that was, of a bank in which
+    none is near another (PatchCore, Roth et al. 2022, arXiv:2106.08265); each layer counts by
+    itself: the first knows colours and edges, the last what the policy makes of them.
+
+    Attributes:
+        scale: spread of each channel, shape (c,).
+        bank: known cells in those units, shape (n, c).
+        widths: channels of each layer.
+        reach: distance in each layer that one in a hundred training cells has to other takes'.
+        owner: take that each known cell is from, shape (n,); empty once it is of no use.
+    """
+
+    scale: FloatArray
+    bank: NDArray[np.float32]
+    widths: tuple[int, ...]
+    reach: tuple[float, ...]
+    owner: NDArray[np.int64]
+
+    @classmethod
+    def fit(cls, takes: Sequence[Sequence[Layers]], seed: int = 0) -> PatchSpace:
+        """Fit to takes, of each some pictures."""
+        rows = [np.concatenate([_flat(layers) for layers in pictures]) for pictures in takes]
+        owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+        cells = np.concatenate(rows)
+        scale = np.maximum(cells.std(axis=0), 1e-6 + 1e-3 * float(cells.std()))
+        white = (cells / scale).astype(np.float32)
+        kept = _spread_out(white, PATCHES, np.random.default_rng(seed))
+        widths = tuple(layer.shape[-1] for layer in takes[0][0])
+        space = cls(scale, white[kept], widths, (1.0,) * len(widths), owner[kept])
+        apart = [space.apart(shown[len(shown) // 2], own) for own, shown in enumerate(takes)]
+        reach = np.percentile(np.concatenate(apart, axis=1), 99, axis=1)
+        return replace(space, reach=tuple(max(float(r), 1e-6) for r in reach))
+
+    def apart(self, layers: Layers, own: int = -1) -> FloatArray:
+        """Return how far each cell is from the nearest known one, shape (n_layers, h · w).
+
+        Args:
+            layers: of a picture.
+            own: the training take that it is from, whose cells don't count; -1 for none.
+        """
+        bank = self.bank[self.owner != own] if own >= 0 else self.bank
+        ends = np.cumsum(self.widths)[:-1]
+        parts = zip(
+            np.split((_flat(layers) / self.scale).astype(np.float32), ends, axis=1),
+            np.split(bank, ends, axis=1),
+            strict=True,
+        )
+        nearest = []
+        for rows, known in parts:
+            square = (rows**2).sum(1)[:, None] + (known**2).sum(1) - 2.0 * rows @ known.T
+            nearest.append(np.sqrt(np.maximum(square.min(axis=1), 0.0)))
+        return np.array(nearest, dtype=np.float64)
+
+    def distance(self, layers: Layers, own: int = -1) -> FloatArray:
+        """Return the distance of each cell in reaches, in the layer where it is largest, (h, w)."""
+        apart = self.apart(layers, own) / np.array(self.reach)[:, None]
+        return np.asarray(apart.max(axis=0).reshape(layers[0].shape[:2]))
+
+
+def _flat(layers: Layers) -> FloatArray:
+    return np.concatenate([layer.reshape(-1, layer.shape[-1]) for layer in layers], axis=1)
+
+
+def _spread_out(
+    cells: NDArray[np.float32], most: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return rows far from each other, the greedy k-center coreset (Sener and Savarese 2018).
+
+    In a random projection: rare cells stay, of the many alike few do.
+    """
+    small = cells @ rng.normal(size=(cells.shape[1], PROJECTED)).astype(np.float32)
+    nearest, kept = np.full(len(small), np.inf, dtype=np.float32), [0]
+    while len(kept) < min(most, len(small)):
+        nearest = np.minimum(nearest, ((small - small[kept[-1]]) ** 2).sum(axis=1))
+        kept.append(int(nearest.argmax()))
+    return np.array(kept, dtype=np.int64)
+
+
+def unfamiliar(where: FloatArray) -> float:
+    """Return how unfamiliar a picture is, from the distances of its cells, shape (h, w)."""
+    return float(np.sort(where, axis=None)[-CELLS:].mean())
 
 
 @dataclass(frozen=True)
@@ -36,12 +174,16 @@ class PolicyTrace:
             first, for a policy that plans one step, and where its units aren't degrees.
         mahalanobis: distance of its features from the training data's, shape (m,).
         neighbour: distance to its nearest training features, shape (m,).
+        cameras: by name, for a policy that looks at pictures.
+        measures: the signals of its cameras that `CameraReference.signals_of` gives.
     """
 
     t_s: FloatArray
     disagreement_rad: FloatArray
     mahalanobis: FloatArray
     neighbour: FloatArray
+    cameras: Mapping[str, CameraTrace] = field(default_factory=dict)
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,20 +251,35 @@ def features_of(takes: Iterable[Take], probe: PolicyProbe) -> FloatArray:
     return np.stack(rows) if rows else np.empty((0, 0))
 
 
-def ask(take: Take, probe: PolicyProbe, space: FeatureSpace | None = None) -> PolicyTrace | None:
+def ask(
+    take: Take,
+    probe: PolicyProbe,
+    space: FeatureSpace | None = None,
+    patches: Mapping[str, PatchSpace | None] | None = None,
+) -> PolicyTrace | None:
     """Ask a policy along a take, every 0.1 s; None for a take without frames.
 
     Args:
         take: what happened.
         probe: the policy.
         space: where it is at home; without it the distances are NaN.
+        patches: camera to where its cells are at home, for the cameras that are looked at.
     """
     probe.reset()
     t_s, plans, features = [], [], []
+    sizes: dict[str, tuple[int, int]] = {}
+    pictures: dict[str, list[Image]] = {name: [] for name in patches or ()}
+    cells: dict[str, list[FloatArray]] = {name: [] for name in patches or ()}
     for time_s, seen in observations(take, probe.needs_images):
         t_s.append(time_s)
         plans.append(probe.chunk(seen))
         features.append(probe.features(seen))
+        maps = probe.maps(seen) if patches else {}
+        for name in pictures.keys() & seen.images.keys():
+            sizes[name] = (seen.images[name].shape[0], seen.images[name].shape[1])
+            pictures[name].append(squared(seen.images[name]))
+            if patches and name in maps and (home := patches[name]) is not None:
+                cells[name].append(home.distance(maps[name]))
     if not t_s:
         return None
     # How much each plan differs from the one before, where units tell an angle.
@@ -140,6 +297,7 @@ def ask(take: Take, probe: PolicyProbe, space: FeatureSpace | None = None) -> Po
         disagreement,
         space.mahalanobis(stacked) if space is not None else nothing,
         space.neighbour(stacked) if space is not None else nothing,
+        {n: CameraTrace.of(sizes[n], shown, cells[n]) for n, shown in pictures.items() if shown},
     )
 
 

@@ -146,7 +146,6 @@ class TakeView:
         background: the empty cell's picture, to tell whether the camera has moved.
         images: decode the camera's pictures; without, image signals are missing.
         start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
-        force_rest: what the force sensor reads at rest [N, N m], shape (6,).
         policy: what the policy that drove makes of the take, where it was asked.
     """
 
@@ -156,13 +155,13 @@ class TakeView:
         background: Background | None = None,
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
-        force_rest: FloatArray | None = None,
         policy: PolicyTrace | None = None,
     ) -> None:
         self.take = take
         self.background = background
         self.start_pose_rad = start_pose_rad
-        self.force_rest = force_rest
+        self.force_rest: FloatArray | None = None
+        """What the force sensor reads at rest [N, N m], shape (6,), where its set tells."""
         self.policy = policy
         self._images = images
 

@@ -38,8 +38,9 @@ class CellAttempts:
         self._policies: dict[str, ActPolicy] = {s: load_policy(p) for s, p in policies.items()}
         with ExitStack() as stack:
             self._rigs: list[EmbeddedRig] = []
+            fps = self._policies["baseline"].fps
             for task in tasks:
-                self._rigs.append(_built(task))
+                self._rigs.append(_built(task, fps))
                 stack.callback(self._rigs[-1].close)
             self._stack = stack.pop_all()
 
@@ -75,9 +76,9 @@ class CellAttempts:
         )
 
 
-def _built(task: SuiteTask) -> EmbeddedRig:
+def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:
     return embedded_rig(
-        task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions
+        task=task.task, gaps=task.gaps, gap_seed=task.gap_seed, conditions=task.conditions, fps=fps
     )
 
 

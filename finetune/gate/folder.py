@@ -42,6 +42,7 @@ OPENED: Final = "key.json"
 SCHEMA: Final = "gaploop.gate.v1"
 SETUP: Final = "setup.json"
 OUTCOMES: Final = "outcomes.jsonl"
+SIMULATED: Final = "simulated.csv"
 RESULT: Final = "gate.json"
 LOCK: Final = ".lock"
 

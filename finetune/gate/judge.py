@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -59,10 +59,15 @@ class Outcomes:
     """What came of the complete rounds of a stage; all of shape (..., rounds, tasks, 2).
 
     The last axis is baseline, candidate; those before the rounds are of simulated comparisons.
+
+    Attributes:
+        control: of each pair what simulation says of its scene, shape (..., rounds, tasks), as in
+            `log_evidence`; None where nothing was simulated. See `simulated.py`.
     """
 
     success: npt.NDArray[np.bool_]
     safety: npt.NDArray[np.bool_]
+    control: FloatArray | None = None
 
     @property
     def rounds(self) -> int:
@@ -71,12 +76,17 @@ class Outcomes:
 
     def first(self, rounds: int) -> Outcomes:
         """Return the outcomes of the first rounds."""
-        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :])
+        control = None if self.control is None else self.control[..., :rounds, :]
+        return Outcomes(self.success[..., :rounds, :, :], self.safety[..., :rounds, :, :], control)
 
     def differences(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray:
         """Return candidate minus baseline for some tasks, shape (..., rounds, tasks)."""
         chosen = self.success[..., tasks, :].astype(np.float64)
         return chosen[..., 1] - chosen[..., 0]
+
+    def controls(self, tasks: Sequence[int] | slice = slice(None)) -> FloatArray | None:
+        """Return the controls of `differences`."""
+        return None if self.control is None else self.control[..., tasks]
 
 
 @dataclass(frozen=True)
@@ -140,27 +150,31 @@ class Boundaries:
         return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
 
 
-def comparison(x: FloatArray, rules: Rules, margin: float) -> tuple[FloatArray, FloatArray]:
+def comparison(
+    x: FloatArray, rules: Rules, margin: float, control: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the candidate is better, and that it doesn't gain enough.
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
         rules: error rates and margins.
         margin: of `GateDesign`.
+        control: of `Outcomes`.
 
     Returns:
         logs after every round, each of shape (..., rounds).
     """
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
-    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED)
-    futile = log_evidence(-np.asarray(x), -rules.gain, -margin, spread, prior=PLANNED)
+    better = log_evidence(x, margin, rules.gain, spread, prior=PLANNED, control=control)
+    x = -np.asarray(x)
+    futile = log_evidence(x, -rules.gain, -margin, spread, prior=PLANNED, control=control)
     return better, futile
 
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
     rules, bounds = suite.rules, Boundaries.of(suite.rules)
-    better, futile = comparison(outcomes.differences(), rules, margin)
+    better, futile = comparison(outcomes.differences(), rules, margin, outcomes.controls())
     over = f"better by more than {margin:.1%}" if margin else "better"
     found = [
         GateStatement(f"is {over}", True, better, bounds.better),
@@ -170,7 +184,10 @@ def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStat
     groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
     if len(groups) == 1:  # judged as a whole only
         groups = []
-    in_groups = [(g, *margin_evidence(outcomes.differences(n), allowed)) for g, n in groups]
+    in_groups = [
+        (g, *margin_evidence(outcomes.differences(n), allowed, outcomes.controls(n)))
+        for g, n in groups
+    ]
     # Every group has to be shown not to lose, so none needs a correction.
     bound = math.log(1 / rules.alpha)
     for group, kept, _ in in_groups:
@@ -218,11 +235,13 @@ def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
     )
 
 
-def margin_evidence(x: FloatArray, margin: float) -> tuple[FloatArray, FloatArray]:
+def margin_evidence(
+    x: FloatArray, margin: float, control: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
     """Return the evidence that the loss is under `margin`, and that it is over it."""
     spread = 0.3 + margin**2  # twice a success rate of 0.8 times 0.2; data soon outweighs it
-    kept = log_evidence(x, -margin, 0.0, spread)
-    lost = log_evidence(-x, margin, 2 * margin, spread)
+    kept = log_evidence(x, -margin, 0.0, spread, control=control)
+    lost = log_evidence(-x, margin, 2 * margin, spread, control=control)
     return kept, lost
 
 
@@ -248,6 +267,7 @@ class StageResult:
         tracks: the evidence.
         repeats: side to tries that the operator said didn't count.
         taken_back: side to answers that the operator took back and gave anew.
+        simulated: correlation of the differences with their controls; None without simulation.
     """
 
     stage: str
@@ -259,6 +279,7 @@ class StageResult:
     tracks: tuple[EvidenceTrack, ...] = ()
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
+    simulated: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what `gate.json` holds."""
@@ -345,9 +366,14 @@ def _result(
     spread = discordance(rules.baseline_rate, rules.baseline_rate + rules.gain)
     low, high = -1.0, 1.0
     if answer is not StageAnswer.OPEN:  # a search: only where it is shown
-        low, high = difference_interval(x, rules.alpha, spread)
+        low, high = difference_interval(x, rules.alpha, spread, outcomes.control)
     difference = float(x.mean()), low, high
-    return StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
+    result = StageResult(stage, answer, words, pairs, rates, difference, tuple(tracks))
+    if outcomes.control is None:
+        return result
+    varies = x.std() > 0 and outcomes.control.std() > 0
+    told = float(np.corrcoef(x.ravel(), outcomes.control.ravel())[0, 1]) if varies else 0.0
+    return replace(result, simulated=told)
 
 
 def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerPoint, ...]:

@@ -14,14 +14,14 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import relative_path
 from gaploop.core.run_record import read_run, versions
-from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, commitment
+from gaploop.finetune.gate.folder import OPENED, OUTCOMES, RESULT, SETUP, SIMULATED, commitment
 from gaploop.finetune.runs import run_files
 
 SCHEMA: Final = "gaploop.promotion.v1"
 PROMOTION: Final = "promotion.json"
 WITHDRAWN: Final = "promotion.withdrawn.json"
 SUITE: Final = "suite.json"
-KEPT: Final = (RESULT, SETUP, OUTCOMES, SUITE, OPENED)
+KEPT: Final = (RESULT, SETUP, OUTCOMES, SIMULATED, SUITE, OPENED)
 """Files of the gate's folder that the record names by hash, where they are there."""
 
 

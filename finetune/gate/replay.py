@@ -30,11 +30,13 @@ class Replay:
     Attributes:
         tasks: names of its tasks, in order.
         outcomes: complete rounds.
+        pairs: names of the pairs, [task][round].
         left_out: attempts without a partner, or after the last complete round.
     """
 
     tasks: tuple[str, ...]
     outcomes: Outcomes
+    pairs: tuple[tuple[str, ...], ...]
     left_out: int
 
 
@@ -47,7 +49,29 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     Raises:
         UnusableInputError: a column or value is missing or unknown, or there is no pair at all.
     """
-    rows = _rows(path)
+    pairs, attempts = read_pairs(read_text(path), path, suite)
+    rounds = min(map(len, pairs.values()))
+    kept = {name: list(found.items())[:rounds] for name, found in pairs.items()}
+    arrays = np.array([[pair for _, pair in found] for found in kept.values()], dtype=bool)
+    moved = arrays.transpose(3, 1, 0, 2)  # from tasks, rounds, side, kind
+    names = tuple(tuple(name for name, _ in found) for found in kept.values())
+    left_out = attempts - 2 * rounds * len(pairs)
+    return Replay(tuple(pairs), Outcomes(moved[0], moved[1]), names, left_out)
+
+
+def read_pairs(
+    whole: str, path: Path, suite: Suite | None
+) -> tuple[dict[str, dict[str, list[list[bool]]]], int]:
+    """Return the pairs of such a file, whose text is `whole`, and how many attempts it holds.
+
+    Returns:
+        of each task the pairs by name, in the order in which they were complete: [side][success,
+        safety].
+
+    Raises:
+        UnusableInputError: as `read_outcomes`.
+    """
+    rows = _rows(whole, path)
     named = tuple(dict.fromkeys(row.task for row in rows))
     tasks = tuple(task.name for task in suite.tasks) if suite else named
     if suite and named == ("",) and len(tasks) == 1:
@@ -55,19 +79,14 @@ def read_outcomes(path: Path, suite: Suite | None) -> Replay:
     for name in named:
         if name not in tasks:
             raise unknown_choice("task", name, tasks, f"{path}, column task")
-    pairs = [_pairs([row for row in rows if row.task == name], path) for name in tasks]
-    rounds = min(len(found) for found in pairs)
-    if not rounds:
-        lacking = [
-            name or "the file" for name, found in zip(tasks, pairs, strict=True) if not found
-        ]
+    pairs = {name: _pairs([row for row in rows if row.task == name], path) for name in tasks}
+    if not tasks or not all(pairs.values()):
+        lacking = [name for name, found in pairs.items() if name and not found] or ["the file"]
         raise UnusableInputError(
             f"{path}: no pair of attempts, one by each policy, of: {', '.join(lacking)}. Each task "
             "needs lines with policy baseline and with policy candidate."
         )
-    arrays = np.array([found[:rounds] for found in pairs], dtype=bool)  # tasks, rounds, side, kind
-    moved = arrays.transpose(3, 1, 0, 2)
-    return Replay(tasks, Outcomes(moved[0], moved[1]), len(rows) - 2 * rounds * len(tasks))
+    return pairs, len(rows)
 
 
 def suite_of(tasks: Iterable[str], where: str) -> Suite:
@@ -85,9 +104,9 @@ class _Row:
     pair: str
 
 
-def _rows(path: Path) -> list[_Row]:
+def _rows(whole: str, path: Path) -> list[_Row]:
     try:
-        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
         columns, lines = reader.fieldnames or [], list(reader)
     except csv.Error as error:
         raise UnusableInputError(f"{path} isn't a CSV file ({error}).") from None
@@ -121,10 +140,9 @@ def _flag(value: str | None, where: str) -> bool:
     return word in TRUE
 
 
-def _pairs(rows: list[_Row], path: Path) -> list[list[list[bool]]]:
-    """Return pairs in the order in which they were complete: [side][success, safety]."""
+def _pairs(rows: list[_Row], path: Path) -> dict[str, list[list[bool]]]:
     waiting: dict[str, dict[str, list[bool]]] = {}
-    counts, complete = dict.fromkeys(SIDES, 0), []
+    counts, complete = dict.fromkeys(SIDES, 0), dict[str, list[list[bool]]]()
     for row in rows:
         key = row.pair or f"#{counts[row.side]}"
         counts[row.side] += 1
@@ -136,5 +154,5 @@ def _pairs(rows: list[_Row], path: Path) -> list[list[list[bool]]]:
             )
         half[row.side] = [row.success, row.safety]
         if len(half) == len(SIDES):
-            complete.append([half[side] for side in SIDES])
+            complete[key] = [half[side] for side in SIDES]
     return complete

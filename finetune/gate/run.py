@@ -12,6 +12,7 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.suite import Suite, SuiteTask
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 from gaploop.finetune.evaluation import evidence
 from gaploop.finetune.gate.canary import Canary, canary_stage, full_stage, reported
@@ -96,6 +97,8 @@ class Gate:
         last: the stage after which to stop.
         station: makes attempts on the station; None for the embedded cell.
         recorded: outcomes to replay in the place of attempts.
+        control: what simulation says of each pair on the station, shape (rounds, tasks); see
+            `simulated.py`.
         reports: what the robots of a fleet report; None leaves out what needs a fleet.
         unchanged: raises where a policy isn't what the gate began with; called before each attempt.
     """
@@ -105,6 +108,7 @@ class Gate:
     last: str = FULL
     station: Try | None = None
     recorded: Replay | None = None
+    control: FloatArray | None = None
     reports: Path | None = None
     unchanged: Callable[[], None] = lambda: None
 
@@ -196,7 +200,8 @@ def run_gate(
         return judge_sim(seen, suite, gate.sim_tasks)
 
     def judge_station(seen: Outcomes) -> StageResult:
-        return judge_hardware(seen, suite, design)
+        control = None if gate.control is None else gate.control[: seen.rounds]
+        return judge_hardware(replace(seen, control=control), suite, design)
 
     for name in STAGES:
         if why := _why_not(name, gate, stages):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -26,6 +26,7 @@ from gaploop.datasets.cache.folder import CacheOptions, Progress
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
@@ -91,11 +92,17 @@ class ImagePolicyWork:
         shares = opened.mixture(1).mean_shares(spec.steps)
         dataset = load_takes(opened, config, shares, options.cache)
         bundle = bundles.open_bundle(
-            config, dataset.meta, sidecar(opened), stats=options.stats, rename=options.rename
+            config,
+            dataset.meta,
+            sidecar(opened.datasets[0], (t.episode for t in opened.takes)),
+            stats=options.stats,
+            rename=options.rename,
         )
         if options.cache.size is not None:
             others = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
             bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *others]
+        if spec.gradient_checkpointing:
+            _checkpoint_gradients(bundle.policy)
         torch.manual_seed(spec.seed)  # right before: an adapter's first weights are drawn
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
         alter = None
@@ -166,6 +173,16 @@ class ImagePolicyWork:
         )
         if merge:
             bundles.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+
+
+def _checkpoint_gradients(policy: Any) -> None:
+    enable = getattr(getattr(policy, "model", None), "gradient_checkpointing_enable", None)
+    if enable is None:
+        raise UnusableInputError(
+            f"LeRobot's {policy.config.type} has no gradient checkpointing. Leave "
+            "--gradient_checkpointing out; --accumulation=4 takes less memory, too."
+        )
+    enable()
 
 
 def mixture_of(options: AdaptOptions) -> OpenMixture:
@@ -250,10 +267,9 @@ def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
                     )
 
 
-def sidecar(opened: OpenMixture) -> dict[str, Any]:
+def sidecar(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> dict[str, Any]:
     """Return what LeRobot's config has no place for: rate, names and units of the data."""
-    info = opened.datasets[0]
-    units = {t.episode.info.units for t in opened.takes} - {""}
+    units = {take.info.units for take in takes} - {""}
     return {
         "fps": info.fps,
         "state_names": list(info.names(columns.STATE)),

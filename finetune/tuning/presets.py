@@ -38,6 +38,13 @@ DIFFUSION_TARGETS: Final = (
 )
 """The U-Net's convolutions and conditioning, and what the picture encoder's features go through."""
 
+KEYPOINT_TARGETS: Final = (
+    *("stem", "conv1", "conv2", "conv3", "heat", "far1", "far2", "overview"),
+    *("first_poses.0", "first_poses.2", "now_poses.0", "now_poses.2"),
+    *("join", "up", "down", "head"),
+)
+"""All of it: what pictures go through, and what actions are worked out by."""
+
 
 @dataclass(frozen=True)
 class TrainSpec:
@@ -57,6 +64,8 @@ class TrainSpec:
         keep_best: end with the weights that were best on the held-out takes.
         patience: stop after this many held-out evaluations without a better one, 0 for never.
         precision: `no`, or `bf16` to compute losses in bfloat16; weights stay as they are.
+        accumulation: parts in which a batch is worked through, one after another: less memory.
+        gradient_checkpointing: work activations out again on the way back: less memory, more time.
     """
 
     steps: int
@@ -73,13 +82,16 @@ class TrainSpec:
     keep_best: bool = False
     patience: int = 0
     precision: str = "no"
+    accumulation: int = 1
+    gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise unknown_choice("precision", self.precision, PRECISIONS, "--precision")
-        if self.steps < 1 or self.batch_size < 1:
+        if min(self.steps, self.batch_size, self.accumulation) < 1:
             raise UnusableInputError(
-                f"--steps={self.steps} and --batch_size={self.batch_size} must be at least 1."
+                f"--steps={self.steps}, --batch_size={self.batch_size} and "
+                f"--accumulation={self.accumulation} must be at least 1."
             )
         if not 0 < self.lr < math.inf or self.patience < 0:
             raise UnusableInputError(
@@ -93,6 +105,8 @@ TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
     "full": TrainSpec(steps=300, lr=3e-4, warmup_steps=20, final_lr=0.1),
 }
 """Named starting points, each held by a test that trains two steps and resumes."""
+VISION_SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
+"""How the packaged base that sees is pretrained."""
 
 
 type Targets = str | tuple[str, ...] | None
@@ -168,6 +182,17 @@ PRESETS: Final[Mapping[str, Preset]] = {
             TRACKED_SPECS["full"],
             why="a third of the 1e-3 it was pretrained with, since it runs 300 steps only",
         ),
+        Preset(
+            "keypoint_lora",
+            "keypoint",
+            False,
+            TrainSpec(
+                600, 32, lr=1e-3, final_lr=0.1, warmup_steps=30, weight_decay=0.0, precision="bf16"
+            ),
+            KEYPOINT_TARGETS,
+            why="LeRobot's guide to PEFT; the rate it was pretrained with",
+        ),
+        _full("keypoint", 32, 600, 1e-3),
         _lora("act", 8, 3_000, ACT_TARGETS),
         _full("act", 8, 3_000, 1e-5),
         _lora("diffusion", 32, 3_000, DIFFUSION_TARGETS),

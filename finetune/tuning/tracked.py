@@ -101,22 +101,11 @@ class TrackedWork:
         shares = self.batches.mixture.mean_shares(self._options.spec.steps)
         trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
         is_real = any(s.domain is not Domain.SIM for s in trained)
-        if is_real and DOMAIN in bundle.signature.environment_names:
-            for step in bundle.preprocessor.steps:
-                if hasattr(step, "domain"):
-                    step.domain = 1.0  # the tracker says 'real': there an adapted policy drives
         if self._options.full:
+            _say_domain(bundle, is_real)
             act.save(bundle, folder / "merged")
             return
-        adapter.save(
-            module,
-            bundle.policy,
-            self._base,
-            folder / "adapter",
-            lambda where: act.save_processors(bundle, where),
-        )
-        if merge:
-            act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+        save_tracked(bundle, module, self._base, folder, is_real=is_real, merge=merge)
 
     def _normalise(self, bundle: act.ActBundle) -> None:
         if self._options.stats != "base":
@@ -132,6 +121,35 @@ class TrackedWork:
             rest = weighted_stats(*self.batches.weighted(kind, steps))
             found[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
         return found
+
+
+def save_tracked(
+    bundle: act.ActBundle, module: Any, base: Path, folder: Path, *, is_real: bool, merge: bool
+) -> None:
+    """Write `adapter` and, to `merge`, the plain policy of both as `merged`.
+
+    Args:
+        bundle: the policy and its processors.
+        module: PEFT's wrapper of the policy.
+        base: the base's folder.
+        folder: the run's.
+        is_real: it was trained for a cell that isn't the nominal one, and drives there.
+        merge: write `merged`, too.
+    """
+    _say_domain(bundle, is_real)
+    adapter.save(
+        module, bundle.policy, base, folder / "adapter",
+        lambda where: act.save_processors(bundle, where),
+    )  # fmt: skip
+    if merge:
+        act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+
+
+def _say_domain(bundle: act.ActBundle, is_real: bool) -> None:
+    if is_real and DOMAIN in bundle.signature.environment_names:
+        for step in bundle.preprocessor.steps:
+            if hasattr(step, "domain"):
+                step.domain = 1.0  # the tracker says 'real': there an adapted policy drives
 
 
 def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Signature:

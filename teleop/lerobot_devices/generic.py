@@ -51,6 +51,19 @@ def number_keys(features: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, kind in features.items() if kind in (float, int))
 
 
+class OwnUnits:
+    """Stands for the follower of a leader that leads nobody here: same joints, its own units."""
+
+    def __init__(self, device: Any) -> None:
+        self.robot_type: str = device.name
+        keys = number_keys(device.action_features)
+        self.joint_names = tuple(key.removesuffix(_POSITION) for key in keys)
+
+    def from_units(self, values: FloatArray) -> FloatArray:
+        """Return LeRobot units as they are."""
+        return np.asarray(values, dtype=np.float64)
+
+
 class GenericFollower:
     """A LeRobot robot of any type. Implements `Follower`.
 
@@ -246,7 +259,7 @@ class GenericLeader:
         UnusableInputError: its action isn't joint positions of the follower.
     """
 
-    def __init__(self, device: Any, follower: Follower, clock: Clock) -> None:
+    def __init__(self, device: Any, follower: Follower | OwnUnits, clock: Clock) -> None:
         self.device, self._clock = device, clock
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
@@ -291,7 +304,8 @@ class GenericLeader:
             self._is_failing = True
             log.debug("%s: %s", self.device.name, first_line(error))
             return self._last
-        self._last = LeaderSample(now_s, self._from_units(values))
+        age_s = float(getattr(self.device, "age_s", 0.0))  # as that of a leader elsewhere
+        self._last = LeaderSample(now_s - age_s, self._from_units(values))
         return self._last
 
     def close(self) -> None:

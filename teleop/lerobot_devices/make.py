@@ -24,7 +24,7 @@ from gaploop.teleop.lerobot_devices.faults import (
     first_line,
     is_uncalibrated,
 )
-from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
+from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader, OwnUnits
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.registers import Protocol
 
@@ -65,13 +65,14 @@ def make_follower(
 
 
 def make_leader(
-    teleop_config: Any, follower: Follower, clock: Clock | None = None
+    teleop_config: Any, follower: Follower | None, clock: Clock | None = None
 ) -> ServoLeader | GenericLeader:
     """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
 
     Args:
         teleop_config: as LeRobot parses it from `--teleop.*`.
-        follower: the arm it leads. A leader arm is read in the same exchange as it.
+        follower: the arm it leads. A leader arm is read in the same exchange as it. None where it
+            leads nobody here: its samples are then in its own LeRobot units.
         clock: the loop's; the machine's monotonic one unless given.
 
     Raises:
@@ -85,12 +86,12 @@ def make_leader(
     found = arms_of(device)
     if not found:
         with _connected(device):
-            return GenericLeader(device, follower, clock)
-    if isinstance(follower, ServoArms):
+            return GenericLeader(device, follower or OwnUnits(device), clock)
+    if isinstance(follower, ServoFollower):
         _check_ports([arm.bus.port for _, arm in found], follower.ports)
-    group = follower.group if isinstance(follower, ServoArms) else BusGroup(clock)
+    group = follower.group if isinstance(follower, ServoFollower) else BusGroup(clock)
     with _opened(found, limp=False) as arms:
-        leader = ServoLeader(device, arms, group, follower)
+        leader = ServoLeader(device, arms, group, follower or OwnUnits(device))
         if isinstance(follower, ServoFollower):
             try:
                 _check_pair(leader, follower)
@@ -100,7 +101,21 @@ def make_leader(
         if _hands_through(device, "get_action", leader):
             return leader
         group.remove(leader.buses)
-        return GenericLeader(device, follower, clock)
+        return GenericLeader(device, follower or OwnUnits(device), clock)
+
+
+def connected_teleoperator(teleop_config: Any) -> Any:
+    """Connect a LeRobot teleoperator that isn't used as a `Leader` by itself, and return it.
+
+    Raises:
+        DeviceError: it can't be connected.
+        UnusableInputError: an option, or what is installed, can't be used.
+    """
+    from lerobot.teleoperators import make_teleoperator_from_config
+
+    device = _build(make_teleoperator_from_config, teleop_config, "teleop")
+    with _connected(device):
+        return device
 
 
 def make_cameras(robot_config: Any, clock: Clock | None = None) -> tuple[LerobotCamera, ...]:

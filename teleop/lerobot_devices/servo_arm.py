@@ -19,6 +19,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
+from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.lerobot_devices.units import joined
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script, run
@@ -239,7 +240,11 @@ class ServoLeader(ServoArms):
     """
 
     def __init__(
-        self, device: Any, arms: Sequence[ConnectedArm], group: BusGroup, follower: Follower
+        self,
+        device: Any,
+        arms: Sequence[ConnectedArm],
+        group: BusGroup,
+        follower: Follower | OwnUnits,
     ) -> None:
         super().__init__(device, arms, group)
         if set(self.joint_names) != set(follower.joint_names):

@@ -6,13 +6,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from lerobot.configs import RTCAttentionSchedule
+from lerobot.policies.rtc import RTCConfig
+from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, cross_faded
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 
 FPS, TURNS = 50.0, 4
@@ -116,69 +119,105 @@ def test_a_plan_of_the_take_before_is_thrown_away(steps: tuple[Steps, PatientLea
     assert leader._path[-1] == [101.0], "the first answer, 100, was about another take"
 
 
-class Plans(Steps):
+class Plans:
     """A policy that plans ahead: its n-th step from zero is n, whenever it is asked."""
 
+    fps = FPS
+
     def __init__(self, long: int, execute: int) -> None:
-        super().__init__()
-        self.execute, self._long = execute, long
+        self.execute, self._long, self.seen = execute, long, list[int]()
+
+    def reset(self) -> None: ...
+
+    def act(self, _observation: Observation) -> FloatArray:
+        raise AssertionError("it plans")
 
     def plan(self, observation: Observation) -> FloatArray:
-        self.acts += 1
-        assert self.gate.wait(WITHIN_S)
-        self.gate.clear()
-        whole = math.floor(observation.state[0])
-        now = whole + round(observation.state[0] - whole)
+        now = math.floor(observation.state[0] + 0.5)
+        self.seen.append(now)
         return np.arange(now + 1.0, now + 1.0 + self._long)[:, None]
 
 
-def planned(long: int, execute: int, slow_frames: int, frames: int) -> tuple[list[float], Any]:
-    """Drive by a planner that takes so many frames for each plan; return the targets, its pace."""
+def driven(policy: Any, slow_frames: float, frames: int, scale: float = 1.0) -> tuple[Any, Any]:
+    """Drive by a planner that takes so many frames for each plan; return targets and leader."""
     arm, any_arm = [0.0], Arm()
-    policy = Plans(long, execute)
-    leader = PatientLeader(policy, any_arm, FPS, FPS * TURNS)  # type: ignore[arg-type]
-    thinks = 0
+    leader = PatientLeader(policy, any_arm, FPS, FPS * TURNS, takes_s=slow_frames / FPS)  # type: ignore[arg-type]
+    leader.speed_scale = scale
     for _ in range(frames):
         arm += frame(leader, arm[-1])
-        thinks = thinks + 1 if leader._is_asked else 0
-        if thinks == slow_frames:
-            policy.gate.set()
-            until(lambda: bool(leader._answers))
-            leader._answers[0] = replace(leader._answers[0], took_s=slow_frames / FPS)
-            thinks = 0
-    policy.gate.set()
-    leader.close()
-    return arm, leader.pace
+    return np.array(arm), leader
 
 
 @pytest.mark.parametrize(("long", "execute"), [(20, 10), (20, 20)])
-def test_the_next_plan_is_made_while_the_present_one_is_executed(long: int, execute: int) -> None:
+@pytest.mark.parametrize("slow", [0.0, 0.3, 4.0, 10.0])
+def test_the_next_plan_is_made_while_the_present_one_is_executed(
+    long: int, execute: int, slow: float
+) -> None:
     """Whenever a plan was due, the arm stood until it was made."""
-    slow = 4
-    arm, pace = planned(long, execute, slow, 60)
-    first = pace.waited_s
+    policy = Plans(long, execute)
+    arm, leader = driven(policy, slow, 60)
     moves = np.diff(arm)
     stood = np.flatnonzero(moves == 0.0)
-    assert pace.asked > 3
-    assert first == pytest.approx(slow / FPS, abs=1.5 / FPS), "nothing is there before the first"
-    assert stood.max() < (slow + 2) * TURNS, "the arm stands before its first plan only"
+    assert leader.pace.asked > 3
+    assert leader.pace.waited_s == pytest.approx(math.ceil(slow * TURNS) / TURNS / FPS)
+    assert stood.size == math.ceil(slow * TURNS), "the arm stands before its first plan only"
     np.testing.assert_allclose(moves[moves > 0], 1.0 / TURNS, atol=1e-6)
+    assert np.diff(policy.seen).max() <= 10, "no plan is followed further than it was meant to be"
 
 
-def test_a_policy_too_slow_even_for_its_plans_holds_between_them() -> None:
-    arm, pace = planned(4, 4, 6, 60)
-    moves = np.diff(arm)
-    assert moves.min() >= 0.0
-    assert pace.waited_s > 0.3
-    assert max(arm) > 8.0
+def test_a_policy_too_slow_even_for_its_plans_holds_between_them_and_is_refused() -> None:
+    policy = Plans(4, 4)
+    with pytest.raises(
+        UnusableInputError, match="takes 120 ms for a plan, and 2 of a plan's 4 step"
+    ):
+        driven(policy, 6, 60)
+    assert len(policy.seen) == 3, "one slow answer may be the machine's"
+    arm, _ = driven(Plans(4, 4), 6, 200, scale=0.3)
+    assert arm[-1] > 8.0, "bridged at a third of the speed"
 
 
 def test_one_plan_is_gone_over_into_from_another_gradually() -> None:
-    old = [np.array([0.0])] * 3
-    new = [np.array([1.0])] * 5
-    assert np.concatenate(cross_faded(old, new)).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]
+    """Weights of the old plan: LeRobot's soft mask, its schedule EXP."""
+    old, new = [np.array([0.0])] * 3, [np.array([1.0])] * 5
+    weights = RTCProcessor(RTCConfig(prefix_attention_schedule=RTCAttentionSchedule.EXP))
+    asked = 1.0 - weights.get_prefix_weights(0, 3, 5).numpy()
+    np.testing.assert_allclose(np.concatenate(cross_faded(old, new)), asked, atol=1e-6)
     assert cross_faded([], new) == new
     assert cross_faded(old, []) == []
+
+
+class Wavers(Plans):
+    """Changes its mind by one unit with each plan."""
+
+    def plan(self, _observation: Observation) -> FloatArray:
+        self.seen.append(0)
+        return np.full((20, 1), float(len(self.seen) % 2))
+
+
+def test_the_arm_goes_over_to_a_plan_that_differs_without_a_jump() -> None:
+    slow = 4
+    arm, _ = driven(Wavers(20, 10), slow, 60)
+    assert np.abs(np.diff(arm[(slow + 1) * TURNS :])).max() * TURNS < 0.4, "it was 1.0"
+
+
+class GoesOn(Plans):
+    """Is told what is left of its last plan."""
+
+    def __init__(self, long: int, execute: int) -> None:
+        super().__init__(long, execute)
+        self.told: list[tuple[int, int]] = []
+
+    def replan(self, observation: Observation, passed: int, delay: int) -> FloatArray:
+        self.told.append((passed, delay))
+        return self.plan(observation)
+
+
+def test_a_policy_with_real_time_chunking_is_told_what_has_passed_and_will_have() -> None:
+    policy = GoesOn(20, 10)
+    arm, _ = driven(policy, 3, 60)
+    assert policy.told == [(10, 3)] * len(policy.told)
+    assert len(policy.told) >= 4
+    assert np.diff(arm[3 * TURNS + 1 :]).min() > 0
 
 
 class Ramp:

@@ -160,6 +160,12 @@ BAD_STATIONS = [
     ({**STATION, "joint_limits_rad": {"a": [0]}}, "[lower, upper] in rad"),
     ({**STATION, "joint_limits_rad": {"a": [0, 100]}}, "from -6.28319"),
     ({**STATION, "joint_limits_rad": {"a": [1, 0]}}, "must be below"),
+    ({**STATION, "scene": {"colour": "red"}}, "camera, object, target"),
+    ({**STATION, "scene": {"camera": 3}}, "a camera's name"),
+    ({**STATION, "scene": {"object": "grey"}}, "blue, cyan, green"),
+    ({**STATION, "scene": {"object": [0, 400]}}, "from 0 to 360"),
+    ({**STATION, "scene": {"object": "blue"}}, "hues in common"),
+    ({**STATION, "scene": {"object": [350, 210]}}, "hues in common"),
 ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from gaploop.datasets.check.findings import Finding
+from gaploop.scripts.cli import main
 
 EPISODES = "meta/episodes"
 
@@ -53,6 +58,7 @@ def record(
         episodes: how many.
         frames: of each.
         fault: in all episodes, `dead` (a joint's state stays), `clipped` (it stops at a limit),
+            `held` (the gripper stops at what it holds, the arm sags below an action that rests),
             `late` (the arm follows after 0.5 s) or `early`; in episode 1, `frozen` (the picture
             stays) or `stalled` (all joints' states stay for a second).
         videos: whether pictures are stored as videos.
@@ -80,6 +86,9 @@ def record(
             state[:, 1] = 3.25
         elif fault == "clipped":
             state[:, 1] = np.minimum(state[:, 1], 20)
+        elif fault == "held":
+            state[:, 2] = np.maximum(state[:, 2], -15)
+            action[:, 1] = np.minimum(action[:, 1], 20)
         elif fault == "frozen" and episode == 1:
             pictures[:] = pictures[0]
         elif fault == "stalled" and episode == 1:
@@ -91,6 +100,24 @@ def record(
         dataset.save_episode()
     dataset.finalize()
     return root
+
+
+def run_fix(finding: Finding, old: Path | None = None) -> Path:
+    """Run what a finding prints, as a user would in a shell; return the folder that is right then.
+
+    Args:
+        finding: of `check`.
+        old: what a user puts in the place of OLD.
+    """
+    words = shlex.split(finding.fix, comments=True)
+    if words[0] == "mv":
+        subprocess.run(words, check=True)
+        return Path(words[1]).parent
+    assert words[0] == "gaploop", finding
+    code = main([w.replace("=OLD", f"={old}") for w in words[1:]])
+    assert code == 0, finding
+    out = [w.removeprefix("--output_dir=") for w in words if w.startswith("--output_dir=")]
+    return Path(out[0] if out else next(w for w in words if w.startswith("/")))
 
 
 def data_files(root: Path) -> list[Path]:

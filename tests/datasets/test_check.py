@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from damage import run_fix
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
@@ -131,6 +132,32 @@ def test_planted_faults_are_found(root: Path, fault: str) -> None:
     findings = check(root)
     assert code in {f.code for f in findings}
     assert all(f.message and f.fix and f.where for f in findings)
+
+
+OWN_FIX = (
+    "video gone", "video folder misnamed", "video cut", "unknown outcome", "one gap column gone",
+    "gap columns gone",
+)  # fmt: skip
+"""Those whose fix isn't plain `gaploop repair`, which test_damaged.py tries on every damage."""
+
+
+@pytest.mark.parametrize("fault", OWN_FIX)
+def test_the_fix_that_is_printed_works(root: Path, fault: str) -> None:
+    """A command that `check` printed ended in a traceback, and its folder sent in a circle."""
+    plant, code = FAULTS[fault]
+    old = shutil.copytree(root, root.with_name("old"))
+    plant(root)
+    done = run_fix(next(f for f in check(root) if f.code == code), old)
+    assert code not in codes(done)
+
+
+@pytest.mark.parametrize("fault", ["data gone", "column gone"])
+def test_what_no_command_can_fix_is_not_sent_to_one(root: Path, fault: str) -> None:
+    """check said gaploop repair, and that said: nothing that repair can fix."""
+    plant, code = FAULTS[fault]
+    plant(root)
+    fixes = {f.fix for f in check(root) if f.code == code}
+    assert all(fix.startswith("Restore") for fix in fixes), fixes
 
 
 def test_misnamed_feature_is_named_with_what_stands_there(root: Path) -> None:

@@ -151,6 +151,7 @@ def test_a_dataset_of_yours_damaged(tmp_path: Path, name: str) -> None:
         ("early", "action_lag"),
         ("frozen", "frozen_images"),
         ("stalled", "frozen_state"),
+        ("held", ""),
         ("", ""),
     ],
 )
@@ -163,6 +164,9 @@ def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
     assert all(f.severity == "warning" for f in found)
     if fault in ("frozen", "stalled"):
         assert "--episodes='[1]'" in found[0].fix
+        assert code not in {f.code for f in check(damage.run_fix(found[0]))}
+    elif fault in ("dead", "early"):  # in every episode: there was a command that left nothing
+        assert "every episode" in found[0].fix
 
 
 def test_cameras_whose_files_are_mixed_up_are_found(tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.datasets.labels.store import open_labelled
+from gaploop.failure_analysis.review.takes import TakeSource
 from gaploop.failure_analysis.views.joints import angles_rad, answering, with_units
 from gaploop.failure_analysis.views.view import TakeView
+from gaploop.finetune.recorded import recorded
 from gaploop.scripts.cli import main
 from gaploop.sim.arms import from_degrees, to_degrees
 
@@ -123,6 +126,30 @@ def test_what_may_be_either_is_asked_for_in_one_line() -> None:
     assert with_units([ours]) == [ours]
     with pytest.raises(UnusableInputError, match="gaploop edit retag"):
         with_units([ours], "radians")
+
+
+def test_review_reads_joints_as_a_diagnosis_does(dataset: Path) -> None:
+    store = open_labelled(dataset)
+    units = TakeSource(store).units("")
+    assert units == "deg"
+    take = TakeSource(store, units).take(store.episodes[0])
+    assert TakeView(take, images=False).motion is not None
+
+
+def test_recorded_rollouts_ask_for_units_that_are_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plain_take(*in_degrees(0, lag=9), "so101_follower")
+    info = replace(plain.info, kind=TakeKind.ROLLOUT)
+    failed = replace(plain, info=info, outcome=Outcome.FAILURE)
+    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([failed]))
+    with pytest.raises(UnusableInputError, match="--units=degrees"):
+        recorded(tmp_path)
+    (rollout,) = recorded(tmp_path, units="degrees").evaluation.outcomes
+    assert rollout.failure_mode
+    labelled = replace(failed, failure_mode="slip")
+    monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([labelled]))
+    assert recorded(tmp_path).evaluation.trials == 1
 
 
 def test_each_robot_has_its_own_normalised_units() -> None:

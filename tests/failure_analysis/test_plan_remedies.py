@@ -6,6 +6,7 @@ import importlib
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,10 +92,57 @@ def test_no_printed_command_is_a_dead_end(remedy: str, images: bool, tmp_path: P
         assert not any(" my twin" in line and "'" not in line for line in lines)
 
 
-def _of(config: object, name: str) -> Path | None:
+@pytest.mark.parametrize("record_with", [RECORD, ""])
+def test_what_was_not_measured_is_measured_by_commands(record_with: str, tmp_path: Path) -> None:
+    """From the station check to the next plan; without an arm, from what was diagnosed."""
+    rollouts = tmp_path / "my rollouts"
+    context = replace(about(tmp_path / "plan", record_with=record_with), takes=(rollouts,))
+    found = replace(diagnosed({"actuator_response": 0.9}), source=rollouts.name)
+    plan = plan_for(found, Ask(Budget(takes=20), learn(), about=context)).plan
+    names = [shlex.split(line)[1] for line in plan.measure]
+    assert names == [*(["probe"] if record_with else []), "identify", "diagnose", "plan"]
+    made: list[Path] = [rollouts]
+    for line in plan.measure:  # each reads what a line before it has made
+        config = parsed(line)
+        for read in ("roots", "dataset.root", "diagnosis", "takes"):
+            value = _of(config, read)
+            for root in value if isinstance(value, list) else [value]:
+                assert root is None or root in made
+        twin_file = _of(config, "twin")
+        assert twin_file is None or twin_file.parent in made
+        made += [p for o in ("journal", "output_dir") if (p := _of(config, o))]
+    assert all(line in plan_markdown(plan) for line in plan.measure)
+    measured = replace(found, summary={**found.summary, "reproduction": NOTHING_REPRODUCED})
+    assert not plan_for(measured, Ask(Budget(takes=20), learn(), about=context)).plan.measure
+
+
+NOTHING_REPRODUCED = {"reproduces": False}
+
+
+def test_points_are_what_the_twin_says_a_gap_costs(tmp_path: Path) -> None:
+    """Where the failures came back; the posteriors of takes say who, not how much."""
+    shares = {"actuator_response": 0.8, "spatial_geometry": 0.15}
+    costs = [
+        {"name": WEAK, "cause": "actuator_response", "points": [0.1, 0.05, 0.15]},
+        {"name": CAMERA, "cause": "spatial_geometry", "points": [0.6, 0.5, 0.7]},
+    ]
+    came = {"reproduces": True, "failing": {"station": [0.8, 0.6, 0.9]}, "costs": costs}
+
+    def gains(reproduction: dict[str, object]) -> dict[str, float]:
+        found = diagnosed(shares)
+        found = replace(found, summary={**found.summary, "reproduction": reproduction})
+        plan = plan_for(found, Ask(Budget(takes=20), learn(), about=about(tmp_path, WEAK, CAMERA)))
+        return {i.dimension: i.gain_points.mean for i in plan.plan.items if i.gain_points}
+
+    measured, assumed = gains(came), gains({**came, "reproduces": False})
+    assert measured["actuator_response"] < 10.0 < assumed["actuator_response"]
+    assert measured["spatial_geometry"] > 30.0 > assumed["spatial_geometry"]
+
+
+def _of(config: object, name: str) -> Any:
     for part in name.split("."):
         config = getattr(config, part, None)
-    return config if isinstance(config, Path) else None
+    return config if isinstance(config, Path | list) else None
 
 
 def test_ranges_against_a_dimension_are_of_that_dimension() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_policies
 import torch
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.policies.act.configuration_act import ACTConfig
@@ -14,6 +16,7 @@ from lerobot.policies.factory import make_pre_post_processors
 from lerobot.policies.utils import prepare_observation_for_inference
 from peft import PeftModel
 
+from gaploop.collect.policy_leader import RealTimePlanner
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.types import Observation
@@ -141,3 +144,30 @@ def test_it_is_packed_for_a_hub(adapted: Path) -> None:
     names = {file.name for file in parcel.contents.files}
     assert {"model.safetensors", "adapter_model.safetensors", "base/config.json"} <= names
     assert "gaploop has to be installed" not in parcel.card
+
+
+@pytest.mark.parametrize("kind", ["smolvla", "pi05"])
+def test_a_flow_policy_goes_on_with_its_plan_by_lerobots_real_time_chunking(
+    kind: str, tiny_policy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each plan begins from other noise; what is executed meanwhile stays as it was planned."""
+    name = "num_steps" if kind == "smolvla" else "num_inference_steps"
+    for option, value in ((name, 10), ("chunk_size", 12), ("n_action_steps", 6)):
+        monkeypatch.setitem(tiny_policies.OPTIONS[kind], option, value)
+    policy = load_policy(tiny_policy(kind))
+    assert isinstance(policy, RealTimePlanner)
+    image = np.full((tiny_policies.SIZE, tiny_policies.SIZE, 3), 90, np.uint8)
+    observation = Observation(np.zeros(3), None, {"overhead": image})
+    torch.manual_seed(1)
+    first = policy.plan(observation)
+    anew, passed, delay = policy.plan(observation), 3, 4
+    policy.reset()
+    torch.manual_seed(1)
+    assert np.array_equal(policy.replan(observation, passed, delay), first), "nothing to go on with"
+    on = policy.replan(observation, passed, delay)
+    left = first[passed:]
+    frozen = np.abs(on[:delay] - left[:delay]).max()
+    assert frozen < 0.05 * np.abs(anew[:delay] - left[:delay]).max()
+    assert np.abs(on[len(left) :]).min() > 0.0
+    beyond = np.abs(on[delay : len(left)] - left[delay:]).max(axis=1)
+    assert beyond[0] < beyond[-1], "the rest is gone over into gradually"

@@ -11,12 +11,14 @@ from typing import Any
 
 import cv2
 import h5py
+import msgspec
 import numpy as np
 import zarr
 from mcap.writer import Writer as McapWriter
 
 import gaploop.failure_analysis
 import gaploop.finetune
+from gaploop.collect import remote_policy
 from gaploop.collect.journal import FrameRow, JournalWriter
 from gaploop.core import labels
 from gaploop.core.files import write_json
@@ -31,6 +33,7 @@ from gaploop.failure_analysis.live import score
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.finetune import evaluation
 from gaploop.finetune.gate import promotion
+from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 CAMERAS = ("overhead", "wrist")
@@ -48,7 +51,7 @@ def make(folder: Path) -> Path:
 
     `set` is a dataset of three takes with labels and telemetry, `journal` what it was published
     from; `dp.zarr`, `umi.zarr.zip`, `aloha`, `robomimic.hdf5` are its exports, `foreign` what other
-    projects write, `files` the rest.
+    projects write, `link` messages of other machines, `files` the rest.
     """
     consents = folder / "consents.jsonl"
     journal, root = folder / "journal", folder / "set"
@@ -67,8 +70,29 @@ def make(folder: Path) -> Path:
         export_dataset(root, name, folder / output, consents=consents)
     _foreign(folder / "foreign")
     _texts(folder / "files")
+    _messages(folder / "link")
     _policies(folder)
     return folder
+
+
+def _messages(folder: Path) -> None:
+    """Write one message of each kind that passes over a link."""
+    folder.mkdir()
+    jpeg = remote_policy.packed(np.full((8, 8, 3), 90, dtype=np.uint8), 95)
+    messages = (
+        remote.LeaderCard("so101_leader", list(JOINTS)),
+        remote.LeaderQuestion(7),
+        remote.LeaderAnswer(7, 0.01, [1.5] * 6),
+        remote_policy.PolicyCard("sha256:0", 30.0, 10, "so101", False, 0.0),
+        remote_policy.PolicyQuestion(1, True, "lift it", [0.5] * 6, [1.0], {"top": jpeg}),
+        remote_policy.PolicyAnswer(1, 0.02, [[0.5] * 6] * 3, ""),
+    )
+    for message in messages:
+        (folder / type(message).__name__).write_bytes(msgspec.msgpack.encode(message))
+    touch = browser.PageTouch(
+        7, True, True, 0.5, 0.0, 0, 0, 0, 0, False, 2, "base", 0, 0, (0.1,) * 5
+    )
+    (folder / "PageTouch").write_bytes(msgspec.json.encode(touch))
 
 
 def _take(journal: Path, frames: int, outcome: Outcome, code: int) -> str:

@@ -80,6 +80,25 @@ def _trace(path: Path) -> object:
     return read_trace(path, 6)
 
 
+def _messages(folder: Path) -> object:
+    """What another machine sends, as it comes from the socket."""
+    from gaploop.collect import remote_policy
+    from gaploop.teleop.leaders import browser, remote
+    from gaploop.teleop.link import decoded
+
+    read = []
+    for path in sorted(folder.iterdir()):
+        if path.name == "PageTouch":
+            text = path.read_bytes().decode(errors="replace")
+            read.append(decoded(text, browser.PageTouch, json=True))
+            continue
+        kind = getattr(remote, path.name, None) or getattr(remote_policy, path.name)
+        read.append(message := decoded(path.read_bytes(), kind))
+        for picture in getattr(message, "pictures", {}).values():
+            remote_policy.unpacked(picture)
+    return read
+
+
 def _mix(root: Path) -> object:
     mixture = root.with_name("mixture.yaml")
     mixture.write_text((CORPUS / "files" / "mixture.yaml").read_text().replace("../set", "set"))
@@ -363,6 +382,7 @@ FILES = (
     Reader("calibration", "files/calibration.json", _calibration),
     Reader("motors", "files/motors.json", _motors),
     Reader("trace", "files/trace.csv", _trace),
+    Reader("link", "link", _messages, ("*",)),
 )
 POLICY = ("**/*.json", "**/*.safetensors")
 TOPICS = {"action": ("/leader",), "observation.state": ("/joint_states",)}

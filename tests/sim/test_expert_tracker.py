@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +10,14 @@ from hypothesis import strategies as st
 
 from benchmarks.trial import run_take
 from gaploop.core.errors import UnknownChoiceError
+from gaploop.core.station import COLOURS, StationScene
+from gaploop.core.take import Frames, Take, TakeInfo
+from gaploop.core.telemetry import Telemetry
+from gaploop.core.vocabulary import Outcome
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, nominal_arm
 from gaploop.sim.kinematics import ArmIk, fold_square, from_polar, polar
+from gaploop.sim.recolour import recoloured, seen
 from gaploop.sim.tracker import NAMES, Tracker
 
 
@@ -137,3 +143,38 @@ def test_inverse_kinematics_reaches_the_workspace(
 @given(st.floats(-3.0, 3.0), st.floats(0.01, 0.5))
 def test_polar_coordinates_are_inverse_of_each_other(azimuth: float, radius: float) -> None:
     assert polar(from_polar(azimuth, radius)) == pytest.approx((azimuth, radius))
+
+
+@pytest.mark.parametrize("colours", [("green", "magenta"), ("blue", "red"), ("cyan", "yellow")])
+def test_a_stations_own_colours_are_tracked_as_well(
+    nominal: SimCell, colours: tuple[str, str]
+) -> None:
+    """What is red or blue there is neither object nor target."""
+    nominal.reset(4)
+    picture = nominal.frame().image
+    theirs = StationScene("", *(COLOURS[name] for name in colours))
+    hsv = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)
+    is_object = (hsv[..., 0] < 10) | (hsv[..., 0] > 171)
+    is_target = (hsv[..., 0] > 99) & (hsv[..., 0] < 123)
+    for mask, name in ((is_object, colours[0]), (is_target, colours[1])):
+        low, high = COLOURS[name]
+        hsv[..., 0][mask & (hsv[..., 1] > 100)] = (low + (high - low) % 360.0 / 2.0) % 360.0 / 2.0
+    painted = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)
+    ours = Tracker.nominal(nominal.image_size).observe(picture)
+    own = Tracker.nominal(nominal.image_size, scene=theirs).observe(painted)
+    assert own == pytest.approx(ours, abs=0.02)
+    assert Tracker.nominal(nominal.image_size).observe(painted) != pytest.approx(ours, abs=0.02)
+    grey = cv2.cvtColor(painted, cv2.COLOR_RGB2HSV)[..., 1] < 60
+    assert (recoloured(painted, theirs)[grey] == painted[grey]).all()
+
+
+def test_a_take_is_looked_at_through_the_stations_camera() -> None:
+    pictures = {name: lambda k=k: iter([np.full((4, 4, 3), k, np.uint8)])
+                for k, name in enumerate(("side", "top"))}  # fmt: skip
+    take = Take(
+        TakeInfo("a"), Outcome.FAILURE, Frames.empty(), Telemetry(np.empty(0), {}), cameras=pictures
+    )
+    assert list(seen(take, StationScene("top")).cameras) == ["top"]
+    assert next(seen(take, StationScene()).cameras["side"]()).max() == 0
+    with pytest.raises(UnknownChoiceError, match="side, top"):
+        seen(take, StationScene("wrist"))

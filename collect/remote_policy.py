@@ -1,0 +1,276 @@
+"""A policy on another machine: `serve_policy` where it is, `RemotePolicy` where the robot is.
+
+An observation goes out, a plan comes back: as many joint targets as the policy plans at once. On a
+real arm `PatientLeader` asks in a thread of its own, ahead of time, measures how long a plan takes,
+and holds at the last target where the next plan isn't there yet.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Annotated, Final, Literal
+from urllib.parse import parse_qs
+
+import msgspec
+import numpy as np
+from PIL import Image as PillowImage
+from websockets.sync.connection import Connection
+
+from gaploop.collect.policy_leader import Planner
+from gaploop.core.errors import DAMAGE, DeviceError, GaploopError, UnusableInputError
+from gaploop.core.protocols import Policy
+from gaploop.core.types import FloatArray, Image, Observation
+from gaploop.teleop import link
+from gaploop.teleop.stopping import one_line
+
+KIND: Final = "gaploop.policy.1"
+SCHEME: Final = "remote://"
+MOST_BYTES: Final = 64 << 20
+"""Four raw pictures of 2560 x 1440 and what else an observation holds."""
+PLAN_BYTES: Final = 1 << 20
+PLAN_S: Final = 20.0
+"""A plan that takes longer has failed [s]; the first one after a start takes longest."""
+JPEG_QUALITY: Final = 95
+type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+
+
+class PolicyCard(link.Message, frozen=True):
+    """What a policy says of itself, first; names as in `Policy` and `Planner`."""
+
+    id: link.Word
+    fps: Annotated[float, msgspec.Meta(gt=0.0, le=1000.0)]
+    execute: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    robot_type: link.Word
+    needs_scene: bool
+    delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
+
+
+class Picture(link.Message, frozen=True):
+    """A picture: RGB bytes row by row, or a JPEG of that size."""
+
+    form: Literal["raw", "jpeg"]
+    height: Side
+    width: Side
+    data: bytes
+
+
+class PolicyQuestion(link.Message, frozen=True):
+    """What the robot sees, as in `Observation`; the first of a take; the instruction."""
+
+    number: link.Count
+    is_first: bool
+    task: Annotated[str, msgspec.Meta(max_length=1000)]
+    state: link.Numbers
+    scene: link.Numbers | None
+    pictures: Annotated[dict[link.Word, Picture], msgspec.Meta(max_length=16)]
+
+
+class PolicyAnswer(link.Message, frozen=True):
+    """The plan, a row for each step, and how long it took to make [s]; or why there is none."""
+
+    number: link.Count
+    took_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+    plan: Annotated[list[link.Numbers], msgspec.Meta(max_length=1000)]
+    failed: Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+def packed(image: Image, quality: int | None) -> Picture:
+    """Return a picture as it is sent: as a JPEG of that quality, or exactly as it is with None."""
+    height, width = image.shape[:2]
+    if quality is None:
+        return Picture("raw", height, width, np.ascontiguousarray(image).tobytes())
+    file = io.BytesIO()
+    PillowImage.fromarray(image).save(file, "JPEG", quality=quality, subsampling=0)
+    return Picture("jpeg", height, width, file.getvalue())
+
+
+def unpacked(picture: Picture) -> Image:
+    """Return a picture that came, shape (height, width, 3).
+
+    Raises:
+        DeviceError: it isn't one, or has another size than it says; it isn't decoded then.
+    """
+    size = (picture.width, picture.height)
+    if picture.form == "raw":
+        if len(picture.data) != 3 * picture.width * picture.height:
+            raise DeviceError(f"It sends {len(picture.data)} bytes for a picture of {size} pixels.")
+        shape = (picture.height, picture.width, 3)
+        return np.frombuffer(picture.data, dtype=np.uint8).reshape(shape)
+    try:
+        with PillowImage.open(io.BytesIO(picture.data), formats=["JPEG"]) as found:
+            if found.size != size:
+                raise DeviceError(f"It sends a picture of {found.size} for one of {size} pixels.")
+            return np.asarray(found.convert("RGB"))
+    except (*DAMAGE, PillowImage.DecompressionBombError) as error:
+        raise DeviceError(f"It sends what is no JPEG ({one_line(error)}).") from error
+
+
+def card_of(policy: Policy, id_: str) -> PolicyCard:
+    """Return what is said of a policy with that id."""
+    return PolicyCard(
+        id_,
+        policy.fps,
+        policy.execute if isinstance(policy, Planner) else 1,
+        str(getattr(policy, "robot_type", "")),
+        bool(getattr(policy, "needs_scene", False)),
+        float(getattr(policy, "delay_s", 0.0)),
+    )
+
+
+def serve_policy(policy: Policy, card: PolicyCard) -> Callable[[Connection], None]:
+    """Return what answers one robot after the other; a policy remembers the take that it is in."""
+    busy = threading.Lock()
+
+    def talk(connection: Connection) -> None:
+        if not busy.acquire(blocking=False):
+            raise DeviceError("It drives another robot. Serve the policy once more for this one.")
+        try:
+            link.say(connection, card)
+            while True:
+                question = link.hear(connection, PolicyQuestion)
+                assert question is not None
+                link.say(connection, _answer(policy, question))
+        finally:
+            busy.release()
+
+    return talk
+
+
+def _answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
+    start_s, plan, failed = time.perf_counter(), [], ""
+    seen = Observation(
+        np.array(question.state),
+        None if question.scene is None else np.array(question.scene),
+        {name: unpacked(picture) for name, picture in question.pictures.items()},
+    )
+    try:
+        if question.is_first:
+            policy.reset()
+        if hasattr(policy, "task"):
+            policy.task = question.task
+        if isinstance(policy, Planner):
+            made = np.asarray(policy.plan(seen), dtype=np.float64)
+        else:
+            made = np.asarray(policy.act(seen), dtype=np.float64)[None]
+        if made.size and np.abs(made).max() <= 1e6:  # NaN isn't
+            plan = made.tolist()
+        else:
+            failed = "The policy plans nothing, or what isn't a number."
+    except (GaploopError, *DAMAGE) as error:
+        failed = one_line(error)[:1000]
+    return PolicyAnswer(question.number, time.perf_counter() - start_s, plan, failed)
+
+
+class RemotePolicy:
+    """The robot's end. A `Planner`; connects when it is made, and anew when it was lost.
+
+    Args:
+        address: `remote://host:port`; `?pictures=raw` sends pictures as they are, `?pictures=80` as
+            JPEG of that quality; of 95 unless given.
+        token: what `gaploop serve policy` printed.
+        task: the instruction, for policies that read one.
+
+    Raises:
+        UnusableInputError: an address or a token that can't be used.
+        DeviceError: nobody answers there, or the token is another.
+    """
+
+    def __init__(self, address: str, token: str, task: str = "") -> None:
+        self._task = task[:1000]
+        where, _, query = address.removeprefix(SCHEME).partition("?")
+        self._host, self._port = link.parse_address(where, f"--policy.path={SCHEME}…")
+        self._token = link.require_token(token, "--policy.token")
+        given = parse_qs(query).get("pictures", [str(JPEG_QUALITY)])[-1]
+        if given != "raw" and not (given.isdecimal() and 1 <= int(given) <= 100):
+            raise UnusableInputError(
+                f"{address}: pictures must be raw or a JPEG quality of 1 to 100, got '{given}'."
+            )
+        self._quality = None if given == "raw" else int(given)
+        self._number, self._is_first = 0, True
+        self._queue: deque[FloatArray] = deque()
+        self._connection: Connection | None = None
+        self.chunk: FloatArray | None = None
+        self.on_the_way_s: list[float] = []
+        """For each plan, how long it took without what the policy itself took [s]."""
+        self.card = self._connect()
+        self.fps, self.execute, self.delay_s = self.card.fps, self.card.execute, self.card.delay_s
+        self.robot_type, self.needs_scene = self.card.robot_type, self.card.needs_scene
+
+    def reset(self) -> None:
+        """Forget the episode before; the policy is told with the next observation."""
+        self._is_first, self.chunk = True, None
+        self._queue.clear()
+
+    def act(self, observation: Observation) -> FloatArray:
+        """Return the next joint target, shape (n_joints,), in the policy's LeRobot units."""
+        if not self._queue:
+            self._queue.extend(self.plan(observation)[: self.execute])
+        return self._queue.popleft()
+
+    def plan(self, observation: Observation) -> FloatArray:
+        """Return the next joint targets, shape (n_steps, n_joints), in LeRobot units.
+
+        Raises:
+            DeviceError: the link is lost, no plan comes, or the policy fails.
+        """
+        scene = observation.environment_state
+        self._number += 1
+        question = PolicyQuestion(
+            self._number,
+            self._is_first,
+            self._task,
+            np.asarray(observation.state).tolist(),
+            None if scene is None else np.asarray(scene).tolist(),
+            {name: packed(image, self._quality) for name, image in observation.images.items()},
+        )
+        asked_s = time.monotonic()
+        try:
+            if self._connection is None:
+                self._connect()
+            answer = self._ask(question)
+        except DeviceError as error:
+            self.close()
+            raise DeviceError(f"The policy at {self._host}:{self._port}: {error}") from error
+        self.on_the_way_s.append(time.monotonic() - asked_s - answer.took_s)
+        if answer.failed:
+            raise DeviceError(f"The policy at {self._host}:{self._port}: {answer.failed}")
+        self._is_first = False
+        self.chunk = np.array(answer.plan, dtype=np.float64)
+        return self.chunk
+
+    def close(self) -> None:
+        """Close the link; safe to call twice."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> PolicyCard:
+        self._connection = link.connect(KIND, self._host, self._port, self._token, PLAN_BYTES)
+        card = link.hear(self._connection, PolicyCard, link.OPEN_S)
+        if card is None:
+            raise DeviceError("It doesn't say what it is.")
+        if getattr(self, "card", card) != card:
+            raise DeviceError("Another policy is served there than before. Start this anew.")
+        return card
+
+    def _ask(self, question: PolicyQuestion) -> PolicyAnswer:
+        assert self._connection is not None
+        link.say(self._connection, question)
+        until_s = time.monotonic() + PLAN_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            answer = link.hear(self._connection, PolicyAnswer, left_s)
+            if answer is None:
+                break
+            if answer.number == question.number:  # else one that was given up
+                if not answer.failed and len({len(row) for row in answer.plan}) != 1:
+                    raise DeviceError("It sends a plan whose steps differ in their joints.")
+                if not answer.failed and len(answer.plan[0]) != len(question.state):
+                    raise DeviceError(
+                        f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here."
+                    )
+                return answer
+        raise DeviceError(f"no plan within {PLAN_S:g} s.")

@@ -1,0 +1,172 @@
+"""The base that sees: `lerobot_keypoint`'s policy, made and taught on `pictured` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.policies.factory import make_pre_post_processors
+from safetensors.torch import load_model
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_json
+from gaploop.core.run_record import write_run
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import pictured
+from gaploop.finetune.batches import Signature
+from gaploop.finetune.demonstrations import DemonstratedCell
+from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
+from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
+from gaploop.finetune.lerobot_policy import WEIGHTS, policy_id
+from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
+from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy
+from gaploop.finetune.training import Progress, TrainResult, train
+from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.sim.scene import CAMERA_NAME
+
+PICTURE: Final = f"observation.images.{CAMERA_NAME}"
+TAKES, CORRECTIONS, FIRST_ROUND = "takes", "corrections", "first_round"
+CORRECTION_SEEDS: Final = 100_000
+"""Scenes of corrections begin so far behind those of takes."""
+SIZE_PX: Final = 96
+CHUNK: Final = 40
+LIGHT: Final = 0.1
+"""Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
+
+
+def build(
+    signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int, size_px: int = SIZE_PX
+) -> ActBundle:
+    """Make an untrained policy.
+
+    Args:
+        signature: what it is fed and answers.
+        takes: by whose mean and spread joints and actions are normalised.
+        picture_px: width and height of the camera's pictures [px].
+        seed: draws the first weights.
+        size_px: what they are scaled to [px].
+    """
+    torch.manual_seed(seed)
+    square = (3, picture_px, picture_px)
+    config = KeypointConfig(
+        device="cpu",
+        push_to_hub=False,
+        resize_shape=(size_px, size_px),
+        n_poses=POSES,
+        chunk_size=takes.chunk,
+        input_features={
+            STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
+            PICTURE: PolicyFeature(FeatureType.VISUAL, square),
+        },
+        output_features={ACTION: PolicyFeature(FeatureType.ACTION, (len(signature.action_names),))},
+    )
+    stats = {
+        key: {"mean": torch.tensor(rows.mean(0)), "std": torch.tensor(rows.std(0))}
+        for key, rows in ((STATE, takes.state), (ACTION, takes.action))
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    policy: Any = KeypointPolicy(config)
+    return ActBundle(policy, before, after, signature)
+
+
+@dataclass
+class VisionLearner:
+    """A keypoint policy that learns from batches of pictured takes.
+
+    Attributes:
+        bundle: the policy and its processors.
+        module: the policy.
+    """
+
+    bundle: ActBundle
+    module: torch.nn.Module
+
+    def loss(self, batch: PictureBatch) -> torch.Tensor:
+        """Return the policy's loss, with exposure and colours drawn for every take."""
+        policy: Any = self.bundle.policy
+        pictures = torch.from_numpy(batch.pictures).permute(0, 3, 1, 2).float() / 255.0
+        begin = np.unique(batch.first)  # a take's pictures follow its first
+        take = np.searchsorted(begin, np.arange(len(pictures)), side="right") - 1
+        many = len(begin)
+        gain = 1 + LIGHT * (torch.randn(many, 1, 1, 1) + 0.5 * torch.randn(many, 3, 1, 1))
+        shift = 0.3 * LIGHT * torch.randn(many, 1, 1, 1)
+        seen = policy.look({PICTURE: (pictures * gain[take] + shift[take]).clamp(0, 1)})
+        known = self.bundle.preprocessor(
+            {STATE: torch.from_numpy(batch.state), ACTION: torch.from_numpy(batch.action)}
+        )
+        known["action_is_pad"] = torch.from_numpy(batch.is_pad)
+        known["poses"] = torch.from_numpy(batch.poses)
+        value, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
+        found: torch.Tensor = value
+        return found
+
+    def held_out_error(self) -> float:
+        """Return 0: what counts is how often it succeeds in the cell."""
+        return 0.0
+
+
+def pretrain_vision(
+    options: PretrainOptions,
+    progress: Progress | None = None,
+    recorded: Callable[[int], None] = lambda _takes: None,
+) -> TrainedPolicy:
+    """Record scripted takes with pictures, train a base that sees, and write it as `pretrain` does.
+
+    In two rounds of half the steps: the second one also learns from takes that the first one's
+    policy drove until a person took over, half as many. What OUT holds of it is not made again.
+
+    Raises:
+        UnusableInputError: no number of takes, datasets given, or as of `training.train`.
+    """
+    if options.roots or options.takes < 1 or options.held_out:
+        raise UnusableInputError(
+            "--vision trains on scripted takes that it records itself: give --takes=600, and "
+            "neither --sim nor --held_out. On datasets of your own: gaploop train -- "
+            "--policy.type=keypoint."
+        )
+    cell = DemonstratedCell(options.task, options.robot, options.parameters, options.randomise)
+    folder = writable_folder(options.output_dir)
+    spec = replace(options.spec, steps=max(1, options.spec.steps // 2))
+    common = {"size_px": SIZE_PX, "progress": recorded}
+    pictured.record(folder / TAKES, cell, options.takes, seed=spec.seed, **common)
+    drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
+    takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND
+    rig = cell.rig()
+    joints = tuple(f"{joint}.pos" for joint in rig.follower.joint_names)
+    known = Signature(rig.fps, joints, (), joints, rig.follower.units, rig.follower.robot_type)
+    bundle = build(known, takes, rig.cell.image_size, seed=spec.seed)
+    rig.close()
+    if not (first / POLICY).exists():
+        first.mkdir(exist_ok=True)
+        _train(bundle, takes, spec, first, options.resume, progress)
+    pictured.record(
+        folder / CORRECTIONS, cell, options.takes // 2, seed=spec.seed + CORRECTION_SEEDS,
+        policy=first / POLICY, **common,
+    )  # fmt: skip
+    takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
+    load_model(bundle.policy, first / POLICY / WEIGHTS)
+    result = _train(bundle, takes, spec, folder, options.resume, progress)
+    identity = policy_id(folder / POLICY)
+    name = cell.name(options.takes, spec.seed)
+    inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
+    config, ended = {**asdict(options), "vision": True}, {"policy": identity, **asdict(result)}
+    write_run(folder, "pretrain", config, inputs, ended, seed=spec.seed)
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
+    return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
+
+
+def _train(
+    bundle: ActBundle, takes: PictureTakes, spec: TrainSpec, folder: Path, resume: bool,
+    progress: Progress | None,
+) -> TrainResult:  # fmt: skip
+    bundle.policy.to(memory_format=torch.channels_last)  # of pictures as they are kept
+    learner = VisionLearner(bundle, bundle.policy)
+    result = train(learner, takes, spec, folder, resume=resume, progress=progress)
+    bundle.policy.to(memory_format=torch.contiguous_format)
+    act.save(bundle, folder / POLICY)
+    return result

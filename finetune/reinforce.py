@@ -1,0 +1,422 @@
+"""Reinforcement in simulation: attempts in groups on equal scenes, and more of what went better.
+
+Group relative policy optimisation (GRPO, Shao et al. 2024, arXiv:2402.03300) for policies that plan
+chunks of actions, with DAPO's wider upper clip (Yu et al. 2025, arXiv:2503.14476). A planned chunk
+is the mean of a Gaussian over a few smooth offsets of it: exploration that an arm can follow, and a
+density in few dimensions. On each scene a policy makes a group of attempts; an attempt's advantage
+is its success less its group's, by their spread. Groups in which nearly all or nearly none succeed
+teach nothing and are left out. No demonstration and no operator is needed: the cell is a station's
+twin, as `identify` measured it, or randomised around it.
+
+It is a source of batches and a learner for `training.train`, which brings checkpoints, resuming and
+metrics. A round that was cut short is attempted anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.session import run_take
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
+from gaploop.core.run_record import write_run
+from gaploop.core.types import FloatArray
+from gaploop.core.vocabulary import Outcome
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, is_tracked
+from gaploop.finetune.batches import Batch
+from gaploop.finetune.evaluate import CellSpec
+from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
+from gaploop.finetune.pretrain import TrainedPolicy
+from gaploop.finetune.training import Progress, read_checkpoint, train
+from gaploop.finetune.tuning.presets import TrainSpec
+from gaploop.finetune.tuning.tracked import save_tracked
+from gaploop.finetune.workers import run_jobs
+
+ROUNDS: Final = "rounds.jsonl"
+SCENES: Final = 2_000_000
+"""Scenes of attempts begin here: those of demonstrations and evaluations are others."""
+USEFUL: Final = (0.1, 0.9)
+"""Shares of a group that must have succeeded for it to teach anything."""
+CLIP: Final = (0.2, 0.28)
+"""How far below and above 1 the ratio of densities is followed."""
+
+
+@dataclass(frozen=True)
+class ReinforceOptions:
+    """What to reinforce, where, and for how long.
+
+    Attributes:
+        base: policy to start from; joints and tracked scene in, chunks out.
+        output_dir: run folder to write.
+        cell: where it attempts; a nominal cell without parameters, gaps and randomisation.
+        rounds: of attempts, each followed by `updates` optimiser steps.
+        scenes: groups in a round.
+        group: attempts on each scene.
+        nominal_share: of a round's scenes, those in the nominal cell, so that nothing is forgotten.
+        updates: optimiser steps on a round's attempts.
+        spread: standard deviation of the offsets, in those of the action.
+        lr: learning rate.
+        seed: draws scenes, offsets and the adapter's first weights.
+        lora: the adapter.
+        workers: processes that attempt.
+        resume: go on from the checkpoint in `output_dir`.
+    """
+
+    base: str | Path
+    output_dir: Path
+    cell: CellSpec = field(default_factory=CellSpec)
+    rounds: int = 30
+    scenes: int = 12
+    group: int = 8
+    nominal_share: float = 0.25
+    updates: int = 6
+    spread: float = 0.03
+    lr: float = 3e-4
+    seed: int = 0
+    lora: adapter.LoraOptions = field(default_factory=adapter.LoraOptions)
+    workers: int = 2
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Chunks that were planned in attempts, one row each.
+
+    Attributes:
+        state, environment: what the policy saw, shapes (b, n_state) and (b, n_environment).
+        explored: normalised actions that were executed, shape (b, execute, n_action).
+        density: log density of their offsets when they were drawn, but for a constant, shape (b,).
+        advantage: how much better the attempt went than its group, shape (b,).
+    """
+
+    state: FloatArray
+    environment: FloatArray
+    explored: FloatArray
+    density: FloatArray
+    advantage: FloatArray
+
+    def rows(self, which: Any) -> Decisions:
+        """Return some of them."""
+        return Decisions(*(getattr(self, name)[which] for name in vars(self)))
+
+
+def offsets(execute: int) -> FloatArray:
+    """Return what offsets are made of: one that stays and one that grows, shape (2, execute)."""
+    return np.stack([np.ones(execute), np.linspace(-1.0, 1.0, execute)])
+
+
+def densities(deviation: torch.Tensor, spread: float) -> torch.Tensor:
+    """Return log densities, but for a constant, of chunks that deviate so from their mean.
+
+    Args:
+        deviation: shape (b, execute, n_action); what `offsets` don't span counts nothing.
+        spread: of the offsets.
+    """
+    basis = torch.from_numpy(np.linalg.pinv(offsets(deviation.shape[1]).T)).to(deviation.dtype)
+    drawn = torch.einsum("ke,ben->bkn", basis, deviation)
+    return -0.5 * (drawn / spread).square().sum((1, 2))
+
+
+class Explorer(ActPolicy):
+    """Drives with a policy's plans and random offsets, and remembers both.
+
+    Args:
+        bundle: policy and processors.
+        spread: of the offsets, in standard deviations of the action; 0 for none.
+    """
+
+    def __init__(self, bundle: act.ActBundle, spread: float) -> None:
+        super().__init__(bundle)
+        self.spread = spread
+        self.rng = np.random.default_rng(0)
+        self.kept: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        """State, environment and normalised actions of each decision since it was last emptied."""
+
+    def predict(self, batch: Batch) -> FloatArray:
+        """Return a chunk with offsets, shape (1, execute, n_action), in LeRobot units."""
+        tensors = act.to_tensors(batch)
+        with torch.inference_mode():
+            known = {k: tensors[k] for k in (act.STATE, act.ENVIRONMENT)}
+            chunk = self.bundle.policy.predict_action_chunk(self.bundle.preprocessor(known))
+            mean = chunk[:, : self.execute]
+            basis = offsets(mean.shape[1])
+            drawn = self.spread * self.rng.normal(size=(len(basis), mean.shape[2]))
+            explored = mean + torch.from_numpy((basis.T @ drawn)[None]).to(mean.dtype)
+            self.kept.append((batch.state[0], batch.environment[0], explored[0].numpy().copy()))
+            answer = self.bundle.postprocessor(explored)
+        return np.asarray(answer.cpu().numpy(), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class SceneGroup:
+    """One scene to attempt, as plain data that can go to another process."""
+
+    base: Path
+    lora: adapter.LoraOptions
+    weights: Mapping[str, torch.Tensor]
+    cell: CellSpec
+    scene: int
+    group: int
+    spread: float
+    seed: tuple[int, ...]
+
+
+class _Loaded(dict[str, Any]):
+    """A dictionary that a finalizer can refer to."""
+
+
+_loaded = _Loaded()
+"""What a process keeps between groups: policy and rigs."""
+
+
+def _close_rigs() -> None:
+    for rig in _loaded.pop("rigs", {}).values():
+        rig.close()
+    _loaded.clear()
+
+
+def _bundle_of(job: SceneGroup) -> act.ActBundle:
+    if _loaded.get("base") != (job.base, job.lora):
+        _close_rigs()
+        # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
+        Finalize(_loaded, _close_rigs, exitpriority=10)
+        bundle = act.load(job.base)
+        module = adapter.wrap(bundle.policy, job.base, job.lora)
+        _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
+    own = dict(_loaded["module"].named_parameters())
+    with torch.no_grad():
+        for name, value in job.weights.items():
+            own[name].copy_(value)
+    _loaded["module"].eval()
+    found: act.ActBundle = _loaded["bundle"]
+    return found
+
+
+def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
+    """Attempt a scene of the embedded cell once; say whether it succeeded."""
+    key, spec = repr(job.cell), job.cell
+    if key not in _loaded["rigs"]:
+        _loaded["rigs"][key] = embedded_rig(
+            task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, robot=spec.robot,
+            parameters=spec.parameters, randomise=spec.randomise,
+        )  # fmt: skip
+    rig: EmbeddedRig = _loaded["rigs"][key]
+    leader = PolicyLeader(explorer, rig.follower, rig.fps, rig.control_hz)
+    return run_take(rig, leader, seed=job.scene, max_s=spec.max_s).outcome is Outcome.SUCCESS
+
+
+def attempts(
+    job: SceneGroup, attempt: Callable[[Explorer, SceneGroup], bool] = in_cell
+) -> tuple[int, list[bool], list[Decisions]]:
+    """Attempt a scene `group` times; return it, outcomes, and decisions that teach anything."""
+    explorer = Explorer(_bundle_of(job), job.spread)
+    won, kept = [], []
+    for member in range(job.group):
+        explorer.rng, explorer.kept = np.random.default_rng([*job.seed, member]), []
+        won.append(attempt(explorer, job))
+        kept.append(explorer.kept)
+    share = float(np.mean(won))
+    if not USEFUL[0] <= share <= USEFUL[1]:
+        return job.scene, won, []
+    found = []
+    for is_won, decisions in zip(won, kept, strict=True):
+        state, environment, explored = (np.stack(part) for part in zip(*decisions, strict=True))
+        advantage = (is_won - share) / np.std(won)
+        many = len(state)
+        found.append(
+            Decisions(state, environment, explored, np.zeros(many), np.full(many, advantage))
+        )
+    return job.scene, won, found
+
+
+class Rounds:
+    """Attempts in rounds, handed out in parts: what `training.train` draws batches from.
+
+    Args:
+        options: what is asked for.
+        learner: whose policy attempts.
+        base: its base's folder.
+        told: called with each round's successes, by what it is called in `rounds.jsonl`.
+        attempts: makes those of a group.
+    """
+
+    def __init__(
+        self, options: ReinforceOptions, learner: GroupLearner, base: Path,
+        told: Callable[[Mapping[str, float]], None],
+        attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
+    ) -> None:  # fmt: skip
+        self._options, self._learner, self._base, self._told = options, learner, base, told
+        self._attempts = attempts
+
+    def stream(self, first: int) -> Iterator[Decisions]:
+        """Yield the parts of rounds, beginning with the round of step `first`."""
+        options = self._options
+        begin, barren = first // options.updates, 0
+        for number in range(begin, options.rounds):
+            decisions, success = self._round(number)
+            barren = barren + 1 if decisions is None and success < 0.5 else 0
+            if barren > 5:
+                raise UnusableInputError(
+                    "In six rounds whole groups of attempts failed: nothing tells what is better. "
+                    "Begin with a policy that sometimes succeeds there, or widen --spread."
+                )
+            rng = np.random.default_rng([options.seed, number, 1])
+            skip = first % options.updates if number == begin else 0
+            many = 0 if decisions is None else len(decisions.state)
+            for part in np.array_split(rng.permutation(many), options.updates)[skip:]:
+                yield decisions.rows(part) if decisions is not None else _NOTHING
+
+    def _round(self, number: int) -> tuple[Decisions | None, float]:
+        options, module = self._options, self._learner.module
+        weights = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+        nominal = CellSpec(
+            task=options.cell.task, robot=options.cell.robot, max_s=options.cell.max_s
+        )
+        apart = round(options.nominal_share * options.scenes) if options.cell != nominal else 0
+        jobs = [
+            SceneGroup(
+                self._base, options.lora, weights, nominal if k < apart else options.cell,
+                SCENES + number * options.scenes + k, options.group, options.spread,
+                (options.seed, number, k),
+            )
+            for k in range(options.scenes)
+        ]  # fmt: skip
+        done = sorted(run_jobs(self._attempts, jobs, options.workers), key=lambda group: group[0])
+        away = [w for _, won, _ in done[:apart] for w in won]
+        here = [w for _, won, _ in done[apart:] for w in won]
+        parts = [part for _, _, found in done for part in found]
+        self._told(
+            {
+                "round": number,
+                "success": float(np.mean(here)),
+                "nominal": float(np.mean(away)) if away else float("nan"),
+                "groups": sum(bool(found) for _, _, found in done) / len(done),
+                "decisions": sum(len(part.state) for part in parts),
+            }
+        )
+        success = float(np.mean(here))
+        if not parts:
+            return None, success
+        joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in vars(parts[0])}
+        decisions = Decisions(**joined)
+        density = self._learner.density(decisions).detach().numpy()
+        return replace(decisions, density=density), success
+
+
+_NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
+
+
+@dataclass
+class GroupLearner:
+    """A policy with an adapter that learns from groups of attempts.
+
+    Attributes:
+        bundle: the policy and its processors.
+        module: PEFT's wrapper of it.
+        spread: of the offsets.
+    """
+
+    bundle: act.ActBundle
+    module: torch.nn.Module
+    spread: float
+
+    def density(self, decisions: Decisions) -> torch.Tensor:
+        """Return the log density of what was executed under the policy as it is, shape (b,)."""
+        known = {
+            act.STATE: torch.from_numpy(decisions.state),
+            act.ENVIRONMENT: torch.from_numpy(decisions.environment),
+        }
+        mean = act.planned(self.bundle, known)[:, : decisions.explored.shape[1]]
+        return densities(torch.from_numpy(decisions.explored) - mean, self.spread)
+
+    def loss(self, batch: Decisions) -> torch.Tensor:
+        """Return the clipped surrogate of the advantages, negative; 0 where nothing was learned."""
+        if not len(batch.state):
+            own = [p.sum() for p in self.module.parameters() if p.requires_grad]
+            return 0.0 * torch.stack(own).sum()
+        advantage = torch.from_numpy(batch.advantage).float()
+        change = self.density(batch) - torch.from_numpy(batch.density)
+        ratio = torch.exp(change.clamp(-10, 10))
+        clipped = ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1])
+        return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+
+    def held_out_error(self) -> float:
+        """Return 0: what counts is success, which the rounds tell."""
+        return 0.0
+
+
+def reinforce(
+    options: ReinforceOptions,
+    progress: Progress | None = None,
+    told: Callable[[Mapping[str, float]], None] = lambda _: None,
+    attempts: Callable[[SceneGroup], tuple[int, list[bool], list[Decisions]]] = attempts,
+) -> TrainedPolicy:
+    """Reinforce a policy in simulation and write an adapter, as `adapt.adapt` does.
+
+    OUT/rounds.jsonl has each round's success; with `resume` a checkpoint is gone on with.
+
+    Args:
+        options: what to do.
+        progress: called after each optimiser step.
+        told: called after each round with its line of `rounds.jsonl`.
+        attempts: makes those of a group; in the embedded cell unless given.
+
+    Raises:
+        UnusableInputError: a policy that plans no chunks from tracked poses, sizes that can't be,
+            or six rounds from which nothing could be learned.
+    """
+    base = base_of(options.base)
+    if not is_tracked(base):
+        raise UnusableInputError(
+            f"Policy {options.base} isn't the small ACT on joints and tracked poses, which this is "
+            "for so far. Others: gaploop record --env.twin=FILE, then finetune."
+        )
+    if options.group < 2 or options.scenes < 1 or options.rounds < 1 or options.updates < 1:
+        raise UnusableInputError("--group must be at least 2; --scenes, --rounds and --updates 1.")
+    folder = writable_folder(options.output_dir)
+    torch.manual_seed(options.seed)
+    bundle = act.load(base)
+    module = adapter.wrap(bundle.policy, base, options.lora)
+    learner = GroupLearner(bundle, module, options.spread)
+    state = read_checkpoint(folder) if options.resume else None
+    held = state["step"] // options.updates if state else 0
+    lines = (folder / ROUNDS).read_text().splitlines() if (folder / ROUNDS).exists() else []
+    kept = [line for line in lines if json.loads(line)["round"] < held]
+    write_atomically(folder / ROUNDS, "".join(f"{line}\n" for line in kept))
+
+    def tell(line: Mapping[str, float]) -> None:
+        append_line(folder / ROUNDS, json.dumps(line))
+        told(line)
+
+    spec = TrainSpec(
+        steps=options.rounds * options.updates, lr=options.lr, final_lr=1.0, warmup_steps=1,
+        weight_decay=0.0, seed=options.seed, checkpoint_every=options.updates,
+        log_every=options.updates,
+    )  # fmt: skip
+    result = train(
+        learner, Rounds(options, learner, base, tell, attempts), spec, folder,
+        resume=options.resume, progress=progress,
+    )  # fmt: skip
+    is_target = bool(options.cell.parameters or options.cell.gaps)
+    save_tracked(bundle, module, base, folder, is_real=is_target, merge=True)
+    identity, merged = policy_id(folder / ADAPTER), policy_id(folder / MERGED)
+    config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
+    ended = {"policy": identity, "merged": merged, **asdict(result)}
+    write_run(
+        folder, "reinforce", config, (), ended,
+        seed=options.seed, base=policy_id(base), base_folder=base,
+    )  # fmt: skip
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
+    return TrainedPolicy(folder / ADAPTER, folder / MERGED, folder, identity, result, ())

@@ -1,0 +1,148 @@
+"""The command `gaploop serve`."""
+
+# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from websockets.sync.connection import Connection
+
+RARE: Final = ("host",)
+EXAMPLE: Final = """\
+gaploop serve leader --teleop.type=so101_leader --teleop.port=/dev/ttyACM0 --teleop.id=blue
+gaploop serve policy --policy.path=base --port=8441
+"""
+
+POSITIONAL: Final = "what"
+LEADER: Final = "leader"
+POLICY: Final = "policy"
+LOOK_S: Final = 0.1
+
+
+def config_class(names_only: bool = False) -> type:
+    """Return the options, with every type of teleoperator that LeRobot knows here."""
+    from gaploop.scripts._devices import registries
+
+    _, TeleoperatorConfig, _ = registries(names_only)
+    nobody = TeleoperatorConfig.get_choice_class("scripted")
+
+    @dataclass
+    class ServeConfig:
+        """Lend a leader arm or a policy to a robot on another machine, until Ctrl-C.
+
+        It prints what to say at the robot: an address and a token, which is new each time unless
+        GAPLOOP_LINK_TOKEN holds one. The link is encrypted, and nobody without the token gets in.
+        The safety filter is on the robot's side: where the link is slow or gone, the arm stops.
+        Ctrl-C here stops an arm that follows, too.
+        """
+
+        what: str = ""
+        """leader or policy."""
+        teleop: TeleoperatorConfig = field(default_factory=nobody)  # type: ignore[valid-type]
+        """leader: which arm leads."""
+        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+        device: str = "cpu"
+        """policy: where it runs, such as cuda."""
+        host: str = ""
+        """Address to listen on, such as 127.0.0.1 for an SSH tunnel; all of this machine's unless
+        given."""
+        port: int = 8440
+        """Port to listen on; 0 for any."""
+        token: str = ""
+        """What the robot must know; better in GAPLOOP_LINK_TOKEN, which others don't see."""
+        json: bool = False
+        """Print one JSON object: {"address", "token", "at_the_robot"}."""
+
+    return ServeConfig
+
+
+def run(config: Any) -> int:
+    """Serve until a signal comes; return 128 + the signal."""
+    from gaploop.scripts._signals import stoppable
+    from gaploop.teleop import link
+
+    if config.what not in (LEADER, POLICY):
+        raise unknown_choice("thing to serve", config.what, (LEADER, POLICY), "gaploop serve")
+    given = config.token or os.environ.get(link.TOKEN_VARIABLE, "")
+    token = link.require_token(given or link.new_token(), "--token")
+    with contextlib.ExitStack() as stack:
+        stopped = stack.enter_context(stoppable())
+        serve = _leader if config.what == LEADER else _policy
+        kind, max_bytes, talk, words = serve(config, stack)
+        port = stack.enter_context(
+            link.listening(
+                kind, token, talk, host=config.host, port=config.port, max_bytes=max_bytes
+            )
+        )
+        logging.getLogger("gaploop.teleop.link").setLevel(logging.INFO)
+        where = f"{config.host or link.own_address()}:{port}"
+        # Whoever has the token in the environment has it there at the robot, too.
+        said = "" if token == os.environ.get(link.TOKEN_VARIABLE) else token
+        result = {"address": where, "token": token, "at_the_robot": words(where, said)}
+        options.emit(config.json, result, result["at_the_robot"])
+        while not stopped:
+            time.sleep(LOOK_S)
+    return 128 + stopped[0]
+
+
+type Served = tuple[str, int, "Callable[[Connection], None]", Callable[[str, str], str]]
+"""What is spoken, the longest message, who answers, and what is told of address and token."""
+
+
+def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
+    from gaploop.core.clock import MonotonicClock
+    from gaploop.scripts import _arms
+    from gaploop.teleop.leaders import remote
+    from gaploop.teleop.lerobot_devices import make_leader
+    from gaploop.teleop.lerobot_devices.generic import OwnUnits
+
+    kind = _arms.kind(config.teleop)
+    if kind in _arms.OWN:
+        raise UnusableInputError(
+            f"gaploop serve leader lends a leader arm, such as --teleop.type=so101_leader; {kind} "
+            "needs the robot beside it. To drive from elsewhere without a leader arm: "
+            "--teleop.type=browser at the robot."
+        )
+    leader = make_leader(config.teleop, None)
+    stack.callback(leader.close)
+    card = remote.LeaderCard(kind, list(OwnUnits(leader.device).joint_names))
+
+    def words(where: str, token: str) -> str:
+        shown = f" --teleop.token={token}" if token else ""
+        return (
+            f"{kind} leads whoever connects. At the robot: gaploop teleoperate "
+            f"--teleop.type=remote --teleop.address={where}{shown} --robot.type=…"
+        )
+
+    talk = remote.serve_leader(leader, card, MonotonicClock())
+    return remote.KIND, remote.MOST_BYTES, talk, words
+
+
+def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
+    del stack
+    from gaploop.collect import remote_policy
+    from gaploop.finetune.lerobot_policy import load_policy, policy_id
+
+    path = config.policy.required()
+    options.warn_withdrawn(path)
+    policy = load_policy(path, device=config.device)
+    card = remote_policy.card_of(policy, policy_id(path))
+
+    def words(where: str, token: str) -> str:
+        shown = f" --policy.token={token}" if token else ""
+        return (
+            f"{path} is served. At the robot: gaploop rollout "
+            f"--policy.path=remote://{where}{shown} --robot.type=…"
+        )
+
+    talk = remote_policy.serve_policy(policy, card)
+    return remote_policy.KIND, remote_policy.MOST_BYTES, talk, words

@@ -1,0 +1,62 @@
+"""A station's pictures as the simulated cell has them: its camera alone, with the cell's colours.
+
+Whatever looks at pictures knows a red object and a blue target. Where a station's have other hues,
+the colour circle is stretched so that they take these places and what is red or blue leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from gaploop.core.station import StationScene
+from gaploop.core.take import Images, Take
+from gaploop.core.types import Image
+
+THE_CELLS: Final = StationScene()
+COLOURED: Final = 60
+"""Of 255: what has less saturation has no hue to speak of."""
+
+
+def seen(take: Take, scene: StationScene) -> Take:
+    """Return a take with the station's camera alone, coloured as the simulated cell.
+
+    Raises:
+        UnknownChoiceError: it has other cameras.
+    """
+    if not take.cameras:
+        return take
+    camera = scene.camera_among(sorted(take.cameras), f"take {take.info.uid}")
+    return replace(take, cameras={camera: _coloured(take.cameras[camera], scene)})
+
+
+def _coloured(pictures: Images, scene: StationScene) -> Images:
+    def stream() -> Iterator[Image]:
+        return (recoloured(picture, scene) for picture in pictures())
+
+    return stream
+
+
+def recoloured(picture: Image, scene: StationScene) -> Image:
+    """Return a picture with the object red and the target blue, RGB, shape (height, width, 3)."""
+    if scene.hues_deg() == THE_CELLS.hues_deg():
+        return picture
+    hsv = cv2.cvtColor(picture, cv2.COLOR_RGB2HSV)
+    coloured = hsv[..., 1:2] > COLOURED
+    hsv[..., 0] = _turned(scene.hues_deg())[hsv[..., 0]]
+    return np.where(coloured, cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), picture).astype(np.uint8)
+
+
+@cache
+def _turned(hues_deg: tuple[float, float, float, float]) -> NDArray[np.uint8]:
+    """Return what becomes of each of OpenCV's hues, shape (180,)."""
+    ours = THE_CELLS.hues_deg()
+    along = hues_deg[0] + (2.0 * np.arange(180) - hues_deg[0]) % 360.0
+    found = np.interp(along, [*hues_deg, hues_deg[0] + 360.0], [*ours, ours[0] + 360.0])
+    return np.asarray(np.round(found / 2.0) % 180, dtype=np.uint8)

@@ -1,0 +1,123 @@
+"""Groups of attempts: what went better becomes likelier, and a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
+from gaploop.core.types import Observation
+from gaploop.finetune import lerobot_act as act
+from gaploop.finetune.evaluate import CellSpec
+from gaploop.finetune.lerobot_policy import load_policy
+from gaploop.finetune.reinforce import (
+    ROUNDS,
+    Explorer,
+    ReinforceOptions,
+    SceneGroup,
+    attempts,
+    densities,
+    offsets,
+    reinforce,
+)
+
+HERE = Observation(np.zeros(3), np.array([0.1, 1.0, 1.0]), {})
+
+
+def leans_up(explorer: Explorer, _job: SceneGroup) -> bool:
+    """An attempt of three plans, the better the further the first joint goes up."""
+    explorer.reset()
+    for _ in range(3):
+        explorer.plan(HERE)
+    up = np.mean([executed[:, 0].mean() for _, _, executed in explorer.kept])
+    return bool(explorer.rng.random() < 1 / (1 + np.exp(-15 * (up - START[0]))))
+
+
+START = [0.0]
+
+
+def options(base: Path, folder: Path, **changes: object) -> ReinforceOptions:
+    known = {"rounds": 4, "scenes": 3, "group": 8, "workers": 1, "lr": 3e-3, "updates": 3}
+    return ReinforceOptions(base, folder, CellSpec(), **{**known, **changes})  # type: ignore[arg-type]
+
+
+def first_joint(folder: Path) -> float:
+    """Return how far up a policy plans the first joint, normalised by nothing [°]."""
+    return float(load_policy(folder).plan(HERE)[:2, 0].mean())
+
+
+def test_what_went_better_becomes_likelier(base: Path, tmp_path: Path) -> None:
+    explorer = Explorer(act.load(base), 0.0)
+    explorer.plan(HERE)
+    START[0] = float(explorer.kept[0][2][:, 0].mean())
+    said: list[dict[str, float]] = []
+    done = reinforce(
+        options(base, tmp_path / "run", rounds=8),
+        told=lambda line: said.append(dict(line)),
+        attempts=functools.partial(attempts, attempt=leans_up),
+    )
+    assert first_joint(done.folder) > first_joint(base) + 0.1
+    assert np.mean([s["success"] for s in said[-3:]]) > said[0]["success"] + 0.1
+    assert len((tmp_path / "run" / ROUNDS).read_text().splitlines()) == 8
+    assert read_json(tmp_path / "run" / "run.json")["command"] == "reinforce"
+    np.testing.assert_allclose(
+        load_policy(done.merged).plan(HERE), load_policy(done.folder).plan(HERE), atol=1e-5
+    )
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+    toy = functools.partial(attempts, attempt=leans_up)
+    whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
+
+    def stop(step: int, *_: float) -> None:
+        if step == 6:  # at the end of the second round
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reinforce(options(base, tmp_path / "cut"), stop, attempts=toy)
+    resumed = reinforce(options(base, tmp_path / "cut", resume=True), attempts=toy)
+    assert resumed.result.weights_sha256 == whole.result.weights_sha256
+    rounds = [json.loads(line)["round"] for line in (tmp_path / "cut" / ROUNDS).open()]
+    assert rounds == list(range(4))
+
+
+def test_groups_of_one_mind_teach_nothing_and_end_a_run_in_words(
+    base: Path, tmp_path: Path
+) -> None:
+    never = functools.partial(attempts, attempt=lambda _explorer, _job: False)
+    with pytest.raises(UnusableInputError, match="In six rounds whole groups of attempts failed"):
+        reinforce(options(base, tmp_path / "run", rounds=9), attempts=never)
+
+
+def test_only_offsets_count_and_nearer_is_likelier() -> None:
+    basis = torch.from_numpy(offsets(4)).float()
+    beside = torch.tensor([1.0, -1.0, -1.0, 1.0])  # at a right angle to both offsets
+    assert float((basis @ beside).abs().max()) < 1e-6
+    deviation = torch.zeros(3, 4, 2)
+    deviation[1, :, 0] = 0.05 * basis[1]
+    deviation[2, :, 1] = 7.0 * beside
+    values = densities(deviation, 0.1)
+    assert values.tolist() == pytest.approx([0.0, -0.125, 0.0], abs=1e-5)
+
+
+def test_explored_chunks_have_the_density_that_they_were_drawn_with(base: Path) -> None:
+    bundle = act.load(base)
+    explorer = Explorer(bundle, 0.2)
+    explorer.plan(HERE)
+    state, environment, executed = explorer.kept[0]
+    known = {act.STATE: torch.tensor(state[None]), act.ENVIRONMENT: torch.tensor(environment[None])}
+    mean = act.planned(bundle, known)[:, : len(executed)]
+    drawn = np.random.default_rng(0).normal(size=(2, executed.shape[1]))
+    density = densities(torch.tensor(executed[None]) - mean, 0.2)
+    assert float(density.detach()) == pytest.approx(-0.5 * np.square(drawn).sum(), rel=1e-3)
+
+
+def test_other_policies_and_sizes_are_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnusableInputError, match="--group must be at least 2"):
+        reinforce(options(base, tmp_path / "run", group=1))

@@ -1,0 +1,132 @@
+"""`gaploop serve` as its user has it: a leader and a policy lent to a robot elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gaploop.scripts import serve
+from gaploop.scripts.cli import main
+from gaploop.scripts.options import PolicyOptions
+from gaploop.teleop import link
+from gaploop.teleop.emulator import EmulatedBus, arm_plan
+
+pytestmark = pytest.mark.usefixtures("patient_wire")
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """Yield what it prints; it ends by SIGTERM, with nothing else said."""
+    command = [sys.executable, "-m", "gaploop.scripts.cli", "serve", *arguments, "--port=0"]
+    environment = {k: v for k, v in os.environ.items() if k != "GAPLOOP_LINK_TOKEN"}
+    with subprocess.Popen(
+        [*command, "--host=127.0.0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as run:
+        try:
+            assert run.stdout is not None
+            yield run.stdout.readline()
+        finally:
+            run.send_signal(signal.SIGTERM)
+            said = run.stderr.read() if run.stderr is not None else ""
+    assert run.returncode == 128 + signal.SIGTERM, said
+    assert "Traceback" not in said
+
+
+def said_at_the_robot(line: str, name: str) -> list[str]:
+    """Return the options that the line tells to use."""
+    found = re.findall(rf"--{name}\.\w+=\S+", line)
+    assert found, line
+    return found
+
+
+def test_a_leader_arm_leads_an_arm_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for role in ("follower", "leader"):
+        plan = arm_plan("so101", role).calibrated()
+        (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
+    folder = f"calibration_dir={tmp_path}"
+    with (
+        EmulatedBus(plan=arm_plan("so101", "follower").calibrated(), link=tmp_path / "f"),
+        EmulatedBus(
+            plan=arm_plan("so101", "leader").calibrated(), hand="still", link=tmp_path / "l"
+        ),
+        serving(
+            "leader",
+            "--teleop.type=so101_leader",
+            f"--teleop.port={tmp_path / 'l'}",
+            "--teleop.id=leader",
+            f"--teleop.{folder}",
+        ) as line,
+    ):
+        robot = ["--robot.type=so101_follower", f"--robot.port={tmp_path / 'f'}"]
+        options = [*robot, "--robot.id=follower", f"--robot.{folder}"]
+        told = said_at_the_robot(line, "teleop")
+        assert main(["teleoperate", *options, *told, "--teleop_time_s=0.5", "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)
+    assert summary["teleop"] == "remote"
+    assert summary["ended"] == "time"
+    assert summary["turns"] > 5
+
+
+def test_a_policy_drives_the_embedded_cell_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = link.new_token()
+    monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
+    config = serve.config_class()(policy=PolicyOptions("base"))
+    with contextlib.ExitStack() as stack:
+        kind, max_bytes, talk, words = serve._policy(config, stack)
+        port = stack.enter_context(
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
+        )
+        told = said_at_the_robot(words(f"127.0.0.1:{port}", ""), "policy")
+        cell = ["--robot.type=so101_sim", "--take_over=never", f"--dataset.root={tmp_path / 'r'}"]
+        few = ["--dataset.num_episodes=1", "--dataset.episode_time_s=0.4", "--json"]
+        assert main(["rollout", *told, *cell, *few]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["takes"] == 1
+    assert not summary["faults"]
+    assert summary["policy"]["link_p50_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Unknown thing to serve"),
+        (["arm"], "One of: leader, policy"),
+        (["leader"], "scripted needs the robot beside it"),
+        (["leader", "--teleop.type=keyboard"], "keyboard needs the robot beside it"),
+        (["policy"], "--policy.path"),
+        (["policy", "--policy.path=nowhere"], "nowhere not found"),
+        (["policy", "--token=secret"], "could be guessed"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["serve", "policy", "--policy.path=base", f"--port={port}", "--host=127.0.0.1"]
+        assert main(words) == 2
+    assert "Name another with --port" in capsys.readouterr().err
