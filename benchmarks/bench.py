@@ -30,7 +30,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
-python -m benchmarks diagnosis_tiers --n=16 --workers=2 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
@@ -46,6 +46,7 @@ python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
+python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -84,6 +85,7 @@ BENCHES: Final = {
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
+    "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
@@ -98,6 +100,7 @@ class BenchConfig:
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
+    vla_gpu: a dataset to train on.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
@@ -108,6 +111,8 @@ class BenchConfig:
     """house: the checkout to count; this one unless given."""
     n: int = 0
     """Rollouts or takes per cell of the benchmark; its own default unless given."""
+    policies: list[str] = field(default_factory=list)
+    """vla_gpu: folders or names on the Hub; with random weights unless given."""
     predictions: Path | None = None
     """attribution: a file of predictions to score by the same code; see its documentation."""
     blind: bool = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +24,7 @@ if TYPE_CHECKING:
     from gaploop.collect.rig import EmbeddedRig
     from gaploop.finetune.lerobot_policy import ActPolicy
 
-TAKES_MS: Final = (0, 100, 200, 300, 400, 600, 800)
-LONG: Final = "long plans"
-LONG_STEPS, LONG_EXECUTE = 60, 20
-TAKES, STEPS = 300, 5_000
-"""What the policy with long plans is trained on, and for how long."""
+TAKES_MS: Final = (0, 100, 200, 400, 800)
 SMOOTHED: Final = 9
 """Readings in a window of the third derivative, of fourth order."""
 
@@ -87,62 +82,38 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     from gaploop.collect.rig import embedded_rig
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
-    n, kept = config.n or 30, folder / "rollouts.jsonl"
+    path, n, kept = config.policy.required(), config.n or 30, folder / "rollouts.jsonl"
+    policy, identity = load_policy(path), policy_id(path)
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = {(r["policy"], r["takes_ms"], r["mode"], r["seed"]) for r in rows}
-    policies = {str(config.policy.required()): config.policy.required(), LONG: _long(folder)}
+    cells = [(takes_ms, mode) for takes_ms in TAKES_MS for mode in MODES]
     rig = embedded_rig()
-    total = len(policies) * len(TAKES_MS) * len(MODES) * n
     try:
-        with options.progress("Rolling out", total) as advance, kept.open("a") as file:
-            for name, path in policies.items():
-                policy = load_policy(path)
-                for takes_ms in TAKES_MS:
-                    for mode in MODES:
-                        for seed in range(config.seed, config.seed + n):
-                            advance()
-                            if (name, takes_ms, mode, seed) in done:
-                                continue
-                            row = _rollout(rig, policy, takes_ms, mode, seed)
-                            row = {"policy": name, "takes_ms": takes_ms, "mode": mode, **row}
-                            rows.append(row)
-                            file.write(json.dumps(row) + "\n")
-                            file.flush()
+        with options.progress("Rolling out", n * len(cells)) as advance, kept.open("a") as file:
+            for seed in range(config.seed, config.seed + n):
+                for takes_ms, mode in cells:
+                    advance()
+                    if (identity, takes_ms, mode, seed) in done:
+                        continue
+                    row = _rollout(rig, policy, takes_ms, mode, seed)
+                    row = {"policy": identity, "takes_ms": takes_ms, "mode": mode, **row}
+                    rows.append(row)
+                    file.write(json.dumps(row) + "\n")
+                    file.flush()
     finally:
         rig.close()
+    rows = [r for r in rows if r["policy"] == identity and 0 <= r["seed"] - config.seed < n]
     result = {
         "n": n,
-        "policies": {name: _about(load_policy(p), policy_id(p)) for name, p in policies.items()},
-        "cells": [
-            _cell(rows, name, takes_ms, mode)
-            for name in policies
-            for takes_ms in TAKES_MS
-            for mode in MODES
-        ],
+        "policy": identity,
+        "fps": policy.fps,
+        "steps": policy.bundle.chunk,
+        "execute": policy.execute,
+        "cells": [_cell(rows, takes_ms, mode) for takes_ms, mode in cells],
         "evidence": "simulation (nominal cell)",
     }
     (folder / "slow_policies.png").write_bytes(picture(result))
     return result
-
-
-def _about(policy: ActPolicy, identity: str) -> dict[str, Any]:
-    steps = policy.bundle.chunk
-    return {"id": identity, "fps": policy.fps, "steps": steps, "execute": policy.execute}
-
-
-def _long(folder: Path) -> Path:
-    """Return the folder of a tracked policy like the base, whose plans are three times as long."""
-    from gaploop.finetune.lerobot_act import ActSize
-    from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS
-
-    run = folder / "long"
-    if not (run / "result.json").exists():
-        spec = replace(TRACKED_SPECS["pretrain"], steps=STEPS)
-        size = ActSize(chunk=LONG_STEPS, execute=LONG_EXECUTE)
-        resume = (run / "checkpoint.pt").exists()
-        pretrain(PretrainOptions((), run, takes=TAKES, spec=spec, size=size, resume=resume))
-    return run / POLICY
 
 
 def _rollout(
@@ -168,12 +139,12 @@ def _rollout(
     }
 
 
-def _cell(rows: Sequence[Mapping[str, Any]], name: str, takes_ms: int, mode: str) -> dict[str, Any]:
-    """Summarise the rollouts of a policy, an inference time and a way to drive."""
+def _cell(rows: Sequence[Mapping[str, Any]], takes_ms: int, mode: str) -> dict[str, Any]:
+    """Summarise the rollouts of an inference time and a way to drive."""
     from gaploop.finetune.evaluation import wilson
 
-    tried = [r for r in rows if (r["policy"], r["takes_ms"], r["mode"]) == (name, takes_ms, mode)]
-    cell: dict[str, Any] = {"policy": name, "takes_ms": takes_ms, "mode": mode}
+    tried = [r for r in rows if (r["takes_ms"], r["mode"]) == (takes_ms, mode)]
+    cell: dict[str, Any] = {"takes_ms": takes_ms, "mode": mode}
     if refused := [r["refused"] for r in tried if "refused" in r]:
         return {**cell, "refused": refused[0], "trials": len(refused)}
     jerks = np.array([r["jerk_rad_s3"] for r in tried])
@@ -190,24 +161,19 @@ def _cell(rows: Sequence[Mapping[str, Any]], name: str, takes_ms: int, mode: str
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """Return the cells as Markdown tables."""
+    """Return the cells as a Markdown table."""
     lines = [
-        f"{result['n']} scenes of the nominal cell (simulation), the same for all; success with "
-        "95 % Wilson intervals, median jerk of the joints [rad/s³] with a bootstrap interval, "
-        "median time to success, median time that the arm stood."
+        f"{result['policy']}: plans of {result['steps']} steps at {result['fps']:g} fps, "
+        f"{result['execute']} to be executed. {result['n']} scenes of the nominal cell "
+        "(simulation), the same for all: success with 95 % Wilson interval; median jerk of the "
+        "joints [rad/s³] with bootstrap interval; median time to success; how long the arm stood.",
+        "",
+        "| inference | " + " | ".join(MODES) + " |",
+        "|---" * (len(MODES) + 1) + "|",
     ]
-    for name, about in result["policies"].items():
-        lines += [
-            "",
-            f"{name} ({about['steps']} steps at {about['fps']:g} fps, {about['execute']} to be "
-            "executed)",
-            "",
-            "| inference | " + " | ".join(MODES) + " |",
-            "|---" * (len(MODES) + 1) + "|",
-        ]
-        for takes_ms in TAKES_MS:
-            cells = [c for c in result["cells"] if (c["policy"], c["takes_ms"]) == (name, takes_ms)]
-            lines.append(f"| {takes_ms} ms | " + " | ".join(map(_words, cells)) + " |")
+    for takes_ms in TAKES_MS:
+        cells = [c for c in result["cells"] if c["takes_ms"] == takes_ms]
+        lines.append(f"| {takes_ms} ms | " + " | ".join(map(_words, cells)) + " |")
     return "\n".join(lines)
 
 
@@ -221,7 +187,7 @@ def _words(cell: Mapping[str, Any]) -> str:
 
 
 def picture(result: Mapping[str, Any]) -> bytes:
-    """Return success and jerk against inference time as a PNG, a row for each policy."""
+    """Return success and jerk against inference time as a PNG."""
     import matplotlib as mpl
 
     from gaploop.failure_analysis.report.figures import STYLE, new_figure
@@ -229,33 +195,23 @@ def picture(result: Mapping[str, Any]) -> bytes:
 
     colours = dict(zip(MODES, ("#9aa0a6", "#f29900", "#1a73e8"), strict=True))
     with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.4, 2.6 * len(result["policies"]))
+        figure, axes = new_figure(8.4, 3.0)
         axes.remove()
-        panels = figure.subplots(len(result["policies"]), 2, sharex=True, squeeze=False)
-        for (left, right), (name, about) in zip(panels, result["policies"].items(), strict=True):
-            for mode, colour in colours.items():
-                cells = [
-                    c
-                    for c in result["cells"]
-                    if (c["policy"], c["mode"]) == (name, mode) and "refused" not in c
-                ]
-                times = [c["takes_ms"] for c in cells]
-                rates = [c["success"] for c in cells]
-                left.fill_between(
-                    times,
-                    [r.interval[0] for r in rates],
-                    [r.interval[1] for r in rates],
-                    color=colour,
-                    alpha=0.15,
-                )
-                left.plot(times, [r.rate for r in rates], "o-", ms=3, color=colour, label=mode)
-                right.plot(times, [c["jerk_rad_s3"] for c in cells], "o-", ms=3, color=colour)
-            left.set_ylim(0, 1.02)
-            left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-            left.set_ylabel(f"success\n{name}, {about['steps']} steps")
-            right.set_ylim(bottom=0)
-            right.set_ylabel("jerk [rad/s³]")
-        panels[0, 0].legend(frameon=False)
-        for panel in panels[-1]:
+        left, right = figure.subplots(1, 2)
+        for mode, colour in colours.items():
+            driven = [c for c in result["cells"] if c["mode"] == mode and "refused" not in c]
+            times = [c["takes_ms"] for c in driven]
+            spans = np.array([c["success"].interval for c in driven]).T
+            left.fill_between(times, *spans, color=colour, alpha=0.15)
+            rates = [c["success"].rate for c in driven]
+            left.plot(times, rates, "o-", ms=3, color=colour, label=mode)
+            right.plot(times, [c["jerk_rad_s3"] for c in driven], "o-", ms=3, color=colour)
+        left.set_ylim(0, 1.02)
+        left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        left.set_ylabel(f"success in {result['n']} scenes")
+        left.legend(frameon=False)
+        right.set_ylim(bottom=0)
+        right.set_ylabel("jerk of the joints [rad/s³]")
+        for panel in (left, right):
             panel.set_xlabel("inference time [ms]")
         return figure_png(figure)

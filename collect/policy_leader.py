@@ -467,9 +467,10 @@ class PatientLeader(PolicyLeader):
     def _spare(self) -> int:
         """Steps of a plan that can bridge the making of the next one.
 
-        At least half of a plan is for executing: one that is all for it may be cut short, too.
+        Half of it: plans are made one after another, and each has to last until the one that is
+        begun when it is there is made.
         """
-        return max(self._long - self._execute, self._long // 2)
+        return self._long // 2
 
     @property
     def _due(self) -> float:
@@ -520,8 +521,8 @@ class PatientLeader(PolicyLeader):
             return
         bridged_s = self._spare / (self._fps * self._speed_scale)
         self._error = UnusableInputError(
-            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and the {self._spare} of its "
-            f"{self._long} steps that aren't to be executed first bridge {1e3 * bridged_s:.0f} ms. "
+            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and {self._spare} of a plan's "
+            f"{self._long} steps bridge {1e3 * bridged_s:.0f} ms. "
             "Take a faster format or machine (gaploop latency), longer chunks, or a smaller "
             "--speed_scale."
         )

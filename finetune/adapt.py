@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,8 @@ from gaploop.finetune.lerobot_policy import policy_id, resolve
 from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.training import CHECKPOINT, Progress, TrainResult, train
+from gaploop.finetune.trackers import tracked
+from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainResult, train
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.tracked import TrackedWork
@@ -42,10 +44,9 @@ EVALUATIONS: Final = 10
 ASKED: Final = "asked.json"
 ASKED_SCHEMA: Final = "gaploop.asked.v1"
 PLACES: Final = ("base", "real", "sim", "output_dir", "mixture")
-HARMLESS: Final = ("resume", "merge", "workers", "device", "cache")
+HARMLESS: Final = ("resume", "merge", "workers", "device", "cache", "trackers")
 """Options that don't decide what is learned."""
-HARMLESS_SPEC: Final = ("batch_size", "checkpoint_every", "log_every")
-"""Whoever ran out of memory goes on with smaller batches."""
+HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
         UnusableInputError: the data doesn't fit the base, or as `data.load_source` and
             `training.train` say.
     """
+    began_s = time.monotonic()
     ranks, base = Ranks(options.device), base_of(options.base)
     work, result, seen = tuned(options, base, ranks, progress)
     folder = options.output_dir
@@ -90,7 +92,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
                 f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
                 "make room, and give the same command with --resume."
             ) from None
-        _record(options, base, result, seen, inputs)
+        _record(options, base, result, seen, inputs, time.monotonic() - began_s)
         if not is_tracked(base) and options.mixture is None:
             keep_cameras(folder / (MERGED if options.full else ADAPTER), options.real + options.sim)
     ranks.wait()
@@ -112,6 +114,7 @@ def tuned(
         spec = replace(options.spec, eval_every=every, keep_best=True)
     if ranks.is_main:
         require_same(folder, options, base, keep=options.resume)
+    trackers = options.trackers if ranks.is_main else ()
     result = train(
         work.learner,
         work.batches,
@@ -120,6 +123,7 @@ def tuned(
         resume=options.resume,
         progress=progress,
         ranks=ranks,
+        tell=tracked(trackers, folder, asdict(spec)),
     )
     errors = work.held_out_errors() if work.held_out else {}
     groups = held_out.by_group(errors, work.held_out)
@@ -175,6 +179,7 @@ def _record(
     result: TrainResult,
     seen: HeldOut,
     inputs: tuple[Mapping[str, Any], ...],
+    took_s: float,
 ) -> None:
     folder = options.output_dir
     trained = folder / (MERGED if options.full else ADAPTER)
@@ -182,13 +187,14 @@ def _record(
     config |= {"mixture": str(options.mixture or ""), "held_out_uids": sorted(seen.errors)}
     config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
     ended = {**asdict(result), "held_out_at_end": asdict(seen)}
+    timed = {} if options.resume else {"took_s": round(took_s, 1)}
     merged = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
     write_run(
         folder,
         "finetune",
         config,
         inputs,
-        {"policy": policy_id(trained), "merged": merged, **ended},
+        {"policy": policy_id(trained), "merged": merged, **ended, **timed},
         seed=options.spec.seed,
         base=policy_id(base),
         base_folder=base,

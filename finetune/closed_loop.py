@@ -41,13 +41,14 @@ from gaploop.failure_analysis.diagnosis import (
 )
 from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.failure_analysis.reference import Reference
-from gaploop.finetune.adapt import ADAPTER, adapt
+from gaploop.finetune.adapt import ADAPTER, adapt, base_of, kind_of
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Verdict, compare
+from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.tuning.presets import TRACKED_SPECS
+from gaploop.finetune.tuning.presets import preset_for
 from gaploop.finetune.tuning.work import AdaptOptions
 from gaploop.sim.arms import SO101
 from gaploop.sim.tasks import INSTRUCTIONS
@@ -188,10 +189,16 @@ def close_the_gap(
     publish(spec.journal, folder / "takes", "local/takes")
     run, adapter = folder / "run", folder / "run" / ADAPTER
     if not (run / "run.json").exists():
-        training = replace(TRACKED_SPECS["lora"], steps=budget.steps, seed=seed)
+        preset = preset_for(kind_of(base_of(base)), full=False)
         adapt(
             AdaptOptions(
-                base, (folder / "takes",), run, tuple(sim), spec=training, resume=run.exists()
+                base,
+                (folder / "takes",),
+                run,
+                tuple(sim),
+                lora=LoraOptions(preset.r, targets=preset.targets),
+                spec=replace(preset.spec, steps=budget.steps, seed=seed),
+                resume=run.exists(),
             ),
             lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
         )

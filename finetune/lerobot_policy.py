@@ -345,9 +345,9 @@ class LerobotDriver(ActPolicy):
         delay_s: float = 0.0,
     ) -> None:
         config: Any = bundle.policy.config
-        self._looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
+        self.looks_back = int(getattr(config, "n_obs_steps", 1) or 1) > 1
         own = int(getattr(config, "n_action_steps", 1) or 1)
-        super().__init__(bundle, 1 if self._looks_back else execute or own, None, delay_s)
+        super().__init__(bundle, 1 if self.looks_back else execute or own, None, delay_s)
         self.task = task
         self._device = torch.device(str(config.device))
         self._answer = torch.empty(0)
@@ -365,7 +365,7 @@ class LerobotDriver(ActPolicy):
         policy = self.bundle.policy
         inputs = self.bundle.preprocessor(self._inputs(observation))
         with torch.no_grad():  # not inference_mode: real-time chunking takes gradients
-            if self._looks_back:
+            if self.looks_back:
                 answer = policy.select_action(inputs)[:, None]
             else:
                 answer = policy.predict_action_chunk(inputs, **options)

@@ -48,7 +48,7 @@ from gaploop.failure_analysis.station import (
 from gaploop.finetune.evaluate import category, evaluate
 from gaploop.finetune.evaluation import Rollout
 from gaploop.sim.arms import arm_named
-from gaploop.sim.tasks import INSTRUCTIONS
+from gaploop.sim.tasks import task_told
 
 SCENES: Final = 5_000
 """Scenes of reproductions begin here among those of evaluations."""
@@ -504,7 +504,6 @@ def in_the_cell(
         sees: the evidence tier by which modes are told, that of the station's takes.
         progress: called with the number of rollouts just finished.
     """
-    known = {words: name for name, words in INSTRUCTIONS.items()}
 
     def roll_out(mechanisms: tuple[str, ...]) -> Sequence[Rollout]:
         parameters = twin.values(mechanisms)
@@ -519,7 +518,7 @@ def in_the_cell(
             n,
             seed=SCENES,
             workers=workers,
-            task=known.get(task, "pick_place"),
+            task=task_told(task),
             progress=progress,
             folder=cell,
             robot=twin.arm,

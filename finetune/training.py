@@ -13,6 +13,7 @@ adapter doesn't carry them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -37,6 +38,9 @@ METRICS: Final = "metrics.jsonl"
 
 type Progress = Callable[[int, int, float], None]
 """Called after each step with (steps done, steps in all, loss)."""
+type Tell = Callable[[Mapping[str, float] | None], None]
+FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
+"""Settings that may differ in a run that is gone on with, after it ran out of memory."""
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
@@ -102,6 +106,7 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
+    tell: Tell = lambda _line: None,
 ) -> TrainResult:
     """Train `learner` in place on `batches`.
 
@@ -116,13 +121,14 @@ def train(
         resume: go on from the checkpoint in `folder`, if there is one.
         progress: called after each step.
         ranks: the processes that train together; this one alone if None.
+        tell: called with every line of metrics.jsonl, and with None at the end.
 
     Raises:
         UnusableInputError: the loss is not finite, memory runs out (a checkpoint is kept), or
             the checkpoint is of another run.
     """
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = _Run(learner, batches, spec, folder, ranks or Ranks())
+    run = _Run(learner, batches, spec, folder, ranks or Ranks(), tell)
     if resume:
         run.restore()
     elif run.ranks.is_main:
@@ -141,6 +147,7 @@ def train(
         raise
     finally:
         learner.module = whole
+        tell(None)
     return run.finish()
 
 
@@ -157,10 +164,11 @@ class _Run:
     """The state of one training run."""
 
     def __init__(
-        self, learner: Learner, batches: Batches, spec: TrainSpec, folder: Path, ranks: Ranks
-    ) -> None:
+        self, learner: Learner, batches: Batches, spec: TrainSpec, folder: Path, ranks: Ranks,
+        tell: Tell,
+    ) -> None:  # fmt: skip
         self.learner, self.batches, self.spec, self.folder = learner, batches, spec, folder
-        self.ranks = ranks
+        self.ranks, self.tell = ranks, tell
         self.device = torch.device(ranks.device)
         self._stream: Iterator[Any] | None = None
         self.trained = {n: p for n, p in learner.module.named_parameters() if p.requires_grad}
@@ -260,9 +268,8 @@ class _Run:
 
     def _require_own(self, state: Mapping[str, Any]) -> None:
         path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
-        # Whoever ran out of memory goes on with smaller batches.
-        now = {**asdict(self.spec), "batch_size": then.get("batch_size")}
-        if then != json.loads(json.dumps(now)):
+        now = json.loads(json.dumps(asdict(self.spec)))
+        if any(then.get(k) != v for k, v in now.items() if k not in FOR_MEMORY):
             raise UnusableInputError(
                 f"{path} is of a run with other settings. Resume with the options of that run, "
                 "or start anew in another --output_dir."
@@ -297,16 +304,17 @@ class _Run:
 
     def _gradients(self, batch: Any) -> float:
         """Work out the gradients of a batch and return its loss."""
-        is_half = self.spec.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
-            loss = self.learner.loss(batch)
-        value = float(loss.item())
-        if not math.isfinite(value):
-            raise UnusableInputError(
-                f"The loss became {value} at step {self.step}. Lower --lr, or check the data "
-                "with gaploop check."
-            )
-        loss.backward()  # type: ignore[no-untyped-call]
+        is_half, value = self.spec.precision == "bf16", 0.0
+        for part, share in _parts(batch, self.spec.accumulation):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=is_half):
+                loss = share * self.learner.loss(part)
+            value += float(loss.item())
+            if not math.isfinite(value):
+                raise UnusableInputError(
+                    f"The loss became {value} at step {self.step}. Lower --lr, or check the data "
+                    "with gaploop check."
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
         return value
 
     def _out_of_memory(self, keep: bool) -> NoReturn:
@@ -354,6 +362,7 @@ class _Run:
             line["held_out_error"] = self.held_out[self.step]
         with (self.folder / METRICS).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
+        self.tell(line)
 
     def _last_loss(self) -> float:
         path = self.folder / METRICS
@@ -364,6 +373,28 @@ class _Run:
         with torch.no_grad():
             for name, tensor in self.kept.items():
                 tensor.copy_(weights[name])
+
+
+def _parts(batch: Any, number: int) -> Iterator[tuple[Any, float]]:
+    """Yield parts of a batch, and each one's share of its samples."""
+    if number == 1:
+        yield batch, 1.0
+        return
+    if not isinstance(batch, dict):
+        raise UnusableInputError("--accumulation is for policies that see pictures. Leave it out.")
+    size = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
+    places = [size * i // number for i in range(number + 1)]
+    for first, last in itertools.pairwise(places):
+        if first < last:
+            yield (
+                {
+                    name: value[first:last]
+                    if isinstance(value, torch.Tensor | list) and len(value) == size
+                    else value
+                    for name, value in batch.items()
+                },
+                (last - first) / size,
+            )
 
 
 def _cut_metrics(path: Path, step: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
     from gaploop.sim.cell import SimCell
+    from gaploop.teleop.leaders.controls import IntentSource
     from gaploop.teleop.lerobot_devices.force import ForceLeader
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,11 @@ EXPERT: Final = "scripted"
 KEYBOARD: Final = "keyboard"
 GAMEPAD: Final = "gamepad"
 MOTION: Final = "motion"
-OWN: Final = (EXPERT, KEYBOARD, GAMEPAD, MOTION)
+BROWSER: Final = "browser"
+PHONE: Final = "phone"
+TOOL: Final = (KEYBOARD, GAMEPAD, BROWSER, PHONE)
+"""Those that move the arm's tool, by an input device."""
+OWN: Final = (EXPERT, MOTION, *TOOL)
 """Those that need the arm that they lead."""
 
 
@@ -184,13 +190,15 @@ def leader_of(
     hands = hands or Hands()
     chosen = kind(teleop)
     leader: Leader
-    if chosen in (KEYBOARD, GAMEPAD, MOTION):  # moves the arm's tool, or runs a script
+    if chosen in (MOTION, *TOOL):  # runs a script, or moves the arm's tool
         from gaploop.teleop.leaders import make
 
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian)
+            step = hands.cartesian.speed_step
+            opened = {BROWSER: _browser(teleop), PHONE: _phone(teleop, step)}.get(chosen)
+            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian, opened)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -210,6 +218,24 @@ def leader_of(
         pushing = _pushing(leader, teleop, hands.force)
         undo.pop_all()
     return pushing
+
+
+def _browser(teleop: Any) -> Callable[[str], IntentSource]:
+    def opened(title: str) -> IntentSource:
+        from gaploop.teleop.leaders.browser import Browser
+
+        return Browser(title, teleop.host, teleop.port)
+
+    return opened
+
+
+def _phone(teleop: Any, step: int) -> Callable[[str], IntentSource]:
+    def opened(_title: str) -> IntentSource:
+        from gaploop.teleop.lerobot_devices.phone import open_phone
+
+        return open_phone(teleop, step)
+
+    return opened
 
 
 def kind(config: Any) -> str:
@@ -314,7 +340,8 @@ def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource
     """
     if robot.type == EMBEDDED:
         return ()
-    from gaploop.teleop.lerobot_devices.make import camera_configs, make_cameras
+    from gaploop.teleop.lerobot_devices import make_cameras
+    from gaploop.teleop.lerobot_devices.cameras import camera_configs
 
     names = list(camera_configs(robot))
     first = station.scene.camera_among(names, "--robot.cameras") if names else ""

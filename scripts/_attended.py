@@ -235,7 +235,7 @@ class ArmConnector(contextlib.ExitStack):
     def _leader(self, follower: Follower, clock: Clock) -> Any:
         """Connect who leads the arm by hand."""
         job, teleop = self._job, self._job.config.teleop
-        if job.leads in (_arms.KEYBOARD, _arms.GAMEPAD):
+        if job.leads in _arms.TOOL:
             if self._kept is None:
                 standing = StandingArm(follower)
                 kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)

@@ -158,7 +158,8 @@ def _on_the_arm(
     observation = _observation(policy, devices, seen.state)
     latency.warm_up(policy, observation)
     timing = latency.time_plans(lambda: policy.plan(observation), PLANS)
-    yield latency.check_latency(timing, rates.fps, facts.execute)
+    steps = 1 if policy.chunk is None else len(policy.chunk)
+    yield latency.check_latency(timing, rates.fps, steps)
     used = list(facts.cameras) or [c.name for c in devices.cameras[:1] if facts.needs_scene]
     if station.domain is not Domain.SIM:
         path = calibration_path(config.station, config.calibration)

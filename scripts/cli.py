@@ -55,7 +55,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "drive": ("teleoperate", "rollout", "serve", "ros2", "doctor", "calibrate", "emulate"),
     "takes and datasets": (
         *("publish", "check", "repair", "label", "review", "edit", "merge", "harmonise"),
-        *("import", "export", "survey", "consent"),
+        *("import", "export", "survey", "consent", "studio"),
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),

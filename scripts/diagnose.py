@@ -283,12 +283,22 @@ def _reproduced(
 def _write_report(
     found: Diagnosis, takes: Sequence[Take], folder: Path, config: DiagnoseConfig
 ) -> None:
-    from gaploop.failure_analysis.planning.plan import make_plan
+    from gaploop.core.twin import load_twin
+    from gaploop.failure_analysis.planning.allocation import Budget
+    from gaploop.failure_analysis.planning.offers import PlanContext
+    from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
+    from gaploop.sim.tasks import task_told
 
-    plan = make_plan(found, config.budget) if found.takes else None
+    about = None
+    if config.twin is not None:
+        policy = config.policy.required()
+        task = task_told(takes[0].info.task)
+        about = PlanContext(folder / "plan", policy, load_twin(config.twin), config.twin, task)
+    ask = Ask(Budget(takes=config.budget), about=about)
+    plan = plan_for(found, ask).plan if found.takes else None
     shown = {t.uid for t in shown_takes(found.takes)}  # pictures of thousands would fill memory
     shown |= {g.uids[0] for g in found.cohort.groups} if found.cohort else set()
     pictures = {
@@ -376,7 +386,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
     summary = found.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
-        f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
+        f"{summary['diagnosed'] - summary['abstained']} name their cause each by itself "
+        f"(usual: {summary['reference']['name']})"
     ]
     if summary["modes"]:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])

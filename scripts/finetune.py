@@ -28,7 +28,7 @@ RARE = (
     "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.license", "policy.tags",
     "sim_takes", "mixture", "lora.*", "episodes", "station", "per_station", "held_out",
     "patience", "rename_map", "cache.*", "randomise.*", "retention.*", "precision",
-    "num_workers", "merge", "seed", "job.*",
+    "accumulation", "gradient_checkpointing", "trackers", "num_workers", "merge", "seed", "job.*",
 )  # fmt: skip
 EXAMPLE: Final = """\
 gaploop finetune --policy.path=base --real='[real_takes]' --sim='[sim_takes]' --mix.real=auto \\
@@ -186,6 +186,12 @@ class FinetuneConfig:
     """Peak learning rate; the preset's unless given."""
     precision: str = ""
     """no or bf16; the preset's unless given."""
+    accumulation: int = 1
+    """Parts in which a batch is worked through, one after another: less memory, the same step."""
+    gradient_checkpointing: bool = False
+    """Work activations out again on the way back, where LeRobot can (pi0, pi0.5): less memory."""
+    trackers: list[str] = field(default_factory=list)
+    """Where figures go beside metrics.jsonl: wandb, trackio, tensorboard."""
     device: str = "cpu"
     """Torch device; auto for a GPU where there is one, and with accelerate launch."""
     num_workers: int = 0
@@ -356,6 +362,8 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         "batch_size": config.batch_size,
         "lr": config.lr,
         "precision": config.precision,
+        "accumulation": config.accumulation,
+        "gradient_checkpointing": config.gradient_checkpointing,
     }
     spec = dataclasses.replace(
         preset.spec,
@@ -403,6 +411,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         randomise=Randomise(config.randomise.strength, config.randomise.ramp),
         device=config.device,
         merge=config.merge,
+        trackers=tuple(config.trackers),
     )
 
 

@@ -1,9 +1,9 @@
-"""`gaploop latency`: how long a policy takes to plan here, in four number formats.
+"""`gaploop latency`: how long a policy takes to plan here, in the formats there are for it.
 
-Plans of all variants, and of plain LeRobot's `select_action` on the same policy and observation,
+Plans in all formats, and of plain LeRobot's `select_action` on the same policy and observation,
 are timed in turn, block by block, so that what else the machine does falls on all of them; ratios
 are of processor time, which other programs don't change. Policies on the tracked scene are also
-rolled out in the embedded cell, every variant on the same scenes: what a format costs in success.
+rolled out in the embedded cell, every format on the same scenes: what a format costs in success.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from gaploop.scripts import options
 if TYPE_CHECKING:
     from gaploop.finetune.evaluation import Rollout
     from gaploop.finetune.lerobot_policy import ActPolicy
+    from gaploop.finetune.policy_fit import PolicyFacts
 
 EXAMPLE: Final = """\
 gaploop latency --policy.path=adapted
 gaploop latency --policy.path=adapted --n=15 --json
+gaploop latency --policy.path=me/smolvla --device=cuda --formats='[bf16, onnx]'
 """
 POSITIONAL: Final = "policy.path"
 BLOCKS: Final = 20
 PLANS: Final = 30
-"""Plans of a variant in a block."""
+"""Plans in a format in a block."""
+VIEWS: Final = 20
+"""In so many views actions are compared."""
 REFERENCE: Final = "fp32"
 PEER: Final = "lerobot"
 """Plain LeRobot: `from_pretrained`, `make_pre_post_processors`, `select_action`."""
@@ -38,11 +42,13 @@ PEER: Final = "lerobot"
 
 @dataclass
 class LatencyConfig:
-    """Time a policy's plans on this machine: fp32, bf16, int8, compiled, and plain LeRobot.
+    """Time a policy's plans here in every format: numbers of fewer bits, runtimes, plain LeRobot.
 
-    Plans are timed in turn, block by block; ratios are of processor time. What this machine can't
-    compute is left out, and the reason printed. A policy on the tracked scene is also rolled out in
-    the embedded cell with every format, on the same scenes (simulation). Writes latency.json.
+    Beside times: size on disk, memory, how far actions are from those as trained. Plans are timed
+    in turn, block by block; ratios are of processor time. What can't be computed here is listed
+    with the reason; torchao, ONNX Runtime and OpenVINO: pip install 'gaploop[formats]'. A policy on
+    the tracked scene is also rolled out in the embedded cell with every format, on the same scenes
+    (simulation). Writes latency.json.
     """
 
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
@@ -50,6 +56,10 @@ class LatencyConfig:
     """Rollouts with each format in the embedded cell; 0 for times alone."""
     seed: int = 0
     """First scene."""
+    formats: list[str] = field(default_factory=list)
+    """Which formats beside fp32; all unless given."""
+    device: str = "cpu"
+    """Torch device, such as cuda."""
     output_dir: Path | None = None
     """Where latency.json goes; outputs/latency unless given."""
     json: bool = False
@@ -70,23 +80,43 @@ def run(config: LatencyConfig) -> int:
 
 
 def measure(config: LatencyConfig) -> dict[str, Any]:
-    """Time every variant that this machine can compute, and count its successes."""
+    """Time every format that this machine can compute, and count its successes."""
+    import tempfile
+
     import torch
 
-    from gaploop.finetune.lerobot_latency import VARIANTS, time_plans, variant, warm_up
+    from gaploop.core.errors import unknown_choice
+    from gaploop.finetune import lerobot_formats as formats
+    from gaploop.finetune.lerobot_latency import time_plans
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
 
+    for name in config.formats:
+        if name not in formats.FORMATS:
+            raise unknown_choice("format", name, formats.FORMATS, "--formats")
     path = resolve(config.policy.required())
-    policy = load_policy(path, fps=config.policy.fps)
-    seen = _seen(policy, config.seed)
+    policy = load_policy(path, device=config.device, fps=config.policy.fps)
+    views = _views(policy, config.seed)
+    seen = views[0]
+    plans_fp32 = [formats.planned(policy, view, i) for i, view in enumerate(views)]
     made: dict[str, ActPolicy] = {}
+    costs: dict[str, dict[str, float]] = {}
     lacking: dict[str, str] = {}
-    for name in VARIANTS:
-        try:
-            made[name] = variant(policy, name)
-            warm_up(made[name], seen, name)
-        except UnusableInputError as error:
-            lacking[name] = str(error)
+    chosen = [n for n in formats.FORMATS if not config.formats or n in (REFERENCE, *config.formats)]
+    with tempfile.TemporaryDirectory() as written:
+        for name in chosen:
+            try:
+                one = formats.made_in(policy, name, seen, Path(written))
+                off = formats.action_error(one.policy, plans_fp32, views)
+            except UnusableInputError as error:
+                lacking[name] = str(error)
+                continue
+            made[name] = one.policy
+            costs[name] = {
+                "file_mb": one.file_mb,
+                "memory_mb": one.memory_mb,
+                "error_mean": float(off[0]),
+                "error_max": float(off[1]),
+            }
 
     def planning(policy: ActPolicy) -> Callable[[], object]:
         def plan() -> object:
@@ -95,7 +125,8 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
 
         return plan
 
-    plans = {**{name: planning(one) for name, one in made.items()}, PEER: _lerobot(path, seen)}
+    peer = _lerobot(path, seen, config.device)
+    plans = {**{name: planning(one) for name, one in made.items()}, PEER: peer}
     timed: dict[str, list[tuple[tuple[float, ...], ...]]] = {name: [] for name in plans}
     with options.progress("Timing", BLOCKS) as advance:
         for block in range(BLOCKS):
@@ -111,11 +142,17 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
         "fps": policy.fps,
         "execute": policy.execute,
         "plan_lasts_ms": 1e3 * policy.execute / policy.fps,
+        "device": config.device,
+        "units": policy.bundle.signature.units,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "plans": BLOCKS * PLANS,
         "variants": {
-            name: {**_times(took_s[name], took_s[REFERENCE]), **successes.get(name, {})}
+            name: {
+                **_times(took_s[name], took_s[REFERENCE]),
+                **costs.get(name, {}),
+                **successes.get(name, {}),
+            }
             for name in plans
         },
         "lacking": lacking,
@@ -128,11 +165,17 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [
         f"{result['policy']}, {result['threads']} thread(s), {result['plans']} plans each; a plan "
         f"of {result['execute']} steps lasts {result['plan_lasts_ms']:.0f} ms",
-        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}   {'CPU, times fp32':<22}same scenes",
+        f"{'':10}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}{'MB file':>9}{'memory':>8}"
+        f"{'error':>8}{'worst':>8}   {'CPU, times fp32':<22}same scenes",
     ]
     for name, one in result["variants"].items():
         low, high = one["ratio_interval"]
-        line = f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}   "
+        line = f"{name:<10}{one['p50_ms']:>8.2f}{one['p99_ms']:>8.2f}{one['cpu_p50_ms']:>8.2f}"
+        if "file_mb" in one:
+            line += f"{one['file_mb']:>9.1f}{one['memory_mb']:>8.0f}"
+            line += f"{one['error_mean']:>8.3f}{one['error_max']:>8.3f}   "
+        else:
+            line += f"{'':36}"
         line += f"{f'{one["ratio"]:.2f} [{low:.2f}, {high:.2f}]':<22}"
         if "successes" in one:
             line += f"{one['successes']} of {one['trials']}"
@@ -142,6 +185,8 @@ def table(result: Mapping[str, Any]) -> str:
                 line += f" ({change:+.0f} points [{least:+.0f}, {most:+.0f}])"
         lines.append(line.rstrip())
     lines += [f"{name}: left out: {why}" for name, why in result["lacking"].items()]
+    units = result["units"] or "the policy's units"
+    lines.append(f"Error, worst: difference of actions to fp32 in {VIEWS} views [{units}].")
     if result["evidence"]:
         lines.append(f"Evidence of success: {result['evidence']}.")
     return "\n".join(lines)
@@ -150,8 +195,8 @@ def table(result: Mapping[str, Any]) -> str:
 # -- what is timed ------------------------------------------------------------------------------
 
 
-def _seen(policy: ActPolicy, seed: int) -> Observation:
-    """Return what the policy sees when an attempt begins; grey pictures, as content takes no time.
+def _views(policy: ActPolicy, seed: int) -> list[Observation]:
+    """Return what the policy may see: scenes of the cell, or coarse random pictures.
 
     Raises:
         UnusableInputError: it sees what neither the embedded cell nor a camera shows.
@@ -159,26 +204,42 @@ def _seen(policy: ActPolicy, seed: int) -> Observation:
     from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
-    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
     if not policy.needs_scene:
         if policy.bundle.signature.environment_names:
             raise UnusableInputError(
                 "The policy sees a scene that gaploop doesn't track, so that it can't be asked "
                 "here. Name a policy on joints and pictures, or on the tracked scene."
             )
-        return Observation(np.zeros(len(facts.state_names)), None, grey)
+        rng = np.random.default_rng(seed)
+        return [_drawn(facts, rng) for _ in range(VIEWS)]
     from gaploop.sim.arms import to_degrees
     from gaploop.sim.cell import SimCell
     from gaploop.sim.tracker import Tracker
 
+    grey = {n: np.full((*size, 3), 127, np.uint8) for n, size in facts.cameras.items()}
+    views = []
     with SimCell() as cell:
-        cell.reset(seed)
-        image = cell.frame().image
-        state = to_degrees(cell.read().position_rad)
-        return Observation(state, Tracker.nominal(cell.image_size).observe(image), grey)
+        tracker = Tracker.nominal(cell.image_size)
+        for scene in range(seed, seed + VIEWS):
+            cell.reset(scene)
+            state = to_degrees(cell.read().position_rad)
+            views.append(Observation(state, tracker.observe(cell.frame().image), grey))
+    return views
 
 
-def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
+def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
+    state = np.zeros(len(facts.state_names))
+    if facts.state is not None:
+        state = rng.normal(facts.state.mean, facts.state.std)
+    pictures = {}
+    for name, (height, width) in facts.cameras.items():
+        cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
+        tall = cells.repeat(-(-height // 8), axis=0)[:height]
+        pictures[name] = np.ascontiguousarray(tall.repeat(-(-width // 8), axis=1)[:, :width])
+    return Observation(state, None, pictures)
+
+
+def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]:
     """Return plain LeRobot's way to an action that has to be planned."""
     import contextlib
     import sys
@@ -194,11 +255,15 @@ def _lerobot(path: Path, seen: Observation) -> Callable[[], object]:
     if adapter.is_adapter(path):  # its twin without PEFT does the same work
         path = path / adapter.BASE
     config = PreTrainedConfig.from_pretrained(path)
-    config.device = "cpu"
+    config.device = device
     with contextlib.redirect_stdout(sys.stderr):
         policy = get_policy_class(config.type).from_pretrained(path, config=config)
     policy.eval()
-    before, after = make_pre_post_processors(config, pretrained_path=str(path))
+    before, after = make_pre_post_processors(
+        config,
+        pretrained_path=str(path),
+        preprocessor_overrides={"device_processor": {"device": device}},
+    )
     batch = {"observation.state": torch.from_numpy(seen.state.astype(np.float32))}
     if seen.environment_state is not None:
         scene = seen.environment_state.astype(np.float32)

@@ -244,9 +244,11 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
     """
     stream = _real_stdout[-1] if _real_stdout else sys.stdout
     if as_json:
-        print(json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream)
+        print(
+            json.dumps(jsonable(obj), ensure_ascii=False, allow_nan=False), file=stream, flush=True
+        )
     elif text:
-        print(printable(text), file=stream)
+        print(printable(text), file=stream, flush=True)
 
 
 def console(**how: Any) -> Console:

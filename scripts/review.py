@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -117,7 +118,7 @@ def _serve(
     """Serve until stopped; return how often something was saved, and what couldn't be."""
     from gaploop.collect.copies import review_folder
     from gaploop.failure_analysis.review.label_session import LabelSession
-    from gaploop.failure_analysis.review.server import serve
+    from gaploop.failure_analysis.review.server import build, serve
     from gaploop.failure_analysis.review.site import ReviewSite, ReviewSuggester
 
     def say(address: str) -> None:
@@ -135,7 +136,7 @@ def _serve(
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)
         try:
-            serve(site, config.port, say, browser=config.browser)
+            serve(partial(build, site), config.port, say, browser=config.browser)
         finally:
             if suggester is not None:
                 suggester.close()

@@ -59,6 +59,8 @@ def config_class(names_only: bool = False) -> type:
         """Port to listen on; 0 for any."""
         token: str = ""
         """What the robot must know; better in GAPLOOP_LINK_TOKEN, which others don't see."""
+        json: bool = False
+        """Print one JSON object: {"address", "token", "at_the_robot"}."""
 
     return ServeConfig
 
@@ -85,7 +87,8 @@ def run(config: Any) -> int:
         where = f"{config.host or link.own_address()}:{port}"
         # Whoever has the token in the environment has it there at the robot, too.
         said = "" if token == os.environ.get(link.TOKEN_VARIABLE) else token
-        print(words(where, said), flush=True)
+        result = {"address": where, "token": token, "at_the_robot": words(where, said)}
+        options.emit(config.json, result, result["at_the_robot"])
         while not stopped:
             time.sleep(LOOK_S)
     return 128 + stopped[0]

@@ -16,6 +16,12 @@ INSTRUCTIONS = {
 """Task to what an operator is told."""
 TASKS = tuple(INSTRUCTIONS)
 
+
+def task_told(words: str) -> str:
+    """Return the cell's task of this name, or told in these words; pick_place for others."""
+    return next((task for task, told in INSTRUCTIONS.items() if words in (task, told)), TASKS[0])
+
+
 # Thresholds of so101-nexus' PickAndPlace-v1 and StackCube-v1, but for the goal tolerance,
 # which is 15 instead of 25 mm: otherwise coarse placements count.
 GOAL_TOLERANCE_M = 0.015

@@ -55,7 +55,7 @@ def window(
     Args:
         console: shared with the thread that records.
         monitor: returns what watches the loop now.
-        leader: one that has a window, or None.
+        leader: one that has to be pumped, with a window or without, or None.
         title: of the window.
 
     Raises:
@@ -64,13 +64,15 @@ def window(
     from gaploop.collect.operator.window import OperatorWindow, Pads
 
     shown = OperatorWindow(title)
-    guest = _Guest(console, monitor, shown, leader is not None)
+    has_window = leader is not None and leader.has_window
+    guest = _Guest(console, monitor, shown, has_window)
     with contextlib.ExitStack() as cleanup:
         # Whoever is at the terminal instead can't do anything there but stop the arm.
         cleanup.enter_context(keys()).listen(console.safety.estop)
         if leader is not None:
-            leader.host(guest)
             _listen(leader, console)
+        if has_window:
+            leader.host(guest)
 
             def turn() -> None:
                 leader.pump(console.seen().loop.trip)
@@ -81,7 +83,13 @@ def window(
         cleanup.callback(shown.close)
         guest.pads = Pads()
         cleanup.callback(guest.pads.close)
-        yield guest.turn
+
+        def own_turn() -> None:
+            if leader is not None:
+                leader.pump(console.seen().loop.trip)
+            guest.turn()
+
+        yield own_turn
 
 
 def _listen(leader: Any, console: OperatorConsole) -> None:

@@ -292,8 +292,8 @@ class WindowKeys(Keys):
 
     @property
     def clear_words(self) -> str:
-        """How a trip is cleared in the window."""
-        return "press Enter or Start twice"
+        """How a trip is cleared in the window, or on a page elsewhere."""
+        return str(getattr(self._leader, "clear_words", "press Enter or Start twice"))
 
     @property
     def works(self) -> bool:

@@ -11,7 +11,15 @@ from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
 from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
-from gaploop.failure_analysis.report.page import Section, more, notice, section, table, text
+from gaploop.failure_analysis.report.page import (
+    Section,
+    command,
+    more,
+    notice,
+    section,
+    table,
+    text,
+)
 
 INSTEAD: Final = {
     "resimulate": "record in the station's twin",
@@ -44,6 +52,10 @@ def time_words(hours: ExpectedValue | None) -> str:
     if hours.high >= 2.0:
         return figures(hours, " h", digits=1)
     return figures(ExpectedValue(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
+
+
+def _short(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 2 else f"{60 * hours:.0f} min"
 
 
 def takes_words(item: PlanItem) -> str:
@@ -83,6 +95,9 @@ def headline(plan: Plan) -> str:
     following = any(item.may_follow for item in plan.items)
     sentence += ", with all that may follow." if following else "."
     sentence += f" Time: {time_words(plan.hours)}."
+    if plan.machine_hours:
+        sentence += f" Then adapting and evaluating: {_short(plan.machine_hours)} of the machine"
+        sentence += f", {_short(plan.rollout_hours)} of rollouts at the station."
     return sentence + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
 
 
@@ -196,16 +211,18 @@ def _span(value: ExpectedValue) -> str:
 
 def plan_section(plan: Plan) -> Section:
     """Return the section on what to do: what to collect, and what to do instead."""
-    lead = (
-        f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
-        if plan.takes
-        else "Don't collect: nothing that demonstrations would fix stands out."
-    )
+    typed = [line for item in plan.items for line in item.commands]
+    if plan.takes:
+        lead = f"Record {plan.takes} takes, about {plan.minutes:.0f} minutes."
+    elif typed:
+        lead = "Don't collect yet: by the commands below an operator's hour brings more."
+    else:
+        lead = "Don't collect: nothing that demonstrations would fix stands out."
     rows = []
     for item in plan.items:
         test = f" Cheap test first: {item.test}" if item.test else ""
         follow = f" (+{item.may_follow} if they help)" if item.may_follow else ""
-        gain = f"{_span(item.gain_points)} points" if item.gain_points and item.takes else "–"
+        gain = f"{_span(item.gain_points)} points" if item.gain_points else "–"
         rows.append((
             words(item.dimension.value), f"{item.share:.0%}", item.remedy,
             f"{item.takes}{follow}" if item.takes else "none", gain,
@@ -213,10 +230,9 @@ def plan_section(plan: Plan) -> Section:
         ))  # fmt: skip
     head = ("dimension", "share", "remedy", "takes", "expected gain", "why and how")
     blocks: list[Markup] = [table(head, rows, numbers=(1, 3))] if rows else []
-    typed = [line for item in plan.items for line in item.commands]
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:
-            blocks.append(more(title, [text(line) for line in lines]))
+            blocks.append(more(title, [command("\n".join(lines))]))
     cost = "; ".join(_costs(plan)) if plan.takes else ""
     sentence = cost[0].upper() + cost[1:] + "." if cost else ""
     blocks += [text(words_) for words_ in (sentence, plan.stop) if words_]

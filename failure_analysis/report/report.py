@@ -162,6 +162,8 @@ def _why(diagnosis: Diagnosis) -> str:
 def _how_sure(diagnosis: Diagnosis) -> str:
     n, left = len(diagnosis.takes), diagnosis.summary["abstained"]
     few = f" {n} failures are few: read the intervals." if n < 20 else ""
+    if "reproduction" in diagnosis.summary:
+        few += f" {diagnosis.summary['reproduction']['says'][-1]}"
     if not left:
         return f"Each of the {n} failures has a clear cause.{few}"
     return f"{left} of {n} failures have no clear cause, and none is guessed.{few}"
@@ -182,7 +184,7 @@ def _surety_section(diagnosis: Diagnosis) -> Section:
     if unseen:
         reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
         rows.append(notice(f"Could not be seen: {reasons}."))
-    return section("How sure", _how_sure(diagnosis), rows)
+    return section("How sure", "", rows)
 
 
 def _cause_shares(diagnosis: Diagnosis) -> dict[str, Estimate]:

@@ -1,4 +1,4 @@
-"""Serves the review page to this machine, to whoever has the token, until it is stopped.
+"""Serves a page to this machine, to whoever has the token, until it is stopped: the review's.
 
 Other users' programs and web pages that are open in the same browser are on this machine too. So
 every request, the web socket's included, needs the token: in the address at the first visit, in a
@@ -80,7 +80,7 @@ class TokenGate:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _POLICY})
         else:
-            words = refusal or "Open the address that gaploop review printed: its token is missing."
+            words = refusal or "Open the address that the command printed: its token is missing."
             await PlainTextResponse(f"{words}\n", status_code=403)(scope, receive, send)
 
     def _in_address(self, scope: Scope) -> bool:
@@ -145,16 +145,23 @@ def build(site: ReviewSite, token: str) -> FastAPI:
         ui.add_css(STYLE.read_text())
         ReviewPage(site)
 
+    return gated(served, token)
+
+
+def gated(served: FastAPI, token: str) -> FastAPI:
+    """Put NiceGUI's pages into an application, and the gate before all of it."""
     ui.run_with(served, tailwind=False, reconnect_timeout=20.0, show_welcome_message=False)
     served.add_middleware(TokenGate, token=token)
     return served
 
 
-def serve(site: ReviewSite, port: int, ready: Callable[[str], None], *, browser: bool) -> None:
-    """Serve the page until the process is told to stop.
+def serve(
+    built: Callable[[str], FastAPI], port: int, ready: Callable[[str], None], *, browser: bool
+) -> None:
+    """Serve a page until the process is told to stop.
 
     Args:
-        site: what is served.
+        built: makes what is served, behind a gate with the token that it is given.
         port: the first port to try; 0 for any.
         ready: called with the page's address, token included, once it can be opened.
         browser: open it in a browser too.
@@ -166,7 +173,7 @@ def serve(site: ReviewSite, port: int, ready: Callable[[str], None], *, browser:
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{bound.getsockname()[1]}/?{PARAMETER}={token}"
     settings = uvicorn.Config(
-        build(site, token), log_level="warning", timeout_graceful_shutdown=1, lifespan="on"
+        built(token), log_level="warning", timeout_graceful_shutdown=1, lifespan="on"
     )
     with tempfile.TemporaryDirectory(prefix="gaploop_review_") as folder:
         way_in = redirect_page(Path(folder), address) if browser else None
@@ -190,8 +197,8 @@ def redirect_page(folder: Path, address: str) -> Path:
     can read; so it is given this page, as Jupyter does, and not the token.
     """
     page = folder / "open.html"
-    words = '<meta name="referrer" content="no-referrer"><title>gaploop review</title>'
+    words = '<meta name="referrer" content="no-referrer"><title>gaploop</title>'
     there = html.escape(address)
     content = f'<!doctype html>{words}<meta http-equiv="refresh" content="0;url={there}">'
-    write_atomically(page, f'{content}<a href="{there}">Open the review</a>\n', 0o600)
+    write_atomically(page, f'{content}<a href="{there}">Open the page</a>\n', 0o600)
     return page

@@ -64,6 +64,8 @@ class TrainSpec:
         keep_best: end with the weights that were best on the held-out takes.
         patience: stop after this many held-out evaluations without a better one, 0 for never.
         precision: `no`, or `bf16` to compute losses in bfloat16; weights stay as they are.
+        accumulation: parts in which a batch is worked through, one after another: less memory.
+        gradient_checkpointing: work activations out again on the way back: less memory, more time.
     """
 
     steps: int
@@ -80,13 +82,16 @@ class TrainSpec:
     keep_best: bool = False
     patience: int = 0
     precision: str = "no"
+    accumulation: int = 1
+    gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise unknown_choice("precision", self.precision, PRECISIONS, "--precision")
-        if self.steps < 1 or self.batch_size < 1:
+        if min(self.steps, self.batch_size, self.accumulation) < 1:
             raise UnusableInputError(
-                f"--steps={self.steps} and --batch_size={self.batch_size} must be at least 1."
+                f"--steps={self.steps}, --batch_size={self.batch_size} and "
+                f"--accumulation={self.accumulation} must be at least 1."
             )
         if not 0 < self.lr < math.inf or self.patience < 0:
             raise UnusableInputError(

@@ -74,6 +74,7 @@ class AdaptOptions:
         randomise: visual randomisation of training pictures.
         device: torch device, or `auto`.
         merge: also write the merged policy.
+        trackers: where figures go beside metrics.jsonl, of `trackers.TRACKERS`.
     """
 
     base: str | Path
@@ -101,6 +102,7 @@ class AdaptOptions:
     randomise: Randomise = field(default_factory=Randomise)
     device: str = "cpu"
     merge: bool = True
+    trackers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stats not in STATS:

@@ -7,7 +7,7 @@ for ever, whatever else is pressed. Releasing it stops at once; only starting is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,9 @@ HOME_RAD_S: Final = 1.0
 STOOD_STILL_S: Final = 0.25
 """A loop that asks nothing for this long has stood still, as after a trip: the arm may have sunk,
 and is asked where it is [s]."""
+BEHIND: Final = np.array([0.05, 0.05, 0.05, 0.2, 0.2])
+"""The tool is no further behind a hand than this [m, m, m, rad, rad]: what a hand does faster than
+the arm may move isn't made up for."""
 OVER_AXIS_M: Final = 0.03
 """Nearer the base's vertical axis than this, "sideways" stays what it was [m]."""
 
@@ -83,6 +86,8 @@ class CartesianLeader:
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])
+        self._hand = np.zeros(5)
+        """Where a hand-held device was when the tool was where it is now."""
         self._q_rad: FloatArray = np.zeros(len(arm.joint_names))
         self._ease = 0.0
         self._driving = False
@@ -131,6 +136,16 @@ class CartesianLeader:
         """Let `guest` share the input device's window; see `Panel.host`."""
         self._source.host(guest)
 
+    @property
+    def has_window(self) -> bool:
+        """Whether its input device has a window here."""
+        return bool(getattr(self._source, "has_window", True))
+
+    @property
+    def clear_words(self) -> str:
+        """How a trip is cleared with its input device."""
+        return str(getattr(self._source, "clear_words", "press Enter or Start twice"))
+
     def pump(self, trip: str = "") -> None:
         """Let the input device handle its events; on the main thread, 30 times a second or more.
 
@@ -170,6 +185,7 @@ class CartesianLeader:
                 self._q_rad = followed.rad.copy()
             self._servo.reset(self._q_rad)
             self._driving, self._ease = True, 0.0
+            self._hand = np.array(intent.hand or np.zeros(5))
         if duration_s <= 0.0:
             return
         top = self._options
@@ -181,12 +197,27 @@ class CartesianLeader:
             part = min(1.0, HOME_RAD_S * share * duration_s / furthest)
             self._servo.reset(self._servo.q_rad + away * part)
         else:
-            self._servo.step(self._twist(intent, share), duration_s)
+            self._servo.step(self._twist(self._after_hand(intent, duration_s), share), duration_s)
             closed, opened = self._limits_rad[-1]
             way = (opened - closed) / top.gripper_s * (intent.gripper * share * duration_s)
             if way:
                 self._servo.set_gripper(float(self._servo.q_rad[-1]) + way)
         self._q_rad = self._servo.q_rad
+
+    def _after_hand(self, intent: Intent, duration_s: float) -> Intent:
+        """Return an intent that brings the tool after a hand-held device, scaled by the step."""
+        if intent.hand is None:
+            return intent
+        top, scale = self._options, SPEED_STEPS[intent.step - 1]
+        most = np.array([top.speed_m_s] * 3 + [top.turn_rad_s] * 2) * (scale * duration_s)
+        behind = scale * (np.array(intent.hand) - self._hand)
+        wanted = np.clip(behind, -BEHIND, BEHIND) / most
+        for part in (wanted[:3], wanted[3:]):
+            part /= max(1.0, float(np.linalg.norm(part)))
+        left = np.clip(behind - self._ease * wanted * most, -BEHIND, BEHIND)
+        self._hand = np.array(intent.hand) - left / scale
+        forward, aside, up, roll, pitch = wanted.tolist()
+        return replace(intent, forward=forward, left=aside, up=up, roll=roll, pitch=pitch)
 
     def _twist(self, intent: Intent, share: float) -> FloatArray:
         """Return the velocity asked for in the base frame [m/s, rad/s], shape (6,)."""

@@ -31,6 +31,8 @@ class Intent:
         frame: "base" or "tool".
         present: the device is there.
         focused: its window has the focus.
+        hand: how far a hand-held device has moved and turned since the button was pressed: forward,
+            left, up [m], roll and pitch [rad]; None where it doesn't tell.
     """
 
     held: bool = False
@@ -46,6 +48,7 @@ class Intent:
     frame: str = "base"
     present: bool = True
     focused: bool = True
+    hand: tuple[float, float, float, float, float] | None = None
 
     @property
     def drives(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from gaploop.core.errors import UnusableInputError
@@ -16,7 +17,11 @@ from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
 
 def make_tool_leader(
-    device: str, follower: Follower, station: Station, options: CartesianOptions | None = None
+    device: str,
+    follower: Follower,
+    station: Station,
+    options: CartesianOptions | None = None,
+    opened: Callable[[str], IntentSource] | None = None,
 ) -> CartesianLeader:
     """Open the operator's window and return a leader that drives the tool from an input device.
 
@@ -24,14 +29,15 @@ def make_tool_leader(
     the leader to the control loop as a sink.
 
     Args:
-        device: keyboard or gamepad.
+        device: keyboard, gamepad, or what `opened` is.
         follower: the arm; asked where it is when a take begins.
         station: arm model, workspace, limits.
         options: speeds.
+        opened: opens another input device, given a title.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
-        DeviceError: there is no gamepad, or no window can be opened.
+        DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
     """
     from gaploop.teleop.leaders.controls import Controls
 
@@ -39,7 +45,9 @@ def make_tool_leader(
     arm = arm_of(follower, station, f"--teleop.type={device}")
     controls, title = Controls(options), f"gaploop: {follower.robot_type}"
     source: IntentSource
-    if device == "keyboard":
+    if opened is not None:
+        source = opened(title)
+    elif device == "keyboard":
         from gaploop.teleop.leaders.keyboard import Keyboard
 
         source = Keyboard(controls, title)

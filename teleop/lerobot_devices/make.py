@@ -104,6 +104,20 @@ def make_leader(
         return GenericLeader(device, follower or OwnUnits(device), clock)
 
 
+def connected_teleoperator(teleop_config: Any) -> Any:
+    """Connect a LeRobot teleoperator that isn't used as a `Leader` by itself, and return it.
+
+    Raises:
+        DeviceError: it can't be connected.
+        UnusableInputError: an option, or what is installed, can't be used.
+    """
+    from lerobot.teleoperators import make_teleoperator_from_config
+
+    device = _build(make_teleoperator_from_config, teleop_config, "teleop")
+    with _connected(device):
+        return device
+
+
 def make_cameras(robot_config: Any, clock: Clock | None = None) -> tuple[LerobotCamera, ...]:
     """Connect the cameras of a LeRobot `RobotConfig`; all or none.
 

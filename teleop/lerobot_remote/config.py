@@ -19,3 +19,17 @@ class RemoteLeaderConfig(TeleoperatorConfig):  # type: ignore[misc]
 
     address: str
     token: str = ""
+
+
+@TeleoperatorConfig.register_subclass("browser")
+@dataclass(kw_only=True)
+class BrowserConfig(TeleoperatorConfig):  # type: ignore[misc]
+    """A phone or a browser: a page with touch pads, served here. For gaploop's own commands.
+
+    Attributes:
+        host: address to serve the page on; all of this machine's unless given.
+        port: to serve it on.
+    """
+
+    host: str = ""
+    port: int = 8440

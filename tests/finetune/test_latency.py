@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
-from gaploop.finetune.lerobot_latency import PlanTiming, time_plans, variant
+from gaploop.finetune.lerobot_formats import FORMATS, action_error, made_in, planned
+from gaploop.finetune.lerobot_latency import PlanTiming, time_plans
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 from gaploop.finetune.policy_fit import facts_of
 
@@ -26,33 +29,49 @@ def seen(policy: ActPolicy) -> Observation:
     return Observation(facts.state.mean, scene, {})
 
 
-@pytest.mark.parametrize(("name", "within_deg"), [("fp32", 0.0), ("bf16", 3.0), ("int8", 6.0)])
-def test_a_variant_plans_what_the_policy_plans(
-    policy: ActPolicy, name: str, within_deg: float
+WITHIN_DEG = {
+    "fp32": 0.0, "bf16": 3.0, "fp16": 1.0, "int8": 6.0, "int8_ao": 6.0, "int4": 0.0,
+    "onnx": 0.01, "openvino": 3.0, "tensorrt": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(WITHIN_DEG))
+def test_a_format_plans_what_the_policy_plans_or_says_what_lacks(
+    policy: ActPolicy, name: str, tmp_path: Path
 ) -> None:
     plain = policy.plan(seen(policy))
-    other = variant(policy, name).plan(seen(policy))
-    assert np.abs(other - plain).max() <= within_deg
-    assert (name == "fp32") == np.array_equal(other, plain)
+    format_ = FORMATS[name]
+    lacking = [p for p in format_.needs if importlib.util.find_spec(p) is None]
+    if lacking or name in ("int4", "tensorrt"):  # the latter two: not on any CPU
+        wanted = rf"gaploop\[{format_.extra}\]" if lacking else "can't be computed on this machine"
+        with pytest.raises(UnusableInputError, match=wanted):
+            made_in(policy, name, seen(policy), tmp_path)
+        return
+    made = made_in(policy, name, seen(policy), tmp_path)
+    off = action_error(made.policy, [planned(policy, seen(policy), 0)], [seen(policy)])
+    assert 0.0 <= off[0] <= off[1] <= WITHIN_DEG[name]
+    assert (name == "fp32") == (off[1] == 0.0)
+    assert made.file_mb == pytest.approx(2.0, rel=0.6)
     assert np.array_equal(policy.plan(seen(policy)), plain)  # the original is as it was
 
 
 @pytest.mark.slow
-def test_compiled_it_plans_the_same_or_says_why_it_cant_be(policy: ActPolicy) -> None:
-    from gaploop.finetune.lerobot_latency import warm_up
-
+def test_compiled_it_plans_the_same_or_says_why_it_cant_be(
+    policy: ActPolicy, tmp_path: Path
+) -> None:
     if shutil.which("g++") is None:
         with pytest.raises(UnusableInputError, match="can't be computed on this machine"):
-            warm_up(variant(policy, "compile"), seen(policy), "compile")
+            made_in(policy, "compile", seen(policy), tmp_path)
         return
-    compiled = variant(policy, "compile")
-    warm_up(compiled, seen(policy), "compile")
+    compiled = made_in(policy, "compile", seen(policy), tmp_path).policy
     assert np.allclose(compiled.plan(seen(policy)), policy.plan(seen(policy)), atol=0.05)
 
 
-def test_an_unknown_variant_is_refused_with_those_there_are(policy: ActPolicy) -> None:
+def test_an_unknown_format_is_refused_with_those_there_are(
+    policy: ActPolicy, tmp_path: Path
+) -> None:
     with pytest.raises(UnusableInputError, match="fp32"):
-        variant(policy, "fp8")
+        made_in(policy, "fp8", seen(policy), tmp_path)
 
 
 def test_what_a_policy_was_trained_for_is_read_off_it(policy: ActPolicy) -> None:

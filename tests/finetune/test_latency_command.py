@@ -11,18 +11,19 @@ import pytest
 from gaploop.scripts import latency
 from gaploop.scripts.cli import main
 
+FORMATS = "--formats=[int8]"
+
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BLOCKS": 2, "PLANS": 2}.items():
+    for name, value in {"BLOCKS": 2, "PLANS": 2, "VIEWS": 2}.items():
         monkeypatch.setattr(latency, name, value)
-    monkeypatch.setattr("gaploop.finetune.lerobot_latency.VARIANTS", {"fp32": "", "int8": ""})
 
 
 def test_the_base_is_timed_and_tried_on_the_same_scenes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["latency", "--n=1", "--json", f"--output_dir={tmp_path}"]) == 0
+    assert main(["latency", "--n=1", "--json", FORMATS, f"--output_dir={tmp_path}"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said == json.loads((tmp_path / "latency.json").read_text())
     assert set(said["variants"]) == {"fp32", "int8", "lerobot"}
@@ -32,11 +33,13 @@ def test_the_base_is_timed_and_tried_on_the_same_scenes(
 
 
 def test_times_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["latency", "--n=0", f"--output_dir={tmp_path}"]) == 0
+    assert main(["latency", "--n=0", FORMATS, f"--output_dir={tmp_path}"]) == 0
     said = capsys.readouterr().out
     assert "fp32" in said
+    assert "bf16" not in said
     assert "success" not in said
     assert main(["latency", "--n=-1", f"--output_dir={tmp_path}"]) == 2
+    assert main(["latency", "--formats=[fp7]", f"--output_dir={tmp_path}"]) == 2
 
 
 @pytest.mark.parametrize("kind", ["act", "diffusion"])
@@ -47,7 +50,7 @@ def test_a_policy_that_sees_pictures_is_timed_and_not_tried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It ended in a KeyError: the benchmark that this was showed it the tracked scene alone."""
-    command = ["latency", f"--policy.path={tiny_policy(kind)}", "--n=2", "--json"]
+    command = ["latency", f"--policy.path={tiny_policy(kind)}", "--n=2", "--json", FORMATS]
     assert main([*command, f"--output_dir={tmp_path / 'out'}"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["evidence"] == ""

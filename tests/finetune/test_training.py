@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import itertools
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import tracking
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.mixing.mixture import MixtureStage
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune.batches import Batch, MixedBatches, TrainingSource
+from gaploop.finetune.trackers import tracked
 from gaploop.finetune.training import (
     CHECKPOINT,
     METRICS,
@@ -328,3 +331,75 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
 def test_no_steps_are_refused() -> None:
     with pytest.raises(UnusableInputError, match="at least 1"):
         TrainSpec(steps=0)
+
+
+class Line:
+    """Learns to multiply; a batch is a dictionary, as one of pictures is."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.module = torch.nn.Linear(3, 1)
+        self.sizes: list[int] = []
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        self.sizes.append(len(batch["x"]))
+        assert len(batch["task"]) == len(batch["x"])
+        return torch.nn.functional.mse_loss(self.module(batch["x"]), batch["y"])
+
+    def held_out_error(self) -> float:
+        return 0.0
+
+
+class Points:
+    def stream(self, first: int) -> Iterator[dict[str, Any]]:
+        for step in itertools.count(first):
+            x = torch.randn(7, 3, generator=torch.Generator().manual_seed(step))
+            yield {"x": x, "y": x.sum(1, keepdim=True), "task": ["go"] * 7, "fps": 50.0}
+
+
+def test_a_batch_worked_through_in_parts_is_the_same_step(tmp_path: Path) -> None:
+    ways = []
+    for accumulation in (1, 3):
+        learner, spec = Line(), replace(SPEC, accumulation=accumulation)
+        train(learner, Points(), spec, tmp_path)
+        ways.append(learner.module.weight.detach().clone())
+    assert learner.sizes[:3] == [2, 2, 3]
+    torch.testing.assert_close(ways[0], ways[1])
+
+
+def test_whoever_ran_out_of_memory_goes_on_in_smaller_parts(tmp_path: Path) -> None:
+    train(Line(), Points(), SPEC, tmp_path)
+    less = replace(SPEC, accumulation=2, batch_size=2, gradient_checkpointing=True)
+    assert train(Line(), Points(), less, tmp_path, resume=True).steps == SPEC.steps
+
+
+def test_trackers_get_every_line_of_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Board:
+        requires_logging_directory = True
+
+        def __init__(self, name: str, folder: Path) -> None:
+            assert (name, folder) == (tmp_path.name, tmp_path)
+
+        def start(self) -> None: ...
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            told.append(values)
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            told.append({"step": step, **values})
+
+        def finish(self) -> None:
+            told.append("end")
+
+    told: list[Any] = []
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Board)
+    monkeypatch.setattr(tracking, "get_available_trackers", lambda: ["tensorboard"])
+    train(Line(), Points(), SPEC, tmp_path, tell=tracked(["tensorboard"], tmp_path, {"lr": 1.0}))
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    assert told == [{"lr": 1.0}, *lines, "end"]
+    with pytest.raises(UnusableInputError, match="pip install trackio"):
+        tracked(["trackio"], tmp_path, {})
+    with pytest.raises(UnusableInputError, match="wandb"):
+        tracked(["wandbb"], tmp_path, {})

@@ -33,7 +33,7 @@ from gaploop.failure_analysis.live import score
 from gaploop.failure_analysis.live.score import FEATURES
 from gaploop.finetune import evaluation
 from gaploop.finetune.gate import promotion
-from gaploop.teleop.leaders import remote
+from gaploop.teleop.leaders import browser, remote
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 CAMERAS = ("overhead", "wrist")
@@ -89,6 +89,10 @@ def _messages(folder: Path) -> None:
     )
     for message in messages:
         (folder / type(message).__name__).write_bytes(msgspec.msgpack.encode(message))
+    touch = browser.PageTouch(
+        7, True, True, 0.5, 0.0, 0, 0, 0, 0, False, 2, "base", 0, 0, (0.1,) * 5
+    )
+    (folder / "PageTouch").write_bytes(msgspec.json.encode(touch))
 
 
 def _take(journal: Path, frames: int, outcome: Outcome, code: int) -> str:

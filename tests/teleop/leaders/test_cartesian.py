@@ -91,6 +91,7 @@ intents = st.builds(
     frame=st.sampled_from(["base", "tool"]),
     present=st.booleans(),
     focused=st.booleans(),
+    hand=st.none() | st.tuples(*[st.floats(-2.0, 2.0)] * 5),
 )
 
 
@@ -236,3 +237,29 @@ def test_limits_are_the_narrower_of_model_and_arm() -> None:
 def test_options_say_what_is_valid(given: dict[str, float], says: str) -> None:
     with pytest.raises(UnusableInputError, match=says):
         CartesianOptions(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("step", "share"), [(4, 1.0), (3, 0.5)])
+def test_the_tool_goes_as_far_as_the_hand_scaled(step: int, share: float) -> None:
+    desk = Desk()
+    before = ARM.T_base_tcp(desk.turn(Intent()).q_rad)[:3, 3]
+    for k in range(401):
+        way_m = 0.04 * min(k / 200, 1.0)
+        hand = (0.0, way_m, way_m / 2, 0.0, 0.0)
+        after = desk.turn(Intent(held=True, step=step, hand=hand)).q_rad
+    moved = ARM.T_base_tcp(after)[:3, 3] - before
+    np.testing.assert_allclose(moved, [0.0, 0.04 * share, 0.02 * share], atol=0.002)
+
+
+def test_a_hand_that_jumps_is_followed_at_the_top_speed_and_not_for_long() -> None:
+    """A phone that loses and finds itself again a metre away must not send the arm after it."""
+    desk = Desk()
+    desk.turn(Intent(held=True, step=4, hand=(0.0,) * 5), 200)
+    before = ARM.T_base_tcp(desk.leader.read(desk.now_s).q_rad)[:3, 3]
+    at = [before]
+    for _ in range(400):
+        after = desk.turn(Intent(held=True, step=4, hand=(0.0, 1.0, 0.0, 0.0, 0.0))).q_rad
+        at.append(ARM.T_base_tcp(after)[:3, 3])
+    fastest = np.linalg.norm(np.diff(at, axis=0), axis=1).max() / STEP_S
+    assert fastest < 1.3 * CartesianOptions().speed_m_s
+    assert np.linalg.norm(at[-1] - before) < 0.06

@@ -1,0 +1,98 @@
+"""LeRobot's phone teleoperator as an input device; the test makes what its app would say."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from lerobot.teleoperators.phone.config_phone import PhoneConfig, PhoneOS
+from lerobot.utils.rotation import Rotation
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.teleop.lerobot_devices.phone import LerobotPhone, open_phone
+
+
+class FakeApp:
+    """What LeRobot's `Phone` offers, without the packages that its app needs."""
+
+    def __init__(self, phone_os: PhoneOS) -> None:
+        self.config = types.SimpleNamespace(phone_os=phone_os)
+        self.disconnects = 0
+
+    def get_action(self) -> dict[str, Any]:
+        return {}  # no pose yet
+
+    def disconnect(self) -> None:
+        self.disconnects += 1
+        raise ConnectionError("gone already")
+
+
+@pytest.fixture(params=list(PhoneOS))
+def phone(request: pytest.FixtureRequest) -> Iterator[LerobotPhone]:
+    phone = LerobotPhone(FakeApp(request.param), 3, lambda: phone_now[0])
+    yield phone
+    phone.close()
+    phone.close()
+    assert phone._device.disconnects == 1
+
+
+phone_now = [0.0]
+
+
+def action(
+    *position_m: float, turn: tuple[float, float, float] = (0.0, 0.0, 0.0), **inputs: float
+) -> dict[str, Any]:
+    held = inputs.pop("held", True)
+    return {
+        "phone.pos": np.array(position_m or (0.0, 0.0, 0.0)),
+        "phone.rot": Rotation.from_rotvec(np.array(turn)),
+        "phone.raw_inputs": inputs,
+        "phone.enabled": bool(held),
+    }
+
+
+def test_the_phones_axes_become_the_robots(phone: LerobotPhone) -> None:
+    """As in LeRobot's example: the phone's -y is the robot's +x."""
+    assert not phone.heard().intent.drives
+    phone.take(action(0.1, -0.2, 0.3, turn=(-0.4, 0.5, 0.0)))
+    intent = phone.heard().intent
+    assert intent.drives
+    assert intent.step == 3
+    assert intent.hand == pytest.approx((0.2, 0.1, 0.3, 0.5, 0.4))
+    phone.take(action(0.1, -0.2, 0.3, held=False))
+    assert not phone.heard().intent.drives
+
+
+def test_the_gripper_follows_each_systems_buttons(phone: LerobotPhone) -> None:
+    is_ios = phone._device.config.phone_os is PhoneOS.IOS
+    pressed = {"a3": -4.0} if is_ios else {"reservedButtonB": 1.0}
+    phone.take(action(**pressed))
+    assert phone.heard().intent.gripper == -1.0
+
+
+def test_a_phone_that_is_gone_while_held_grows_old(phone: LerobotPhone) -> None:
+    """LeRobot hands the last pose on for ever."""
+    phone_now[0] = 0.0
+    phone.take(action(0.1, 0.0, 0.0))
+    phone_now[0] = 1.0
+    phone.take(action(0.1, 0.0, 0.0))
+    assert phone.heard().age_s == 1.0
+    phone.take({})
+    phone.take(action(float("nan"), 0.0, 0.0))
+    assert phone.heard().age_s == 1.0
+    phone.take(action(0.10001, 0.0, 0.0))
+    assert phone.heard().age_s == 0.0
+    phone.take(action(0.10001, 0.0, 0.0, held=False))
+    phone_now[0] = 9.0
+    assert phone.heard().age_s == 0.0
+
+
+@pytest.mark.skipif(bool(find_spec("hebi")), reason="LeRobot's extra `phone` is installed")
+def test_without_its_packages_it_is_one_line() -> None:
+    with pytest.raises(UnusableInputError, match=r"hebi.*phone") as refused:
+        open_phone(PhoneConfig(), 2)
+    assert len(str(refused.value).splitlines()) == 1
