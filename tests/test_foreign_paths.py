@@ -222,6 +222,7 @@ finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missi
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
+finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
