@@ -30,7 +30,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
-python -m benchmarks diagnosis_tiers --n=16 --workers=2 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json

@@ -1,4 +1,4 @@
-"""`benchmarks loader`: samples per second for training, beside LeRobot's two loaders.
+"""`benchmarks loader`: samples per second for training, beside LeRobot's loaders and Lance.
 
 Two 640×480 cameras, action chunks, random order. All loaders take turns in one run, each several
 times, so that whatever else the machine does hits all of them; ratios are taken turn by turn.
@@ -42,7 +42,8 @@ class Loader:
     """A way to read the dataset.
 
     Attributes:
-        mode: of the frame cache; "" for LeRobot's dataset, "streaming" for its streaming one.
+        mode: of the frame cache; "" for LeRobot's dataset, "streaming" for its streaming one,
+            "lance" for lerobot-lancedb's, where that is installed.
         size: height and width that pictures are scaled to, or None.
         target: the ratio to LeRobot's dataset that is aimed at, or 0.
     """
@@ -66,6 +67,7 @@ class Loader:
 LOADERS: Final = {
     "lerobot": Loader(""),
     "lerobot_streaming": Loader("streaming"),
+    "lance": Loader("lance"),
     "raw_native": Loader("raw", target=10),
     "jpeg_native": Loader("jpeg", target=10),
     "raw_224": Loader("raw", (224, 224), target=40),
@@ -120,8 +122,17 @@ def _open(root: Path, folder: Path, name: str) -> Any:
     if not loader.mode:
         return LeRobotDataset(REPO, root=root, **how)
     try:
-        dataset = StreamingLeRobotDataset(REPO, root=root, buffer_size=SHUFFLED, **how)
-        next(iter(dataset))
+        if loader.mode == "lance":
+            from lerobot_lancedb import LanceDBDataset
+            from lerobot_lancedb.convert import convert
+
+            if not (folder / "lance").exists():
+                convert(folder / "lance", root=root)
+            dataset = LanceDBDataset(REPO, root=folder / "lance", **how)
+            _ = dataset[0]
+        else:
+            dataset = StreamingLeRobotDataset(REPO, root=root, buffer_size=SHUFFLED, **how)
+            next(iter(dataset))
     except (ImportError, OSError, RuntimeError) as error:
         return " ".join(str(error).partition(". ")[0].split())[:160]
     return dataset
@@ -174,7 +185,13 @@ def _batches(dataset: Any, workers: int, seed: int) -> Iterator[Any]:
             yield from DataLoader(dataset, batch_size=BATCH, num_workers=workers)
     draws = torch.Generator().manual_seed(seed)
     order = RandomSampler(dataset, replacement=True, num_samples=10**9, generator=draws)
-    yield from DataLoader(dataset, batch_size=BATCH, sampler=order, num_workers=workers)
+    # Lance's threads don't outlive a fork.
+    context = (
+        "spawn" if workers and type(dataset).__module__.startswith("lerobot_lancedb") else None
+    )
+    yield from DataLoader(
+        dataset, BATCH, sampler=order, num_workers=workers, multiprocessing_context=context
+    )
 
 
 def _rate(batches: Iterator[Any]) -> float:

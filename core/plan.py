@@ -130,6 +130,8 @@ class Plan:
         success_now: share of rollouts that succeed before, 0 to 1; None where it isn't known.
         success_then: the same with everything recorded.
         hours: to record it all, what may follow too [h].
+        machine_hours: of one core: commands, adapting to the takes, and evaluating [h].
+        rollout_hours: of an operator: to roll the adapted policy out at the station [h].
         cost: the same in money; None without an hourly rate.
         currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
@@ -147,6 +149,8 @@ class Plan:
     success_now: ExpectedValue | None = None
     success_then: ExpectedValue | None = None
     hours: ExpectedValue | None = None
+    machine_hours: float = 0.0
+    rollout_hours: float = 0.0
     cost: ExpectedValue | None = None
     currency: str = ""
     stop: str = ""
@@ -211,6 +215,8 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
         read,
         number(value.get("minutes", 0.0), f"{where}: minutes", 0, 1e6),
         gain_of=str(value.get("gain_of", "")),
+        machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
+        rollout_hours=number(value.get("rollout_hours", 0.0), f"{where}: rollout_hours", 0, 1e6),
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=_texts(value.get("notes"), f"{where}: notes"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -77,6 +78,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
         UnusableInputError: the data doesn't fit the base, or as `data.load_source` and
             `training.train` say.
     """
+    began_s = time.monotonic()
     ranks, base = Ranks(options.device), base_of(options.base)
     work, result, seen = tuned(options, base, ranks, progress)
     folder = options.output_dir
@@ -90,7 +92,7 @@ def adapt(options: AdaptOptions, progress: Progress | None = None) -> TrainedPol
                 f"{folder}: what was trained can't be written ({reason}). It is in its checkpoint: "
                 "make room, and give the same command with --resume."
             ) from None
-        _record(options, base, result, seen, inputs)
+        _record(options, base, result, seen, inputs, time.monotonic() - began_s)
         if not is_tracked(base) and options.mixture is None:
             keep_cameras(folder / (MERGED if options.full else ADAPTER), options.real + options.sim)
     ranks.wait()
@@ -177,6 +179,7 @@ def _record(
     result: TrainResult,
     seen: HeldOut,
     inputs: tuple[Mapping[str, Any], ...],
+    took_s: float,
 ) -> None:
     folder = options.output_dir
     trained = folder / (MERGED if options.full else ADAPTER)
@@ -184,13 +187,14 @@ def _record(
     config |= {"mixture": str(options.mixture or ""), "held_out_uids": sorted(seen.errors)}
     config |= {"real": [str(r) for r in options.real], "sim": [str(r) for r in options.sim]}
     ended = {**asdict(result), "held_out_at_end": asdict(seen)}
+    timed = {} if options.resume else {"took_s": round(took_s, 1)}
     merged = policy_id(folder / MERGED) if (folder / MERGED).exists() else ""
     write_run(
         folder,
         "finetune",
         config,
         inputs,
-        {"policy": policy_id(trained), "merged": merged, **ended},
+        {"policy": policy_id(trained), "merged": merged, **ended, **timed},
         seed=options.spec.seed,
         base=policy_id(base),
         base_folder=base,

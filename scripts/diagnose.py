@@ -352,7 +352,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
     summary = found.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
-        f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
+        f"{summary['diagnosed'] - summary['abstained']} name their cause each by itself "
+        f"(usual: {summary['reference']['name']})"
     ]
     if summary["modes"]:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])

@@ -81,6 +81,8 @@ class PlanConfig:
     results: list[Path] = field(default_factory=list)
     """Folders of finished campaigns, each with plan.yaml, before.json and after.json (evaluations,
     or folders before/ and after/ of rollouts)."""
+    runs: list[Path] = field(default_factory=list)
+    """Runs of gaploop finetune: how long adapting takes on this machine; assumed without."""
     curves: Path | None = None
     """curves.json of an earlier plan: the campaigns it knows count again."""
     station: Path | None = None
@@ -191,6 +193,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         config.task,
         config.record_with,
         tuple(config.takes),
+        _measured(config.runs),
     )
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
@@ -203,6 +206,22 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         about=about,
         **known,
     )
+
+
+def _measured(runs: Sequence[Path]) -> dict[str, float]:
+    """Return the median time of trainings that weren't stopped in between [s]; empty without."""
+    from statistics import median
+
+    from gaploop.core.run_record import RUN, read_run
+
+    took = [read_run(run / RUN if run.is_dir() else run)["result"].get("took_s") for run in runs]
+    known = [float(t) for t in took if isinstance(t, int | float) and t > 0]
+    if runs and not known:
+        raise UnusableInputError(
+            f"--runs={[str(r) for r in runs]}: none says how long it took. Name runs of gaploop "
+            "finetune that weren't resumed."
+        )
+    return {"training": median(known)} if known else {}
 
 
 def _write_pages(planned: Planned, folder: Path) -> None:

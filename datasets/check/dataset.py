@@ -101,8 +101,11 @@ def check_dataset(
     try:
         info = layout.parse_info(root)
     except (UnusableInputError, OSError) as error:
+        text = " ".join(str(error).split())
         fix = layout.convert(root) if is_v2(root) else ""
-        findings.error("bad_info", layout.INFO, " ".join(str(error).split()), fix)
+        if "stored as Lance" in text:
+            fix = "Check the dataset that it was converted from."
+        findings.error("bad_info", layout.INFO, text, fix)
         return
     findings.episodes = info.total_episodes
     raw = read_json(root / layout.INFO)

@@ -54,6 +54,10 @@ def time_words(hours: ExpectedValue | None) -> str:
     return figures(ExpectedValue(60 * hours.mean, 60 * hours.low, 60 * hours.high), " min")
 
 
+def _short(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 2 else f"{60 * hours:.0f} min"
+
+
 def takes_words(item: PlanItem) -> str:
     """Return how many takes an item asks for."""
     if item.may_follow:
@@ -91,6 +95,9 @@ def headline(plan: Plan) -> str:
     following = any(item.may_follow for item in plan.items)
     sentence += ", with all that may follow." if following else "."
     sentence += f" Time: {time_words(plan.hours)}."
+    if plan.machine_hours:
+        sentence += f" Then adapting and evaluating: {_short(plan.machine_hours)} of the machine"
+        sentence += f", {_short(plan.rollout_hours)} of rollouts at the station."
     return sentence + (f" Cost: {figures(plan.cost, f' {plan.currency}')}." if plan.cost else "")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -84,6 +84,7 @@ class PlanContext:
         record_with: options by which takes are recorded at the station, as they are typed; "" where
             nobody said.
         takes: folders with takes of the station.
+        machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
 
     folder: Path = Path("plan")
@@ -93,6 +94,7 @@ class PlanContext:
     task: str = "pick_place"
     record_with: str = ""
     takes: tuple[Path, ...] = ()
+    machine_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def arm(self) -> str:
@@ -161,7 +163,7 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     around one, too: they stand for the station.
     """
     return tuple(
-        RemedyOffer(remedy, *found[:1], OPERATOR_H, _machine_hours(remedy, images), found[1])
+        RemedyOffer(remedy, *found[:1], OPERATOR_H, _hours_of(remedy, about, images), found[1])
         for remedy in _possible(dimension, about.twin, images)
         if (found := fixed_by(remedy, dimension, images)) is not None
     )
@@ -207,12 +209,25 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     return tuple(shlex.join(["gaploop", *line]) for line in lines)
 
 
-def _machine_hours(remedy: str, images: bool) -> float:
-    seconds = ROLLOUTS * MACHINE_S["rollout"]
-    if remedy not in ("recalibrate", "compensate"):
-        takes = MIXED + (TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
-        seconds += takes * MACHINE_S["take"]
-        seconds += MACHINE_S["training of pictures" if images else "training"]
+def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
+    if remedy in ("recalibrate", "compensate"):
+        return machine_hours(about, images, None)
+    return machine_hours(about, images, TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
+
+
+def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
+    """Return what training and evaluating take of one core [h].
+
+    Args:
+        about: holds what was measured.
+        images: the policy sees pictures.
+        takes: recorded by the machine beside the nominal ones; None where nothing is trained.
+    """
+    known = {**MACHINE_S, **about.machine_s}
+    seconds = ROLLOUTS * known["rollout"]
+    if takes is not None:
+        trained = "training of pictures" if images and not about.machine_s else "training"
+        seconds += (MIXED + takes) * known["take"] + known[trained]
     return round(seconds / 3600.0, 2)
 
 

@@ -44,10 +44,12 @@ from gaploop.failure_analysis.planning.effort import (
 )
 from gaploop.failure_analysis.planning.failures import DRAWS, Failures, Outlook, Prospect
 from gaploop.failure_analysis.planning.offers import (
+    ROLLOUTS,
     STEPS,
     PlanContext,
     RemedyOffer,
     commands,
+    machine_hours,
     measuring,
     offers,
 )
@@ -161,6 +163,10 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     now_h = sum(item.hours.mean * item.takes / (item.takes + item.may_follow)
                 for item in items if item.hours and item.takes)  # fmt: skip
     known, rate = failures.rate_known, ask.effort.rate_per_hour
+    machine_h, rollout_h = sum(o.machine_hours for o in instead.values()), 0.0
+    if any(takes.values()):
+        machine_h += machine_hours(ask.about or PlanContext(), ask.image_policy, 0)
+        rollout_h = ROLLOUTS * (ask.effort.take.mean_s + ask.effort.reset.mean_s) / 3600.0
     plan = Plan(
         plan_id,
         diagnosis.id,
@@ -171,6 +177,8 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         success_now=estimate(1 - outlook.rate, 4) if known else None,
         success_then=estimate(1 - outlook.rate + gain / 100, 4) if known else None,
         hours=estimate(hours, 3),
+        machine_hours=round(machine_h, 2),
+        rollout_hours=round(rollout_h, 2),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
         stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),

@@ -78,8 +78,13 @@ class ConnectedArm:
 
 
 def protocol_of(device: Any) -> Protocol | None:
-    """Return what the device's servo bus speaks; None where we can't drive it ourselves."""
+    """Return what the device's servo bus speaks; None where we can't drive it ourselves.
+
+    From 0.7 on LeRobot's buses have no port handler that could be ours: its class drives then.
+    """
     bus = getattr(device, "bus", None)
+    if not hasattr(bus, "port_handler"):
+        return None
     if isinstance(bus, DynamixelMotorsBus):
         protocol = Protocol.DYNAMIXEL
     elif isinstance(bus, FeetechMotorsBus) and bus.protocol_version == 0:

@@ -160,6 +160,14 @@ def test_what_no_command_can_fix_is_not_sent_to_one(root: Path, fault: str) -> N
     assert all(fix.startswith("Restore") for fix in fixes), fixes
 
 
+def test_a_dataset_stored_as_lance_is_told_from_a_damaged_one(root: Path) -> None:
+    """LeRobot 0.7 reads Lance; check said that the data files were gone, and to repair it."""
+    edit_info(root, storage_format="lance")
+    [finding] = check(root)
+    assert "Lance" in finding.message
+    assert "gaploop" not in finding.fix
+
+
 def test_misnamed_feature_is_named_with_what_stands_there(root: Path) -> None:
     info = json.loads((root / "meta/info.json").read_text())
     info["features"]["observation.stat"] = info["features"].pop("observation.state")

@@ -16,6 +16,7 @@ from gaploop.collect.session import SessionSpec, record_takes
 from gaploop.core.journal_format import read_journal
 from gaploop.core.plan import load_plan, save_plan
 from gaploop.core.protocols import Leader
+from gaploop.core.run_record import write_run
 from gaploop.core.types import LeaderSample
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.failure_analysis.diagnosis import (
@@ -190,3 +191,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert said.out == ""
     assert says in said.err
     assert len(said.err.strip().splitlines()) == 1
+
+
+def test_adapting_and_evaluating_are_counted_and_measured_where_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of 20 minutes took an afternoon: training and rollouts after it stood nowhere."""
+    folder = a_diagnosis(tmp_path / "d", {"spatial_geometry": 0.9})
+    assumed = run([str(folder), "--budget.takes=10"], capsys)
+    assert 0.05 < assumed["machine_hours"] < 0.5
+    assert assumed["rollout_hours"] == pytest.approx(40 * 45 / 3600)
+    assert "adapting and evaluating" in (folder / "plan.md").read_text()
+    for name, took_s in (("fast", 3000.0), ("slow", 4200.0), ("resumed", None)):
+        result = {"took_s": took_s} if took_s else {}
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, "finetune", {}, (), result)
+    runs = f"--runs=[{tmp_path / 'fast'}, {tmp_path / 'slow'}, {tmp_path / 'resumed'}]"
+    measured = run([str(folder), "--budget.takes=10", runs], capsys)
+    more_h = measured["machine_hours"] - assumed["machine_hours"]
+    assert more_h == pytest.approx((3600 - 240) / 3600, abs=0.02)
+    assert load_plan(folder / "plan.yaml").machine_hours == measured["machine_hours"]
+    assert main(["plan", str(folder), f"--runs=[{tmp_path / 'resumed'}]"]) == 2
+    assert "weren't resumed" in capsys.readouterr().err

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from emulated_arms import PLANS, calibration_folder
+from lerobot.motors import Motor, MotorNormMode
+from lerobot.motors.feetech import FeetechMotorsBus
 from plugin_devices.config import PluginArmConfig, PluginLeaderConfig, PluginSoConfig
 
 from gaploop.core.clock import ManualClock
@@ -17,6 +20,7 @@ from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, FloatArray, SafeCommand
 from gaploop.teleop.emulator import EmulatedBus
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
+from gaploop.teleop.lerobot_devices.arm import arms_of
 from gaploop.teleop.lerobot_devices.generic import WINDOW_RAD, GenericFollower, GenericLeader
 from gaploop.teleop.lerobot_devices.servo_arm import ServoFollower
 
@@ -28,6 +32,16 @@ def plugin(tmp_path: Path, **given: Any) -> GenericFollower:
     )
     assert isinstance(follower, GenericFollower)
     return follower
+
+
+def test_an_arm_whose_bus_has_no_port_handler_is_left_to_its_class() -> None:
+    """LeRobot 0.7's buses speak through rustypot: the driver asked for attributes that are gone."""
+    bus = object.__new__(FeetechMotorsBus)
+    bus.motors = {"pan": Motor(1, "sts3215", MotorNormMode.DEGREES)}
+    assert arms_of(SimpleNamespace(bus=bus, action_features={"pan.pos": float})) == []
+    bus.port_handler, bus.protocol_version = object(), 0
+    (arm,) = arms_of(SimpleNamespace(bus=bus, action_features={"pan.pos": float}))
+    assert arm[1].bus is bus
 
 
 def test_it_is_read_and_moved_in_radians(tmp_path: Path) -> None:
