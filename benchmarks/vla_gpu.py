@@ -109,7 +109,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _made_up(folder: Path, is_full_size: bool, ranks: Ranks) -> list[Path]:
     """Return base folders of the policies, with random weights."""
-    from benchmarks import made_up_policies as made_up
+    from benchmarks import lerobot_made_up as made_up
 
     made_up.without_downloads(setattr, folder / "vlm", is_tiny=not is_full_size)
     sizes = made_up.FULL_SIZE if is_full_size else made_up.OPTIONS

@@ -533,7 +533,7 @@ def _apart(picture: Image, usual: Image) -> FloatArray:
         cv2.resize(p, (CELLS, CELLS), interpolation=cv2.INTER_AREA).astype(np.float64) + 1.0
         for p in (picture, usual)
     )
-    gain = np.median(then / now, axis=(0, 1))
+    gain = np.median(np.divide(then, now), axis=(0, 1))
     return np.asarray(np.abs(now * gain - then).max(axis=2))
 
 
