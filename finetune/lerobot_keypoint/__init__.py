@@ -2,7 +2,7 @@
 
 Registered with LeRobot as `keypoint`; its own commands import it by
 
-    lerobot-eval --policy.discover_packages_path=gaploop.finetune.lerobot_keypoint \
+    lerobot-eval --keypoint.discover_packages_path=gaploop.finetune.lerobot_keypoint \
         --policy.path=me/pick_place …
 
 Each picture goes through a small convolutional network that ends in a spatial softmax (Levine et
