@@ -101,6 +101,7 @@ class VisionLearner:
         )
         known["action_is_pad"] = torch.from_numpy(batch.is_pad)
         known["poses"] = torch.from_numpy(batch.poses)
+        known["aims"] = torch.from_numpy(batch.aims)
         value, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
         found: torch.Tensor = value
         return found

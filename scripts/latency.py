@@ -228,14 +228,14 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
 
 
 def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
-    state = np.zeros(len(facts.state_names))
+    state: FloatArray = np.zeros(len(facts.state_names))
     if facts.state is not None:
         state = rng.normal(facts.state.mean, facts.state.std)
     pictures = {}
     for name, (height, width) in facts.cameras.items():
         cells = rng.integers(0, 256, (8, 8, 3), np.uint8)
-        pictures[name] = np.kron(cells, np.ones((-(-height // 8), -(-width // 8), 1), np.uint8))
-        pictures[name] = np.ascontiguousarray(pictures[name][:height, :width])
+        tall = cells.repeat(-(-height // 8), axis=0)[:height]
+        pictures[name] = np.ascontiguousarray(tall.repeat(-(-width // 8), axis=1)[:, :width])
     return Observation(state, None, pictures)
 
 

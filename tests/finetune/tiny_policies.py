@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made_up_policies import CHUNK, OPTIONS, make, without_downloads
+from benchmarks.lerobot_made_up import CHUNK, OPTIONS, make, without_downloads
 
 __all__ = ["CHUNK"]
 
