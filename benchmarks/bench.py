@@ -30,7 +30,7 @@ python -m benchmarks fleet --json
 python -m benchmarks gate --retrains=20 --n=500 --output_dir=outputs/gate_bench
 python -m benchmarks attribution --output_dir=outputs/attribution
 python -m benchmarks attribution --output_dir=outputs/attribution --predictions=theirs.jsonl --json
-python -m benchmarks diagnosis_tiers --n=16 --workers=2 --output_dir=outputs/diagnosis_tiers
+python -m benchmarks diagnosis_tiers --n=24 --seed=1 --output_dir=outputs/diagnosis_tiers
 python -m benchmarks detection --n=60 --output_dir=outputs/detection
 python -m benchmarks signals --json
 python -m benchmarks attribution --real --data=FOLDER_WITH_THE_RECORDINGS --json
@@ -46,6 +46,7 @@ python -m benchmarks review --json
 python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
+python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
 python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
@@ -87,6 +88,7 @@ BENCHES: Final = {
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
     "servo": "logs of a real servo: a model of it, intervals, what one log tells apart",
+    "transfer": "remedies at hidden stations: success, operator's hours, what the plan chose",
     "real_input": "foreign recordings: modes against labels; LoRA on real teleoperation",
 }
 
@@ -104,7 +106,7 @@ class BenchConfig:
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
-    closed_loop: rows that were stored, to make figures of without running anything."""
+    closed_loop, transfer: rows that were stored, to make figures of without running anything."""
     trials: Path | None = None
     """sim_predicts: counts of trials on a robot, a CSV file."""
     root: Path | None = None
@@ -127,17 +129,22 @@ class BenchConfig:
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
-    """closed_loop, finetune: how many seeds, from --seed on; 5 unless given."""
+    """closed_loop, finetune, transfer: how many seeds, from --seed on; 5 unless given, of transfer
+    1."""
+    budget_s: float = 0.0
+    """transfer: begin no row later than this [s]; the same command goes on."""
     quick: bool = False
     """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
     tasks: list[str] = field(default_factory=list)
     """closed_loop, reference: which tasks; pick_place unless given."""
     gaps: list[str] = field(default_factory=list)
-    """closed_loop: which gaps; the six single dimensions unless given."""
+    """closed_loop, transfer: which gaps; the six single dimensions, of transfer all nine and a
+    pair, unless given."""
     budgets: list[int] = field(default_factory=list)
     """closed_loop: how many takes; 5, 20 and 50 unless given."""
     arms: list[str] = field(default_factory=list)
-    """closed_loop: which arms; targeted, uniform and oracle unless given."""
+    """closed_loop, transfer: which arms; targeted, uniform and oracle, of transfer all, unless
+    given."""
     robot: str = ""
     """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100

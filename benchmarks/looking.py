@@ -112,7 +112,7 @@ def attempt(cell: SimCell, seed: int) -> Take:
         step += 1
     state: FloatArray = np.array(states)
     count = len(state)
-    t_s: FloatArray = EVERY_S * np.arange(count)
+    t_s: FloatArray = EVERY_S * np.arange(count, dtype=np.float64)
     info = TakeInfo(str(seed), fps=1.0 / EVERY_S, kind=TakeKind.ROLLOUT, units="deg",
                     joint_names=cell.joint_names)  # fmt: skip
     frames = replace(

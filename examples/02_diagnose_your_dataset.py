@@ -30,9 +30,9 @@ def main(root: Path, out: Path) -> None:
 
 
 def made_up(root: Path) -> Path:
-    """Record takes that fail: the camera of this station was moved (sim-to-sim)."""
+    """Record takes that fail: this station's commands arrive late (sim-to-sim)."""
     gaploop.record(
-        robot={"gaps": {"spatial_geometry.camera_pose": 0.8}},
+        robot={"gaps": {"actuator_response.latency": 0.8}},
         policy={"path": "base"},
         dataset={"root": root, "num_episodes": 12, "single_task": "Put the cube on the disc"},
         resume=True,

@@ -13,6 +13,8 @@ from __future__ import annotations
 import functools
 import io
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -43,7 +45,7 @@ FILE: Final = "cameras.npz"
 """Beside a policy; it doesn't decide how the policy acts, so that its id stays what it is."""
 SCHEMA: Final = "gaploop.cameras.v1"
 MOST_TAKES: Final = 40
-PICTURES: Final = 12
+PICTURES: Final = 8
 """Of a training take whose cells are kept."""
 LEAST_MATCHES: Final = 20
 """Features that lie alike in two pictures, from which on they show the same place."""
@@ -217,7 +219,7 @@ class CameraFinding:
 
     Attributes:
         camera: its name.
-        kind: size, swapped, unlike, moved, light, colour, sharpness, noise, dirt, cover,
+        kind: size, swapped, moved, light, colour, sharpness, noise, dirt, cover,
             unfamiliar.
         message: in one line.
         dimension: the gap dimension that it speaks for.
@@ -444,9 +446,12 @@ class CameraReference:
                             np.empty(0, np.int64),
                         )
                     height, width = said["size_px"]
+                    picture = held[f"{number}.picture"]
+                    if (picture.shape, picture.dtype) != ((SIZE_PX, SIZE_PX, 3), np.uint8):
+                        raise ValueError(f"{name}: a picture of shape {picture.shape}")
                     cameras[str(name)] = UsualCamera(
                         (int(height), int(width)),
-                        held[f"{number}.picture"],
+                        picture,
                         held[f"{number}.detail"].astype(np.float64),
                         held[f"{number}.spread"].astype(np.float64),
                         {k: UsualValue(**v) for k, v in said["values"].items()},
@@ -454,7 +459,7 @@ class CameraReference:
                     )
                 signals = {k: UsualValue(**v) for k, v in meta["signals"].items()}
                 return cls(str(meta["name"]), cameras, signals)
-        except (*DAMAGE, OSError, EOFError) as error:
+        except (*DAMAGE, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UnusableInputError(
                 f"{path} is no camera reference ({error}). Make it: gaploop diagnose TAKES "
                 f"--policy.path=POLICY --save_reference={path}, on takes that it learned from."
@@ -464,7 +469,7 @@ class CameraReference:
 def moved(usual: Image, picture: Image) -> Similarity | None:
     """Return how a picture lies on the usual one, RGB of 192 px; None where that can't be told.
 
-    From matched SIFT features by RANSAC. `match` is the share of them that lie alike.
+    From matched SIFT features by RANSAC. `match` counts those that lie alike.
     """
     ours, theirs = _features(usual), _features(picture)
     if min(len(ours[0]), len(theirs[0])) < LEAST_MATCHES:
@@ -528,7 +533,7 @@ def _apart(picture: Image, usual: Image) -> FloatArray:
         cv2.resize(p, (CELLS, CELLS), interpolation=cv2.INTER_AREA).astype(np.float64) + 1.0
         for p in (picture, usual)
     )
-    gain = np.median(then / now, axis=(0, 1))
+    gain = np.median(np.divide(then, now), axis=(0, 1))
     return np.asarray(np.abs(now * gain - then).max(axis=2))
 
 
@@ -585,7 +590,8 @@ def _training_take(take: Take, probe: PolicyProbe) -> dict[str, tuple[CameraTrac
         for name, image in seen.images.items():
             sizes[name] = (image.shape[0], image.shape[1])
             pictures.setdefault(name, []).append(squared(image))
-            maps.setdefault(name, []).extend([cells[name]] if name in cells else [])
+            kept = [[layer.astype(np.float32) for layer in cells[name]]] if name in cells else []
+            maps.setdefault(name, []).extend(kept)
     return {n: (CameraTrace.of(sizes[n], shown, ()), maps[n]) for n, shown in pictures.items()}
 
 

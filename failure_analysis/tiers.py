@@ -84,7 +84,8 @@ TWIN_ACCURACY: Final = TierAccuracy(
     "4 blind stations whose gap an oracle's twin held, and 'not measured' said of all 8 others",
     "2026-11-24, docs/diagnosis.md",
 )
-"""Of a verdict against the station's own demonstrations; identified twins are untried."""
+"""Of a verdict against the station's own demonstrations; measured twins were tried at two stations,
+both right."""
 
 STATIC: Final = (
     D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,

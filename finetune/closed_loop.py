@@ -1,8 +1,11 @@
-"""The whole loop on one cell: roll out, diagnose, plan, collect, adapt, compare.
+"""The whole loop on one cell: roll out, measure, diagnose, plan, carry the remedy out, compare.
 
 Every stage reads what the stage before wrote and leaves its own files in the run folder, so a
 loop that was stopped goes on where it was, and the thread of ids can be followed by hand:
-failed takes → diagnosis → plan → demonstrations → adapter → verdict.
+failed takes → diagnosis → plan → takes → policy → verdict.
+
+What no command does is shown in the simulation: the cell is rolled out in again without the gap
+that the diagnosis blames, as if somebody had seen to it.
 
 The "real" cell here is the embedded one with injected gaps, so everything that this module
 finds is sim-to-sim.
@@ -10,27 +13,33 @@ finds is sim-to-sim.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.collect.policy_leader import PolicyLeader
+from gaploop.collect.probe import LONGEST_S, parts_of, probe_cell
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import (
     MakeLeader,
     Quota,
+    SessionEnd,
     SessionSpec,
     TakeResult,
     plan_quotas,
     record_takes,
 )
 from gaploop.core import labels
-from gaploop.core.errors import GaploopError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.journal_format import LABELS, read_journal
 from gaploop.core.plan import Plan, load_plan, save_plan
-from gaploop.core.vocabulary import TakeKind
+from gaploop.core.randomisation import Randomisation
+from gaploop.core.run_record import RUN
+from gaploop.core.station import SIM_STATION
+from gaploop.core.twin import Twin, load_twin, save_twin
+from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.failure_analysis.diagnosis import (
     Diagnosis,
@@ -39,7 +48,17 @@ from gaploop.failure_analysis.diagnosis import (
     save_diagnosis,
     suggested_labels,
 )
-from gaploop.failure_analysis.planning.plan import make_plan
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.offers import (
+    DELAY,
+    RANDOMISED_TAKES,
+    RANGES,
+    READ,
+    TAKES,
+    PlanContext,
+)
+from gaploop.failure_analysis.planning.plan import Ask
+from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
 from gaploop.finetune.adapt import ADAPTER, adapt, base_of, kind_of
 from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
@@ -48,9 +67,14 @@ from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
-from gaploop.finetune.tuning.presets import preset_for
+from gaploop.finetune.recalibration import recalibrate
+from gaploop.finetune.reproduction import reproduced
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, preset_for
 from gaploop.finetune.tuning.work import AdaptOptions
-from gaploop.sim.arms import SO101
+from gaploop.sim.arms import SO101, arm_named
+from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.identification.station import fit_station
+from gaploop.sim.randomise import preset
 from gaploop.sim.tasks import INSTRUCTIONS
 
 DEMONSTRATION_S: Final = 10.0
@@ -61,7 +85,12 @@ SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
 SIM_TAKES: Final = 40
 """Nominal takes that are mixed in."""
+PROBE_SEEDS: Final = 800_000
+"""Scenes of probes begin here."""
+NOTHING: Final[Mapping[str, Values]] = {"actuator_response.latency": {"latency_s": 0.0}}
+"""Changes nothing of a cell that stands for a real one all the same."""
 DIAGNOSIS: Final = "diagnosis.json"
+TWIN: Final = "station_twin.yaml"
 PACKAGED_TASK: Final = "pick_place"
 """Task of the packaged base."""
 BASE_TAKES: Final = 400
@@ -84,12 +113,16 @@ class LoopBudget:
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
         steps: optimiser steps of the adapter.
+        reproduced: scenes on which failures are reproduced, in each cell.
+        simulated: scripted takes in a twin.
     """
 
     diagnosed: int = 16
     evaluated: int = 100
     takes: int = 20
     steps: int = 600
+    reproduced: int = 12
+    simulated: int = TAKES
 
 
 @dataclass(frozen=True)
@@ -101,12 +134,16 @@ class TargetCell:
         gap_seed: draws mechanism and direction.
         task: the cell's task.
         robot: the cell's arm.
+        parameters: what is known of it, as a twin's.
+        randomise: what every take's cell is drawn from.
     """
 
     gaps: Mapping[str, float]
     gap_seed: int
     task: str = "pick_place"
     robot: str = SO101.name
+    parameters: Mapping[str, Values] = field(default_factory=dict)
+    randomise: Randomisation | None = None
 
     @property
     def instruction(self) -> str:
@@ -121,7 +158,14 @@ class TargetCell:
             gap_seed=self.gap_seed,
             conditions=conditions,
             robot=self.robot,
+            parameters=self.parameters,
+            randomise=self.randomise,
         )
+
+    def without(self, dimension: GapDimension) -> TargetCell:
+        """Return the cell with a dimension as it is in simulation; it stands for a real one."""
+        left = {g: s for g, s in self.gaps.items() if g.partition(".")[0] != dimension.value}
+        return replace(self, gaps=left, parameters=NOTHING if not left else self.parameters)
 
 
 @dataclass(frozen=True)
@@ -129,22 +173,29 @@ class LoopResult:
     """What came of one loop.
 
     Attributes:
+        twin: what was measured of the cell.
         before: the base policy on the target cell.
-        after: the adapted policy on the same scenes; None where the plan collects nothing.
+        done: what was done about it, in words; "nothing" where nothing was found.
+        after: the policy that came of it on the same scenes; or the base there, where the cell was
+            changed instead. None where nothing was done.
         verdict: the comparison; None likewise.
         lineage: stage to the ids and folders it left.
+        run_folder: where the policy was made, in `folder`; "" where none was.
     """
 
     target: TargetCell
     folder: Path
+    twin: Twin
     diagnosis: Diagnosis
     plan: Plan
     before: Evaluation
+    done: str
     after: Evaluation | None
     nominal_before: Evaluation | None
     nominal_after: Evaluation | None
     verdict: Verdict | None
     lineage: Mapping[str, Any]
+    run_folder: str = ""
 
 
 def close_the_gap(
@@ -170,52 +221,190 @@ def close_the_gap(
         UnusableInputError: as the stages say.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    before = measured(folder / "before.json", base, target, budget.evaluated, "base", say)
-    diagnosis = roll_out_and_diagnose(target, folder, base, budget.diagnosed, say)
-    plan = plan_for(diagnosis, folder / "plan.yaml", budget.takes)
+    n = budget.evaluated
+    before = measured(folder / "before.json", base, target, n, "base", say)
+    twin = measured_twin(target, folder, say)
+    about = PlanContext(folder, str(base), twin, folder / TWIN, target.task)
+    diagnosis = roll_out_and_diagnose(
+        target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
+    )
+    plan = plan_for(diagnosis, folder / "plan.yaml", budget.takes, about)
     lineage: dict[str, Any] = {
         "base": policy_id(base),
         "failed": [take.uid for take in diagnosis.takes],
+        "twin": ", ".join(twin.mechanisms) or "nothing differs",
         "diagnosis": diagnosis.id,
         "plan": plan.id,
     }
-    if not plan.takes:
-        return LoopResult(target, folder, diagnosis, plan, before, None, None, None, None, lineage)
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S,
-        seed=DEMONSTRATION_SEEDS,
-    )  # fmt: skip
-    _record("Collecting the planned takes", spec, plan_quotas(plan), target, scripted_leader, say)
-    publish(spec.journal, folder / "takes", "local/takes")
-    run, adapter = folder / "run", folder / "run" / ADAPTER
-    if not (run / "run.json").exists():
-        preset = preset_for(kind_of(base_of(base)), full=False)
-        adapt(
-            AdaptOptions(
-                base,
-                (folder / "takes",),
-                run,
-                tuple(sim),
-                lora=LoraOptions(preset.r, targets=preset.targets),
-                spec=replace(preset.spec, steps=budget.steps, seed=seed),
-                resume=run.exists(),
-            ),
-            lambda step, steps, _loss: say("Adapting with LoRA", step, steps),
-        )
-    n = budget.evaluated
-    after = measured(folder / "after.json", adapter, target, n, "adapted", say)
-    kept = measured(folder / "nominal_after.json", adapter, None, nominal.trials, "adapted", say)
-    verdict = compare(before, after, retention_before=nominal, retention_after=kept)
-    record = read_json(run / "run.json")
-    lineage |= {
-        "demonstrations": record["inputs"][0]["uids"],
-        "run": record["id"],
-        "adapter": record["result"]["policy"],
-    }
-    write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
-    return LoopResult(
-        target, folder, diagnosis, plan, before, after, nominal, kept, verdict, lineage
+    found = (target, folder, twin, diagnosis, plan, before)
+    if not plan.items:
+        return LoopResult(*found, "nothing", None, None, None, None, lineage)
+    made = carry_out(
+        plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
     )
+    if made is None:
+        blamed = plan.items[0].dimension
+        fixed = target.without(blamed)
+        after = measured(folder / "after.json", base, fixed, n, "base", say)
+        kept, verdict = nominal, compare(before, after)
+        done = f"{blamed.value.replace('_', ' ')} put right as a person would, in simulation"
+    else:
+        done, policy = made.done, made.policy
+        after = measured(folder / "after.json", policy, target, n, "new", say)
+        kept = nominal  # where nothing was trained, nothing is forgotten
+        if made.is_trained:
+            kept = measured(folder / "nominal_after.json", policy, None, nominal.trials, "new", say)
+        verdict = compare(before, after, retention_before=nominal, retention_after=kept)
+        record = read_json(made.run / RUN)
+        if made.takes:
+            lineage["demonstrations"] = record["inputs"][0]["uids"]
+        lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
+    write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
+    run_folder = made.run.name if made else ""
+    return LoopResult(*found, done, after, nominal, kept, verdict, lineage, run_folder)
+
+
+@dataclass(frozen=True)
+class CarriedOut:
+    """A plan that was carried out.
+
+    Attributes:
+        policy: what came of it.
+        run: folder of its run.json.
+        done: what was done, in words.
+        takes: that an operator recorded.
+        is_trained: whether its weights are others than the base's.
+    """
+
+    policy: Path
+    run: Path
+    done: str
+    takes: int = 0
+    is_trained: bool = True
+
+
+def carry_out(
+    plan: Plan,
+    target: TargetCell,
+    folder: Path,
+    *,
+    base: str | Path,
+    sim: Sequence[Path],
+    twin: Twin,
+    budget: LoopBudget = LoopBudget(steps=TRACKED_SPECS["lora"].steps),
+    seed: int = 0,
+    say: Say = silent,
+) -> CarriedOut | None:
+    """Do what a plan says, as its commands do; None where it has only words.
+
+    One policy learns from all takes together. They show the camera as it stands, so that only a
+    policy that learned from none is recalibrated.
+
+    Args:
+        plan: what to do.
+        target: where an operator records.
+        folder: the run folder; what it holds of these remedies isn't done again.
+        base: the policy to start from.
+        sim: datasets of nominal takes to mix in.
+        twin: where demonstrations are simulated; its file lies in `folder`.
+        budget: how many takes a twin gets, and optimiser steps.
+        seed: of sampling and initial adapter weights.
+    """
+    remedies = {item.remedy: item.dimension for item in reversed(plan.items)}
+    known = dict(twin.values()) or NOTHING
+    cells: list[tuple[str, str, TargetCell, Sequence[Quota]]] = []
+    if plan.takes:
+        wanted = f"{plan.takes} takes collected"
+        cells.append(("takes", wanted, target, plan_quotas(plan)))
+    if "resimulate" in remedies:
+        wanted = f"{budget.simulated} takes simulated in the twin"
+        there = TargetCell({}, 0, target.task, target.robot, known)
+        cells.append(("resimulated", wanted, there, [Quota(budget.simulated)]))
+    for dimension in {i.dimension for i in plan.items if i.remedy == "randomise"}:
+        ranges = preset(RANGES[dimension])
+        wanted = f"{RANDOMISED_TAKES} takes randomised by {ranges.name}"
+        there = TargetCell({}, 0, target.task, target.robot, known, ranges)
+        name = f"randomised_{dimension.value}"
+        cells.append((name, wanted, there, [Quota(RANDOMISED_TAKES)]))
+    recorded = {
+        name: wanted
+        for name, wanted, cell, quotas in cells
+        if collected(folder, name, cell, quotas, f"{wanted[0].upper()}{wanted[1:]}", say)
+    }
+    if recorded:
+        run = folder / "_".join(["run", *recorded])
+        learn_from([folder / name for name in recorded], run, base, sim, budget.steps, seed, say)
+        done = ", ".join(recorded.values())
+        return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
+    if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values((*READ, DELAY)):
+        return None
+    run = folder / "recalibrated"
+    say("Recalibrating", 0, 1)
+    if not (run / RUN).exists():
+        shutil.rmtree(run, ignore_errors=True)  # what a stopped run left
+        recalibrate(base, folder / TWIN, run)
+    say("Recalibrating", 1, 1)
+    return CarriedOut(run / POLICY, run, "recalibrated from the twin", is_trained=False)
+
+
+def collected(
+    folder: Path, name: str, cell: TargetCell, quotas: Sequence[Quota], stage: str, say: Say
+) -> bool:
+    """Record scripted takes on a cell as the dataset `folder/name`; say whether any went well.
+
+    Some cells even the script can't manage; what it was asked for and didn't get is left out.
+    """
+    spec = SessionSpec(
+        folder / f"{name}_journal", cell.instruction, max_s=DEMONSTRATION_S,
+        seed=DEMONSTRATION_SEEDS, resume=True,
+    )  # fmt: skip
+    counted = _record(stage, spec, quotas, cell, scripted_leader, say).counted
+    if counted:
+        publish(spec.journal, folder / name, f"local/{name}")
+    return counted > 0
+
+
+def learn_from(
+    real: Sequence[Path], run: Path, base: str | Path, sim: Sequence[Path], steps: int, seed: int,
+    say: Say = silent,
+) -> None:  # fmt: skip
+    """Adapt the base to takes with LoRA, in `run`, unless that is done."""
+    if (run / RUN).exists():
+        return
+    kind = preset_for(kind_of(base_of(base)), full=False)
+    training = replace(kind.spec, steps=steps, seed=seed)
+    lora = LoraOptions(kind.r, targets=kind.targets)
+    adapt(
+        AdaptOptions(
+            base, tuple(real), run, tuple(sim), lora=lora, spec=training, resume=run.exists()
+        ),
+        lambda step, of, _loss: say("Adapting with LoRA", step, of),
+    )
+
+
+def measured_twin(target: TargetCell, folder: Path, say: Say = silent) -> Twin:
+    """Return the twin kept in `folder`, or probe the cell and fit it."""
+    path = folder / TWIN
+    if path.exists():
+        return load_twin(path)
+    arm, stage, done = arm_named(target.robot), "Probing the station", 0
+    parts = parts_of(arm.joint_names, SIM_STATION.grid)
+    spec = SessionSpec(
+        folder / "probe_journal", "probe", TakeKind.PROBE, LONGEST_S, PROBE_SEEDS, resume=True
+    )
+
+    def on_part(_end: object) -> None:
+        nonlocal done
+        done += 1
+        say(stage, done, len(parts))
+
+    say(stage, 0, len(parts))
+    probe_cell(parts, spec, target.rig, on_part=on_part)
+    say("Identifying its twin", 0, 1)
+    twin, _ = fit_station(list(read_journal(spec.journal)), arm, "target cell")
+    save_twin(twin, path)
+    say("Identifying its twin", 1, 1)
+    return twin
 
 
 def measured(
@@ -241,6 +430,7 @@ def measured(
         task=target.task if target else "pick_place",
         progress=progress,
         robot=target.robot if target else SO101.name,
+        parameters=target.parameters if target else None,
     )
     write_json(path, result.to_json())
     return result
@@ -253,10 +443,17 @@ def roll_out_and_diagnose(
     rollouts: int,
     say: Say = silent,
     reference: Reference | None = None,
+    twin: Twin | None = None,
+    reproduced_on: int = LoopBudget.reproduced,
+    workers: int = 2,
 ) -> Diagnosis:
     """Record rollouts of the base on the target and diagnose them; what `folder` holds is kept.
 
-    `reference` says what is usual; chosen by `choose_reference` if None.
+    Args:
+        reference: what is usual; chosen by `choose_reference` if None.
+        twin: reproduces the failures; the takes alone judge if None.
+        reproduced_on: scenes of that, in each cell.
+        workers: processes that reproduce.
     """
     path = folder / DIAGNOSIS
     if path.exists():
@@ -279,7 +476,14 @@ def roll_out_and_diagnose(
     stage = "Recording rollouts of the base policy"
     _record(stage, spec, [Quota(rollouts)], target, leader, say)
     say("Diagnosing", 0, 1)
-    diagnosis = diagnose(read_journal(journal), reference, source=str(journal.name))
+    takes = list(read_journal(journal))
+    diagnosis = diagnose(takes, reference, source=str(journal.name))
+    if twin is not None:
+        say("Reproducing the failures", 0, 1)
+        diagnosis = reproduced(
+            diagnosis, takes, twin, base, folder / "reproduction", n=reproduced_on, workers=workers
+        )
+        say("Reproducing the failures", 1, 1)
     for take in diagnosis.takes:
         for event in suggested_labels(take):
             labels.append(journal / LABELS, event)
@@ -289,10 +493,15 @@ def roll_out_and_diagnose(
     return diagnosis
 
 
-def plan_for(diagnosis: Diagnosis, path: Path, takes: int) -> Plan:
-    """Return the plan kept at `path`, or plan within a number of takes and keep it."""
+def plan_for(
+    diagnosis: Diagnosis, path: Path, takes: int, about: PlanContext | None = None
+) -> Plan:
+    """Return the plan kept at `path`, or plan within a number of takes and keep it.
+
+    Remedies that are commands are weighed where `about` fills them in.
+    """
     if not path.exists():
-        save_plan(make_plan(diagnosis, takes), path)
+        save_plan(planned_for(diagnosis, Ask(Budget(takes=takes), about=about)).plan, path)
     return load_plan(path)
 
 
@@ -359,7 +568,7 @@ def _record(
     target: TargetCell,
     leader: MakeLeader,
     say: Say,
-) -> None:
+) -> SessionEnd:
     total, done = sum(q.takes for q in quotas), 0
 
     def on_take(_result: TakeResult, counts: bool) -> None:
@@ -368,6 +577,4 @@ def _record(
         say(stage, done, total)
 
     say(stage, 0, total)
-    end = record_takes(spec, quotas, target.rig, leader, on_take=on_take)
-    if end.gave_up:
-        raise GaploopError(end.gave_up[0])
+    return record_takes(spec, quotas, target.rig, leader, on_take=on_take)

@@ -1,6 +1,6 @@
-"""The demo: two gaps drawn from a seed, one that demonstrations fix and one they don't; a sweep.
+"""The demo: two cells with gaps of two dimensions, drawn from a seed out of all nine; a sweep.
 
-Sim-to-sim throughout. The draw decides only what the cells are like; diagnosis and plan find
+Sim-to-sim throughout. The draw decides only what the cells are like; probe, diagnosis and plan find
 out by themselves, from the takes, and can be wrong: then the report says so. The sweep sets
 injected against diagnosed over all dimensions: each draw of a gap is a station of its own, and the
 diagnosing side gets its journal and nothing else.
@@ -44,18 +44,6 @@ from gaploop.sim.tasks import INSTRUCTIONS
 ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
 """Weaker gaps rarely make a policy fail, so that there would be little to diagnose."""
-MENDABLE: Final = (
-    "spatial_geometry.camera_pose",
-    "object_property.size",
-    "object_property.elongated",
-)
-OTHERWISE: Final = (
-    "visual_domain.exposure",
-    "visual_domain.colour_cast",
-    "visual_domain.blur",
-)
-"""Gaps that demonstrations fix in this cell, and gaps that want another remedy
-(docs/closed_loop.md)."""
 SEVERITIES: Final = (0.85, 1.0)
 """Range that severities are drawn from: enough for the base policy to fail."""
 
@@ -183,8 +171,8 @@ class Size:
     rollouts: int
 
 
-FULL: Final = Size(LoopBudget(), sim_takes=40, draws=1, rollouts=5)
-QUICK: Final = Size(LoopBudget(diagnosed=6, evaluated=6, takes=4, steps=40), 4, 0, 0)
+FULL: Final = Size(LoopBudget(evaluated=60, steps=400), sim_takes=40, draws=1, rollouts=5)
+QUICK: Final = Size(LoopBudget(6, 6, 4, 40, reproduced=2, simulated=4), 4, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -193,7 +181,7 @@ class DemoResult:
 
     Attributes:
         nominal: the base policy in the nominal cell.
-        loops: one per drawn gap; the first is the mendable one.
+        loops: one per drawn gap.
         sweep: injected against diagnosed over all dimensions; empty in the quick demo.
     """
 
@@ -249,14 +237,13 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
 
 
 def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
-    """Draw a cell whose gap demonstrations fix and one whose gap they don't."""
+    """Draw two cells with gaps of different dimensions, out of all nine."""
     rng = np.random.default_rng([seed, 42])
-    names = (str(rng.choice(MENDABLE)), str(rng.choice(OTHERWISE)))
-    cells = [
-        TargetCell({n: round(float(rng.uniform(*SEVERITIES)), 2)}, int(rng.integers(1_000_000)))
-        for n in names
-    ]
-    return cells[0], cells[1]
+    one, other = (
+        TargetCell({str(d): round(float(rng.uniform(*SEVERITIES)), 2)}, int(rng.integers(10**6)))
+        for d in rng.choice([d.value for d in GapDimension], 2, replace=False)
+    )
+    return one, other
 
 
 def _within(cell: str, say: Say) -> Say:
@@ -314,11 +301,13 @@ def _loop_json(loop: LoopResult) -> dict[str, Any]:
     return {
         "gaps": dict(loop.target.gaps),
         "gap_seed": loop.target.gap_seed,
+        "measured": list(loop.twin.mechanisms),
         "diagnosed": dict(loop.diagnosis.summary.get("top", {})),
         "plan": [
             {"dimension": i.dimension.value, "remedy": i.remedy, "takes": i.takes}
             for i in loop.plan.items
         ],
+        "done": loop.done,
         "before": _rate(loop.before),
         "after": _rate(loop.after),
         "nominal_after": _rate(loop.nominal_after),

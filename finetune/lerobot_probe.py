@@ -132,7 +132,7 @@ class LeRobotProbe:
         found = {}
         for name, (first, last) in zip(self._cameras, ends, strict=True):
             both = (
-                functional.adaptive_avg_pool2d(first.float(), tuple(last.shape[1:])),
+                functional.adaptive_avg_pool2d(first.float(), (last.shape[1], last.shape[2])),
                 last.float(),
             )
             found[name] = [np.asarray(m.permute(1, 2, 0).cpu().numpy(), np.float64) for m in both]

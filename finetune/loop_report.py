@@ -45,11 +45,12 @@ INSTANTS: Final = (0.0, 0.33, 0.67, 1.0)
 """Which pictures of a take are shown, as fractions of its length."""
 STAGES: Final = {
     "failed": ("failed takes", "rollouts/"),
+    "twin": ("the station's twin", "station_twin.yaml"),
     "diagnosis": ("diagnosis", "diagnosis.json"),
     "plan": ("plan", "plan.yaml"),
     "demonstrations": ("demonstrations", "takes/"),
-    "run": ("training run", "run/run.json"),
-    "adapter": ("adapter", "run/adapter/"),
+    "run": ("run", "run.json"),
+    "policy": ("policy", ""),
 }
 """Entry of a loop's lineage: what it is called, and where it lies in the loop's folder."""
 SHOWN_IDS: Final = 4
@@ -95,8 +96,35 @@ def injected_words(loop: LoopResult) -> str:
     return ", ".join(f"{plain(g.dimension)}: {plain(g.mechanism)}, {g.severity:g}" for g in drawn)
 
 
+COLUMNS: Final = (
+    "injected", "measured", "diagnosed", "plan", "done", "before", "after", "nominal sim after",
+    "verdict",
+)  # fmt: skip
+"""What `loop_words` returns."""
+
+
+def loop_words(loop: LoopResult) -> tuple[str, ...]:
+    """Return what came of a loop, in the order of `COLUMNS`."""
+    return (
+        injected_words(loop),
+        ", ".join(map(plain, loop.twin.mechanisms)) or "nothing differs",
+        diagnosed_words(loop),
+        plan_words(loop),
+        loop.done,
+        rate_words(loop.before),
+        rate_words(loop.after) if loop.after else "—",
+        rate_words(loop.nominal_after) if loop.nominal_after else "—",
+        loop.verdict.verdict.value if loop.verdict else "nothing done",
+    )
+
+
+def better_words(result: DemoResult) -> str:
+    """Return how the demo ended."""
+    return "Better in both cells." if result.better else "Not shown to be better in both cells."
+
+
 def success_figure(result: DemoResult) -> Any:
-    """Draw success with 95 % intervals in every cell, base beside adapted."""
+    """Draw success with 95 % intervals in every cell, before and after."""
     import matplotlib.pyplot as plt
 
     groups: list[tuple[str, Evaluation, Evaluation | None]] = []
@@ -117,7 +145,7 @@ def success_figure(result: DemoResult) -> Any:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_ylabel("success")
         axes.tick_params(length=0)
-        for label, colour in (("base policy", PALE), ("adapted with LoRA", ACCENT)):
+        for label, colour in (("before", PALE), ("after the remedy", ACCENT)):
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn
@@ -153,21 +181,9 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
     (folder / "success.png").write_bytes(png)
     n = result.nominal.trials
     caption = f"Success over {n} rollouts each, on the same scenes; 95 % Wilson intervals."
-    head = ("cell", "injected", "diagnosed", "plan", "before", "after", "verdict")
-    rows = [
-        (
-            name,
-            injected_words(loop),
-            diagnosed_words(loop),
-            plan_words(loop),
-            rate_words(loop.before),
-            rate_words(loop.after) if loop.after else "—",
-            loop.verdict.verdict.value if loop.verdict else "nothing collected",
-        )
-        for name, loop in _named(result)
-    ]
+    rows = [(name, *loop_words(loop)) for name, loop in _named(result)]
     verdicts = [loop.verdict for loop in result.loops if loop.verdict]
-    lead = "The adapted policy is better." if result.better else "Not shown to be better."
+    lead = better_words(result)
     blocks = [notice(SIM_TO_SIM)]
     blocks += [
         notice(v.message, "good" if v.verdict is Answer.PROMOTE else "bad") for v in verdicts
@@ -175,7 +191,7 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
     blocks += [
         facts([(f"{minutes:.1f} min", "on this machine"), *_headline(result)]),
         figure(png, caption, 760),
-        table(head, rows),
+        table(("cell", *COLUMNS), rows),
     ]
     return section("In short", lead, blocks)
 
@@ -183,11 +199,8 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
 def _headline(result: DemoResult) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for name, loop in _named(result):
-        if loop.after:
-            change = f"{loop.before.rate:.0%} → {loop.after.rate:.0%}"
-            found.append((change, f"cell {name}, {loop.plan.takes} planned takes"))
-        else:
-            found.append(("0 takes", f"cell {name}: the plan says not to collect"))
+        change = f"{loop.before.rate:.0%} → {loop.after.rate:.0%}" if loop.after else "no change"
+        found.append((change, f"cell {name}: {loop.done}"))
     return found
 
 
@@ -240,8 +253,9 @@ def _lineage(result: DemoResult) -> Section:
 
 def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:
     """Return (stage, ids, path) of every stage that the loop went through."""
+    where = {"run": f"{loop.run_folder}/", "policy": f"{loop.run_folder}/"}
     rows = [
-        (stage, _ids(loop.lineage[key]), f"{loop.folder.name}/{path}")
+        (stage, _ids(loop.lineage[key]), f"{loop.folder.name}/{where.get(key, '')}{path}")
         for key, (stage, path) in STAGES.items()
         if key in loop.lineage
     ]
@@ -282,7 +296,7 @@ def _advice(item: PlanItem) -> str:
         return f"collect {item.takes} takes"
     if item.remedy == "collect":
         return "roll out more first"
-    return f"don't collect: {item.remedy}"
+    return plain(item.remedy)
 
 
 def _named(result: DemoResult) -> list[tuple[str, LoopResult]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,8 @@ from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ExpertStage, ScriptedLeader
-from gaploop.sim.kinematics import fold_square, polar
+from gaploop.sim.kinematics import polar
+from gaploop.sim.scene import CAMERA_NAME
 
 PICTURES: Final = ".pictures.npy"
 """Beside the numbers of the same takes, which are written when it is whole."""
@@ -74,15 +76,15 @@ class Shaken:
         rng = self._rng
         is_shaken = float(rng.choice([0.0, 1.0], p=[STILL_SHARE, 1.0 - STILL_SHARE]))
         self._scale_rad = is_shaken * float(rng.uniform(*SHAKEN_RAD))
-        self._noise_rad, self._last_s = np.zeros(6), None
+        self._noise_rad, self._last_s = np.zeros(6), math.nan
         self._memory_s = float(rng.uniform(*SHAKEN_S))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the next joint command [rad]."""
         sample = self._inner.read(t_s)
         self.asked_rad = sample.q_rad
-        period_s = 0.01 if self._last_s is None else min(max(t_s - self._last_s, 0), 0.1)
-        self._last_s: float | None = t_s
+        period_s = 0.01 if math.isnan(self._last_s) else min(max(t_s - self._last_s, 0), 0.1)
+        self._last_s = t_s
         keep = np.exp(-period_s / self._memory_s)
         scale = self._scale_rad * (1.0 if self._inner.stage in FREE else AT_WORK)
         kick = scale * np.sqrt(1 - keep * keep) * self._rng.normal(size=len(sample.q_rad))
@@ -171,24 +173,33 @@ def scaled(picture: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
 
 
 def place_of(cell: SimCell) -> FloatArray:
-    """Return where object and target are: x, y, z, yaw, x, y, and 1 while held, shape (7,)."""
+    """Return where object and target are, shape (9,).
+
+    Object's x, y [m] and yaw [rad]; target's x, y [m]; then of both the column and row in the
+    camera's picture, from -1 to 1.
+    """
     truth: dict[str, Any] = cell.truth()
-    object_m, target_m = truth["object_pos_m"], truth["target_pos_m"]
-    return np.array([*object_m, truth["object_yaw_rad"], *target_m[:2], float(truth["held"])])
+    object_m, target_m = (np.array(truth[f"{name}_pos_m"]) for name in ("object", "target"))
+    model, camera = cell.model, cell.data.camera(CAMERA_NAME)
+    focal = 1.0 / np.tan(np.radians(model.camera(CAMERA_NAME).fovy[0]) / 2.0)
+    seen = np.array([object_m, target_m]) - camera.xpos
+    seen = seen @ camera.xmat.reshape(3, 3)
+    aims = focal * seen[:, :2] / -seen[:, 2:] * (1.0, -1.0)
+    where = (*object_m[:2], truth["object_yaw_rad"], *target_m[:2])
+    return np.array([*where, *aims.ravel()])
 
 
-def poses_of(place: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def poses_of(place: FloatArray) -> NDArray[np.float32]:
     """Return what the network is taught to see in a row of `place_of`, about -1 to 1, shape (8,).
 
-    Polar about the first joint, as the arm moves; the object's yaw is to the nearest quarter turn.
+    Polar about the first joint, as the arm moves; a cube looks the same every quarter turn.
     """
-    azimuth, radius = polar(place[:2])
-    turn = fold_square(float(place[3]) - azimuth)
-    to, far = polar(place[4:6])
+    (azimuth, radius), yaw, (to, far) = polar(place[:2]), place[2], polar(place[3:5])
+    turn = yaw - azimuth
     return np.array(
         [
-            azimuth / 0.5, (radius - 0.2) / 0.06, np.cos(4 * turn), np.sin(4 * turn), turn / 0.5,
-            to / 0.5, (far - 0.2) / 0.06, 2.0 * place[6] - 1.0,
+            azimuth / 0.5, (radius - 0.2) / 0.06, np.cos(4 * turn), np.sin(4 * turn),
+            np.cos(4 * yaw), to / 0.5, (far - 0.2) / 0.06, np.sin(4 * yaw),
         ],
         dtype=np.float32,
     )  # fmt: skip
@@ -237,7 +248,7 @@ def _write(path: Path, takes: Sequence[tuple[int, _Memory]]) -> None:
     pictures = [p for _, m in takes for p in m.pictures]
     np.save(path.with_suffix(PICTURES), np.array(pictures, dtype=np.uint8))
     part = path.with_suffix(".part.npz")
-    size = dict.fromkeys(("state", "action"), (0, 6)) | {"pose": (0, 7)}
+    size = dict.fromkeys(("state", "action"), (0, 6)) | {"pose": (0, 9)}
     rows = {
         name: np.concatenate([np.zeros(size[name]), *(getattr(m, name) for _, m in takes)])
         for name in size
@@ -263,7 +274,7 @@ def record(
     seed: int = 0,
     policy: Path | None = None,
     workers: int = 2,
-    progress: Callable[[int], None] = lambda _attempts: None,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Record scripted takes of a cell into `folder`; what it holds already isn't recorded again.
 
@@ -282,11 +293,13 @@ def record(
     for i in range(seed, seed + takes, FILE_TAKES):
         scenes, path = range(i, min(i + FILE_TAKES, seed + takes)), folder / f"{i:06d}.npz"
         if path.exists():
-            progress(len(scenes))
+            if progress:
+                progress(len(scenes))
         else:
             jobs.append(_Job(cell, scenes, path, size_px, policy))
     for attempts in run_jobs(_record, jobs, workers):
-        progress(attempts)
+        if progress:
+            progress(attempts)
 
 
 @dataclass(frozen=True)
@@ -301,6 +314,7 @@ class PictureBatch:
         first: which of them is a sample's first, shape (b,).
         now: which is its present one, shape (b,).
         poses: what is where in both, shape (b, 2, POSES).
+        aims: where in both pictures object and target are, shape (b, 2, 4).
     """
 
     state: NDArray[np.float32]
@@ -310,6 +324,7 @@ class PictureBatch:
     first: NDArray[np.int64]
     now: NDArray[np.int64]
     poses: NDArray[np.float32]
+    aims: NDArray[np.float32]
 
 
 class PictureTakes:
@@ -340,7 +355,9 @@ class PictureTakes:
         self.state = np.concatenate([p["state"] for p in parts])
         self.action = np.concatenate([p["action"] for p in parts])
         self._pictures = [np.load(path.with_suffix(PICTURES), mmap_mode="r") for path, _ in kept]
-        self._poses = np.array([poses_of(row) for p in parts for row in p["pose"]])
+        places = np.concatenate([p["pose"] for p in parts])
+        self._poses = np.array([poses_of(row) for row in places])
+        self._aims = places[:, 5:]
         self._takes: list[
             tuple[int, int, int, int, int]
         ] = []  # first row, the first to learn from, end, file, first picture
@@ -395,7 +412,7 @@ class PictureTakes:
                 firsts.append(first)
                 nows.append(len(pictures) - 1)
         keep = slice(0, self.batch_size)
-        poses = np.stack([self._poses[begun[keep]], self._poses[rows[keep]]], 1)
+        both = np.stack([begun[keep], rows[keep]], 1)
         return PictureBatch(
             self.state[rows[keep]],
             self.action[np.array(index[keep])],
@@ -403,5 +420,6 @@ class PictureTakes:
             np.stack(pictures),
             np.array(firsts[keep]),
             np.array(nows[keep]),
-            poses,
+            self._poses[both],
+            self._aims[both],
         )

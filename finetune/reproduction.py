@@ -34,7 +34,12 @@ from gaploop.core.take import Take
 from gaploop.core.twin import Twin
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension, Outcome, TakeKind
-from gaploop.failure_analysis.diagnosis import TakeDiagnosis
+from gaploop.failure_analysis.diagnosis import (
+    Diagnosis,
+    TakeDiagnosis,
+    pooled_shares,
+    summarise_causes,
+)
 from gaploop.failure_analysis.station import (
     FLOOR,
     NAMED_FROM,
@@ -445,18 +450,24 @@ def reweighed(
     """Return failed takes with the station's shares as prior of their causes.
 
     What a take shows counts as far as other takes don't show it: what all of them lean to is told
-    better by the rollouts that were reproduced. So a take that shows nothing of its own has the
-    station's causes, and over all takes these are about as they were reproduced.
+    better by the rollouts that were reproduced, or is in the station's verdict. So a take that
+    shows nothing of its own has the station's causes, and over all takes these are about as they
+    were reproduced.
 
     Args:
         takes: as diagnosed.
         found: the reproduction.
         station: what came of it; the causes that it names are those of takes that have them.
     """
-    unmeasured = [d.value for d in GapDimension if d.value not in found.shares]
-    rest = found.shares[UNMEASURED] / (len(unmeasured) + 1)
-    prior = {d.value: found.shares.get(d.value, rest) for d in GapDimension}
-    for_none = found.shares[POLICY] + rest
+    unmeasured = [*(d.value for d in GapDimension if d.value not in found.shares), UNMEASURED]
+    # Nothing but takes tells these apart: what all of them lean to has to be kept.
+    per_share = found.shares[UNMEASURED] / sum(station.posterior[c] for c in unmeasured)
+    prior = {
+        d.value: station.posterior[d.value] * per_share
+        if d.value in unmeasured else found.shares[d.value]
+        for d in GapDimension
+    }  # fmt: skip
+    for_none = found.shares[POLICY] + station.posterior[UNMEASURED] * per_share
     failed = [take for take in takes if take.failed]
     usual = {
         d.value: max(float(np.mean([t.dimensions[d.value] for t in failed])), FLOOR)
@@ -528,3 +539,51 @@ def in_the_cell(
         ).outcomes
 
     return roll_out
+
+
+def reproduced(
+    found: Diagnosis,
+    takes: Sequence[Take],
+    twin: Twin,
+    policy: str | Path,
+    folder: Path,
+    *,
+    n: int,
+    workers: int,
+    progress: Callable[[int], None] = lambda _rollouts: None,
+) -> Diagnosis:
+    """Return a diagnosis with what came of reproducing its failures, if there are any.
+
+    Args:
+        found: what the takes alone show.
+        takes: those that were diagnosed.
+        twin: the station's.
+        policy: what failed; as of `evaluate`.
+        folder: keeps rollouts as they come; what it holds isn't rolled out again.
+        n: scenes, the same in every cell.
+        workers: processes.
+        progress: called with the number of rollouts just finished.
+    """
+    base = found.base
+    if base is None:
+        return found
+    station = StationFailures.of(takes, twin.arm, base.tier.value)
+    if not station.failed:
+        return found
+    roll_out = in_the_cell(
+        policy, twin, takes[0].info.task, n=n, workers=workers,
+        folder=folder, sees=base.tier.value, progress=progress,
+    )  # fmt: skip
+    reproduction = reproduce(station, twin, roll_out)
+    verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
+    evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
+    told = reweighed(found.takes, reproduction, verdict)
+    summary = {
+        **found.summary,
+        **summarise_causes(told),
+        "tier": evidence.tier.value,
+        "evidence": evidence.to_json(),
+        "station": verdict.to_json(),
+        "reproduction": reproduction.to_json(),
+    }
+    return replace(found, takes=told, summary=summary, base=evidence)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
-    from gaploop.finetune.closed_loop import LoopResult, Say
+    from gaploop.finetune.closed_loop import Say
     from gaploop.finetune.demo import DemoResult
 
 EXAMPLE: Final = """\
@@ -27,12 +27,14 @@ SPENT: Final = "spent.json"
 
 @dataclass
 class DemoConfig:
-    """Find out why a policy fails, record what fixes it, adapt with LoRA, and prove the fix.
+    """Find out why a policy fails, carry out the remedy that the plan chose, and prove the fix.
 
-    All on the embedded cell, so sim-to-sim: two gaps are drawn from a printed seed, one that
-    demonstrations can fix and one that wants another remedy. Neither diagnosis nor plan is told
-    which. Exit code 0 where the adapted policy is better, 1 where it isn't. Stopped with Ctrl-C,
-    the same command with the same seed goes on where it was.
+    All on the embedded cell, so sim-to-sim: two gaps of different dimensions are drawn from a
+    printed seed. Probe, diagnosis and plan aren't told which. Takes are simulated in the cell's
+    twin or collected, the policy is adapted or recalibrated; what no command does, such as taking
+    clutter away, is done to the simulated cell. Exit code 0 where both cells are better for it, 1
+    where that isn't shown. Stopped with Ctrl-C, the same command with the same seed goes on where
+    it was.
     """
 
     output_dir: Path = Path("outputs/demo")
@@ -40,14 +42,14 @@ class DemoConfig:
     seed: int = -1
     """Draws gaps and scenes; drawn and printed unless given."""
     quick: bool = False
-    """Fewer rollouts and steps (at most two minutes): shows the way, proves little."""
+    """Fewer rollouts and steps (about three minutes): shows the way, proves little."""
     policy: options.PolicyOptions = field(default_factory=lambda: options.PolicyOptions("base"))
     json: bool = False
     """Print one JSON object."""
 
 
 def run(config: DemoConfig) -> int:
-    """Run the demo; return 0 where the policy got better, 1 where it did not."""
+    """Run the demo; return 0 where both cells got better, 1 where that isn't shown."""
     from gaploop.core.files import read_json, writable_folder
     from gaploop.finetune.demo import run_demo
     from gaploop.finetune.loop_report import write_report
@@ -141,28 +143,14 @@ def _stages() -> Iterator[Say]:
 def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
     from rich.table import Table
 
+    from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words
+
     table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)
     table.add_column("")
     for name in "AB":
         table.add_column(f"cell {name}")
-    rows = ("injected", "diagnosed", "plan", "before", "after", "nominal sim after", "verdict")
-    for head, *cells in zip(rows, *(_column(loop) for loop in result.loops), strict=True):
+    for head, *cells in zip(COLUMNS, *map(loop_words, result.loops), strict=True):
         table.add_row(head, *cells)
     console = options.console()
     console.print(table)
-    answer = "The adapted policy is better." if result.better else "Not shown to be better."
-    console.print(f"{answer} Report: {report}", soft_wrap=True, highlight=False)
-
-
-def _column(loop: LoopResult) -> tuple[str, ...]:
-    from gaploop.finetune import loop_report
-
-    return (
-        loop_report.injected_words(loop),
-        loop_report.diagnosed_words(loop),
-        loop_report.plan_words(loop),
-        loop_report.rate_words(loop.before),
-        loop_report.rate_words(loop.after) if loop.after else "—",
-        loop_report.rate_words(loop.nominal_after) if loop.nominal_after else "—",
-        loop.verdict.verdict.value if loop.verdict else "nothing collected",
-    )
+    console.print(f"{better_words(result)} Report: {report}", soft_wrap=True, highlight=False)

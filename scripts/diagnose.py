@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,14 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             force_classes=forces,
         )
     if twin is not None:
-        found = _reproduced(found, takes, twin, folder, config)
+        from gaploop.finetune.reproduction import reproduced, subsets
+
+        total = config.n * len(subsets(twin.mechanisms))
+        with options.progress("Reproducing in simulation", total=total) as advance:
+            found = reproduced(
+                found, takes, twin, config.policy.required(), folder / "reproduction",
+                n=config.n, workers=config.workers, progress=advance,
+            )  # fmt: skip
     diagnosis.save_diagnosis(found, folder / "diagnosis.json")
     pictured = [seen(take, StationScene(scene.camera)) for take in takes]  # as they were
     _write_report(found, pictured, folder, config)
@@ -237,47 +244,6 @@ def _twin(config: DiagnoseConfig) -> Twin | None:
     if not config.policy.path:
         raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
     return load_twin(config.twin)
-
-
-def _reproduced(
-    found: Diagnosis, takes: Sequence[Take], twin: Twin, folder: Path, config: DiagnoseConfig
-) -> Diagnosis:
-    """Return the diagnosis with what came of reproducing the failures, if there are any."""
-    from gaploop.failure_analysis.diagnosis import pooled_shares, summarise_causes
-    from gaploop.finetune.reproduction import (
-        StationFailures,
-        combined,
-        in_the_cell,
-        reproduce,
-        reweighed,
-        subsets,
-    )
-
-    base = found.base
-    if base is None:
-        return found
-    station = StationFailures.of(takes, twin.arm, base.tier.value)
-    if not station.failed:
-        return found
-    total = config.n * len(subsets(twin.mechanisms))
-    with options.progress("Reproducing in simulation", total=total) as advance:
-        roll_out = in_the_cell(
-            config.policy.required(), twin, takes[0].info.task, n=config.n, workers=config.workers,
-            folder=folder / "reproduction", sees=base.tier.value, progress=advance,
-        )  # fmt: skip
-        reproduction = reproduce(station, twin, roll_out)
-    verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
-    evidence = base.with_twin({p.name.partition(".")[0] for p in twin.parameters if p.excited})
-    told = reweighed(found.takes, reproduction, verdict)
-    summary = {
-        **found.summary,
-        **summarise_causes(told),
-        "tier": evidence.tier.value,
-        "evidence": evidence.to_json(),
-        "station": verdict.to_json(),
-        "reproduction": reproduction.to_json(),
-    }
-    return replace(found, takes=told, summary=summary, base=evidence)
 
 
 def _write_report(
@@ -386,7 +352,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
     summary = found.summary
     lines = [
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
-        f"{summary['abstained']} without a clear cause (usual: {summary['reference']['name']})"
+        f"{summary['diagnosed'] - summary['abstained']} name their cause each by itself "
+        f"(usual: {summary['reference']['name']})"
     ]
     if summary["modes"]:
         counts = sorted(summary["modes"].items(), key=lambda item: -item[1])

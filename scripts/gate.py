@@ -237,8 +237,8 @@ def _controlled(
     if found is None:
         return what
     tell(
-        f"Simulated: {found.scenes} of the scenes to come, each beside {found.others} others. "
-        "The plan above is without."
+        f"Simulated: {found.scenes} of the scenes to come, {found.others // found.scenes} others "
+        "beside each. The plan above is without."
     )
     return replace(what, control=found.control)
 

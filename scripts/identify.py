@@ -80,14 +80,13 @@ def identify(config: IdentifyConfig) -> Twin:
     from gaploop.core.files import uuid7, writable_folder, write_atomically
     from gaploop.core.run_record import write_run
     from gaploop.core.station import Station, load_station
-    from gaploop.core.twin import Twin, save_twin
+    from gaploop.core.twin import save_twin
     from gaploop.core.vocabulary import Domain
     from gaploop.failure_analysis.lineage import takes_input
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.failure_analysis.views.joints import with_units
-    from gaploop.sim.identification.drives import fit_drives
     from gaploop.sim.identification.logs import arm_of_takes
-    from gaploop.sim.identification.scene import fit_scene
+    from gaploop.sim.identification.station import fit_station
     from gaploop.sim.recolour import seen
 
     cell = load_station(config.station) if config.station else Station("")
@@ -98,29 +97,26 @@ def identify(config: IdentifyConfig) -> Twin:
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     folder = writable_folder(_folder(config))
-    with options.progress("Fitting the drives") as advance:
-        drives = fit_drives(takes, arm, advance)
-    rows = {(p.name, p.joint): p for p in drives.parameters}
-    if config.pictures:
-        with options.progress("Fitting the scene"):
-            for row in fit_scene(takes, arm):  # zeros may come of either: of the one that can tell
-                key = row.name, row.joint
-                if key not in rows or row.excited:
-                    rows[key] = row
-    parameters = tuple(rows.values())
     inputs = [takes_input(root, found) for root, found in by_root]
     made_from = tuple(
         {"id": root.resolve().name, "sha256": entry["hash"], "uids": entry["uids"]}
         for (root, _), entry in zip(by_root, inputs, strict=True)
     )
     station = cell.name or takes[0].info.station or by_root[0][0].resolve().name
-    twin = Twin(station, arm.name, parameters, made_from, drives.fit)
+    with options.progress("Fitting drives and scene") as advance:
+        twin, drives = fit_station(
+            takes, arm, station, made_from=made_from, pictures=config.pictures, advance=advance
+        )
     save_twin(twin, folder / "station_twin.yaml")
     is_real = all(take.info.domain is Domain.REAL for take in takes)
     html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
     write_atomically(folder / "held_out.png", curves_png(drives.curves, arm.joint_names))
-    result = {"id": uuid7(), "differs": [p.name for p in parameters if p.differs], **drives.fit}
+    result = {
+        "id": uuid7(),
+        "differs": [p.name for p in twin.parameters if p.differs],
+        **drives.fit,
+    }
     write_run(folder, "identify", options.jsonable(config), inputs, result)
     return twin
 

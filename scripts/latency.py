@@ -228,7 +228,7 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
 
 
 def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
-    state = np.zeros(len(facts.state_names))
+    state: FloatArray = np.zeros(len(facts.state_names))
     if facts.state is not None:
         state = rng.normal(facts.state.mean, facts.state.std)
     pictures = {}

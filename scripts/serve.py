@@ -134,7 +134,7 @@ def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
 
     path = config.policy.required()
     options.warn_withdrawn(path)
-    policy = load_policy(path, device=config.device)
+    policy = load_policy(path, device=config.device, fps=config.policy.fps)
     card = remote_policy.card_of(policy, policy_id(path))
 
     def words(where: str, token: str) -> str:

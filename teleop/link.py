@@ -14,11 +14,13 @@ closed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import ipaddress
 import logging
 import re
 import secrets
+import selectors
 import socket
 import ssl
 import tempfile
@@ -28,7 +30,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -120,6 +122,62 @@ def _public(key: object) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, form)
 
 
+class _InTurn(ssl.SSLSocket):
+    """Lets one thread at a time into OpenSSL: websockets reads in one and writes in others.
+
+    Python 3.12 doesn't see to that: once in some hundred connections it ended in `[SSL] internal
+    error`, or stood still. Nobody waits inside; whoever must wait for the network waits outside.
+    """
+
+    _turn: threading.Lock | None = None
+    _wait_s: float | None
+
+    def do_handshake(self, block: bool = False) -> None:
+        """Shake hands, while only one thread knows the socket."""
+        super().do_handshake(block)
+        self._turn, self._wait_s = threading.Lock(), self.gettimeout()
+        super().settimeout(0.0)
+
+    def settimeout(self, value: float | None) -> None:
+        """Set how long reading and writing wait [s]."""
+        self._wait_s = value
+        if self._turn is None:
+            super().settimeout(value)
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Return the next bytes; none at the end."""
+        return self._take_turns(functools.partial(super().recv, buflen, flags))
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all of it."""
+        left = memoryview(data).cast("B")
+        while left:
+            send = functools.partial(super().send, left[:65536], flags)
+            left = left[self._take_turns(send) :]
+
+    def shutdown(self, how: int) -> None:
+        """End reading and writing; who waits for them wakes up."""
+        with self._turn or contextlib.nullcontext():
+            super().shutdown(how)
+
+    def _take_turns[T](self, call: Callable[[], T]) -> T:
+        while True:
+            with self._turn or contextlib.nullcontext():
+                try:
+                    return call()
+                except (ssl.SSLWantReadError, BlockingIOError):
+                    wanted = selectors.EVENT_READ
+                except ssl.SSLWantWriteError:
+                    wanted = selectors.EVENT_WRITE
+            with selectors.DefaultSelector() as selector:
+                try:
+                    selector.register(self, wanted)
+                except ValueError as error:
+                    raise OSError("The socket is closed.") from error
+                if not selector.select(self._wait_s):
+                    raise TimeoutError("The peer is silent.")
+
+
 def _server_context(token: str, host: str) -> ssl.SSLContext:
     """Return what a server needs to speak TLS with the token's key, its certificate new."""
     key, now = _key(token), datetime.now(UTC)
@@ -136,6 +194,7 @@ def _server_context(token: str, host: str) -> ssl.SSLContext:
         .sign(key, hashes.SHA256())
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslsocket_class = _InTurn
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     pem = serialization.Encoding.PEM
     private = key.private_bytes(
@@ -326,6 +385,7 @@ def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Conn
     """
     where = f"{host}:{port}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = _InTurn
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the key is compared below
     try:

@@ -204,6 +204,11 @@ failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ou
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
+finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours: takes, resimulated, randomised_DIMENSION
+finetune/closed_loop.py:carry_out | folder / name | ours
+finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours: OUT/recalibrated of a stopped run
+finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
+finetune/closed_loop.py:collected | folder / name | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
 finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
@@ -222,6 +227,7 @@ finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missi
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
+finetune/lerobot_act.py:_trained_on | Path(str(said.get('root') or HF_LEROBOT_HOME / str(said.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths

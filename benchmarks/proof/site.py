@@ -84,7 +84,7 @@ def _row(job: SiteJob, arm: StudyArm, budget: int) -> StudyRow:
     if path.exists():
         return _of_size(StudyRow.from_json(read_json(path)), job.part.rollouts, path)
     site, folder = job.site, job.folder
-    before = _rated(job, "before", job.start.base)
+    before = rated(job, "before", job.start.base)
     usual = load_reference(job.reference) if job.reference else None
     diagnosis = roll_out_and_diagnose(
         site.cell, folder, job.start.base, job.part.diagnosed, reference=usual
@@ -104,9 +104,9 @@ def _row(job: SiteJob, arm: StudyArm, budget: int) -> StudyRow:
         planned={d.value: n for d, n in made.planned.items()},
         takes=made.takes,
         attempts=made.attempts,
-        hours=_hours(made),
-        before=_bits(before),
-        after=_bits(made.after),
+        hours=hours(made),
+        before=bits(before),
+        after=bits(made.after),
         base=before.policy,
         policy=made.after.policy,
         data=made.data,
@@ -132,22 +132,22 @@ def _made(job: SiteJob, arm: StudyArm, budget: int, plan: Plan, before: Evaluati
     if arm is StudyArm.REMEDY:
         instead = {item.dimension for item in plan.items if not item.takes}
         if not plan.takes and GapDimension.ACTUATOR_RESPONSE in instead:
-            return _Made(_rated(job, "slower", job.start.base, SLOWER))
+            return _Made(rated(job, "slower", job.start.base, SLOWER))
         return _Made(before)
     if arm is StudyArm.RANDOMISATION:
         takes: Takes = evenly(RANDOMISED, STAGED, site.seed)
         cells = {d: site.varied(d, 10_000 + site.seed) for d in takes}
-        return _trained(job, "randomised", takes, cells)
+        return trained(job, "randomised", takes, cells)
     takes = takes_of(arm, site, budget, plan)
     name = "_".join(f"{d.value}{n}" for d, n in sorted(takes.items()))
     if arm is StudyArm.ON_SITE:
         cells = {d: site.with_varied(d) for d in takes}
-        return _trained(job, f"on_site_{name}", takes, cells)
+        return trained(job, f"on_site_{name}", takes, cells)
     cells = {d: site.set_up_for(d) for d in takes}
-    return _trained(job, name, takes, cells) if takes else _Made(before)
+    return trained(job, name, takes, cells) if takes else _Made(before)
 
 
-def _trained(
+def trained(
     job: SiteJob, name: str, takes: Takes, cells: Mapping[GapDimension, TargetCell]
 ) -> _Made:
     """Record, train and try; arms that record the same takes share all of it."""
@@ -155,7 +155,7 @@ def _trained(
     recorded = _recorded(folder, job.site, takes, cells)
     attempts = len(take_folders(folder / "journal"))
     if not recorded:
-        return _Made(_rated(job, "before", job.start.base), takes, 0, attempts)
+        return _Made(rated(job, "before", job.start.base), takes, 0, attempts)
     run = folder / "run"
     if not (run / "run.json").exists():
         spec = replace(TRACKED_SPECS["lora"], seed=job.site.seed)
@@ -164,7 +164,7 @@ def _trained(
         data = (folder / "takes",)
         adapt(AdaptOptions(job.start.base, data, run, (job.start.sim,), spec=spec, resume=True))
     record = read_json(run / "run.json")
-    after = _rated(job, f"{folder.name}/after", run / MERGED)
+    after = rated(job, f"{folder.name}/after", run / MERGED)
     return _Made(after, takes, recorded, attempts, record["inputs"][0]["sha256"])
 
 
@@ -193,7 +193,7 @@ def _recorded(
     return int(read_json(path)["takes"])
 
 
-def _rated(job: SiteJob, name: str, policy: str | Path, speed_scale: float = 1.0) -> Evaluation:
+def rated(job: SiteJob, name: str, policy: str | Path, speed_scale: float = 1.0) -> Evaluation:
     """Return the success of a policy at the site, kept or measured now."""
     path = job.folder / f"{name}.json"
     if not path.exists():
@@ -213,14 +213,15 @@ def _rated(job: SiteJob, name: str, policy: str | Path, speed_scale: float = 1.0
     return Evaluation.from_json(read_json(path), str(path))
 
 
-def _hours(made: _Made) -> float:
+def hours(made: _Made) -> float:
     """Return what recording took, at the planner's times: attempts, and a set-up a dimension."""
     effort = effort_from()
     each_s = effort.take.mean_s + effort.reset.mean_s
     return round((made.attempts * each_s + len(made.planned) * effort.setup.mean_s) / 3600, 4)
 
 
-def _bits(result: Evaluation) -> str:
+def bits(result: Evaluation) -> str:
+    """Return 1 for each success and 0 for each failure, in the scenes' order."""
     return "".join("01"[r.success] for r in sorted(result.outcomes, key=lambda r: r.seed))
 
 

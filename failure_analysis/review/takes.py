@@ -114,7 +114,13 @@ class TakeSource:
         Raises:
             UnusableInputError: as of `units_of`, or the station's camera isn't there.
         """
-        return units_of([self.take(episode) for episode in self._first], stated)
+        takes = []
+        for episode in self._first:
+            if names := sorted(picture.camera for picture in self.pictures(episode)):
+                self._scene.camera_among(names, str(self.root))
+            with contextlib.suppress(GaploopError, OSError, KeyError, ValueError):
+                takes.append(self.take(episode))  # what can't be read is said once it is opened
+        return units_of(takes, stated)
 
     def pictures(self, episode: EpisodeRow) -> list[CameraVideo]:
         """Return where each camera's pictures of a take are; not whether they are inside."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class CameraTrace:
         )
 
 
-type Layers = Sequence[FloatArray]
+type Layers = Sequence[NDArray[np.floating[Any]]]
 """What some layers of an encoder make of a picture's cells, on one grid: each (h, w, channels)."""
 
 
@@ -104,8 +104,9 @@ class PatchSpace:
         rows = [np.concatenate([_flat(layers) for layers in pictures]) for pictures in takes]
         owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
         cells = np.concatenate(rows)
-        scale = np.maximum(cells.std(axis=0), 1e-6 + 1e-3 * float(cells.std()))
-        white = (cells / scale).astype(np.float32)
+        least = 1e-6 + 1e-3 * float(cells.std())
+        scale = np.maximum(cells.std(axis=0), least).astype(np.float64)
+        white = (cells / scale.astype(np.float32)).astype(np.float32)
         kept = _spread_out(white, PATCHES, np.random.default_rng(seed))
         widths = tuple(layer.shape[-1] for layer in takes[0][0])
         space = cls(scale, white[kept], widths, (1.0,) * len(widths), owner[kept])
@@ -139,7 +140,7 @@ class PatchSpace:
         return np.asarray(apart.max(axis=0).reshape(layers[0].shape[:2]))
 
 
-def _flat(layers: Layers) -> FloatArray:
+def _flat(layers: Layers) -> NDArray[np.floating[Any]]:
     return np.concatenate([layer.reshape(-1, layer.shape[-1]) for layer in layers], axis=1)
 
 

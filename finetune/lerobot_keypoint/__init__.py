@@ -7,11 +7,14 @@ Registered with LeRobot as `keypoint`; its own commands import it by
 
 Each picture goes through a small convolutional network that ends in a spatial softmax (Levine et
 al. 2016, arXiv:1504.00702): where in the picture something is, finer than a pixel, which is what
-few demonstrations can teach an arm. An episode's first picture is seen beside the present one: it
-shows what the arm hides later. From both, the network estimates a few numbers that pretraining on
-simulated takes teaches to be where things are (`poses`); they and everything else are what the
-chunk of actions is worked out from, in one pass, with the loss of ACT (Zhao et al. 2023,
-arXiv:2304.13705), masked L1.
+few demonstrations can teach an arm. Where it aims, a small window is cut out around that very place
+and looked at by itself: how a cube is turned shows in a few pixels and is hard to see wherever in
+the picture they may be (without windows, yaw was never learned here). An episode's first picture is
+seen beside the present one: it shows what the arm hides later.
+
+From both, the network estimates a few numbers that pretraining on simulated takes teaches to be
+where things are (`poses`); they and everything else are what the chunk of actions is worked out
+from, in one pass, with the loss of ACT (Zhao et al. 2023, arXiv:2304.13705), masked L1.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ FIRST: Final = -100_000
 first frame."""
 POSE_WEIGHT: Final = 0.5
 """Of the loss on `poses` beside that on normalised actions."""
+AIM_WEIGHT: Final = 1.0
+"""Of the loss on `aims`."""
 
 
 @PreTrainedConfig.register_subclass("keypoint")
@@ -49,6 +54,8 @@ class KeypointConfig(PreTrainedConfig):  # type: ignore[misc]
         resize_shape: height and width that pictures are scaled to [px]; multiples of 16.
         channels: of the convolutions.
         keypoints: places found in each picture.
+        glimpses: places in each picture that are looked at closely.
+        glimpse_px: width and height of these windows [px]; even.
         n_poses: numbers that say where things are, in the first picture and now.
         width: of the layers that work out actions.
         blocks: how many they are.
@@ -60,6 +67,8 @@ class KeypointConfig(PreTrainedConfig):  # type: ignore[misc]
     resize_shape: tuple[int, int] = (96, 96)
     channels: int = 32
     keypoints: int = 32
+    glimpses: int = 2
+    glimpse_px: int = 16
     n_poses: int = 8
     width: int = 384
     blocks: int = 2
@@ -79,7 +88,8 @@ class KeypointConfig(PreTrainedConfig):  # type: ignore[misc]
                 f"n_action_steps={self.n_action_steps} must be from 1 to chunk_size="
                 f"{self.chunk_size}."
             )
-        self.resize_shape = tuple(self.resize_shape)
+        high, wide = self.resize_shape
+        self.resize_shape = (high, wide)  # a saved one comes as a list
         if any(side % 16 or side < 32 for side in self.resize_shape):
             raise ValueError(
                 f"resize_shape={self.resize_shape} must be multiples of 16 from 32 on."
@@ -123,11 +133,18 @@ def make_keypoint_pre_post_processors(
     config: KeypointConfig, dataset_stats: dict[str, dict[str, Tensor]] | None = None
 ) -> tuple[Any, Any]:
     """Return the processors of a new policy, LeRobot's own."""
-    return make_default_pre_post_processors(config, dataset_stats, normalizer_device=config.device)
+    made: tuple[Any, Any] = make_default_pre_post_processors(
+        config, dataset_stats, normalizer_device=config.device
+    )
+    return made
 
 
 class _Eye(nn.Module):
-    """What one camera's pictures show: keypoints, how clearly each is seen, and an overview."""
+    """What one camera's pictures show: keypoints, how clear each is, an overview, and glimpses."""
+
+    grid: Tensor
+    cells: Tensor
+    window: Tensor
 
     def __init__(self, config: KeypointConfig) -> None:
         super().__init__()
@@ -140,10 +157,26 @@ class _Eye(nn.Module):
         self.far1 = nn.Conv2d(width, width, 3, stride=2, padding=1)
         self.far2 = nn.Conv2d(width, width, 3, stride=2, padding=1)
         self.overview = nn.Linear(width * (high // 16) * (wide // 16), 64)
-        self.features = 3 * config.keypoints + 64
-        across, down = torch.linspace(-1, 1, wide // 4), torch.linspace(-1, 1, high // 4)
-        grid = torch.stack([across.repeat(high // 4), down.repeat_interleave(wide // 4)], 1)
-        self.register_buffer("grid", grid, persistent=False)
+        self.aim = nn.Conv2d(width, config.glimpses, 1)
+        self.near1 = nn.Conv2d(3, 24, 3, padding=1)
+        self.near2 = nn.Conv2d(24, 48, 3, stride=2, padding=1)
+        self.close = nn.Linear(48 * (config.glimpse_px // 2) ** 2, 64)
+        first = 3 * config.keypoints + 64
+        self.aims = slice(first, first + 2 * config.glimpses)
+        """Where in the features the places are that it aims at."""
+        self.features = first + config.glimpses * (2 + 64)
+        self._keep("grid", [torch.linspace(-1, 1, side // 4) for side in (wide, high)])
+        # As grid_sample counts: -1 and 1 are the outer edges of the outer pixels.
+        cells = [(torch.arange(n // 4) + 0.5) * (8.0 / n) - 1.0 for n in (wide, high)]
+        self._keep("cells", cells)
+        offset = torch.arange(config.glimpse_px) - (config.glimpse_px - 1) / 2
+        self._keep("window", [offset * (2.0 / n) for n in (wide, high)])
+
+    def _keep(self, name: str, sides: list[Tensor]) -> None:
+        """Keep places in the order of pixels, column and row, shape (n, 2)."""
+        across, down = torch.meshgrid(*sides, indexing="xy")
+        places = torch.stack([across.flatten(), down.flatten()], 1)
+        self.register_buffer(name, places, persistent=False)
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Return features of pictures in [0, 1], shape (b, 3, h, w), as shape (b, features)."""
@@ -156,7 +189,21 @@ class _Eye(nn.Module):
         clear = heat.amax(-1) - heat.mean(-1)
         far = functional.relu(self.far2(functional.relu(self.far1(seen))))
         overview = functional.relu(self.overview(far.flatten(1))).float()
-        return torch.cat([where.flatten(1), 0.1 * clear, overview], 1)
+        aims = torch.softmax(self.aim(seen).flatten(2).float(), -1) @ self.cells
+        close = self._close(pictures, aims)
+        return torch.cat([where.flatten(1), 0.1 * clear, overview, aims.flatten(1), close], 1)
+
+    def _close(self, pictures: Tensor, aims: Tensor) -> Tensor:
+        """Return what is seen in windows around `aims`, shape (b, glimpses, 2), of pictures."""
+        side = round(len(self.window) ** 0.5)
+        places = aims[:, :, None] + self.window
+        cut = functional.grid_sample(
+            pictures.float(), places, padding_mode="border", align_corners=False
+        )
+        cut = cut.transpose(1, 2).reshape(-1, 3, side, side)
+        near = functional.relu(self.near2(functional.relu(self.near1(4.0 * cut - 2.0))))
+        close = functional.relu(self.close(near.flatten(1))).float()
+        return close.view(len(pictures), -1)
 
 
 class _Block(nn.Module):
@@ -182,8 +229,9 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         config.validate_features()
         self.config = config
         self.cameras = sorted(config.image_features)
-        self.eyes = nn.ModuleList(_Eye(config) for _ in self.cameras)
-        n_seen = sum(eye.features for eye in self.eyes)
+        eyes = [_Eye(config) for _ in self.cameras]
+        self.eyes, self.aims = nn.ModuleList(eyes), eyes[0].aims
+        n_seen = sum(eye.features for eye in eyes)
         n_state = config.robot_state_feature.shape[0]
         self.n_action = config.action_feature.shape[0]
         width = config.width
@@ -214,7 +262,8 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         """Return the loss of a batch whose observations are of first and present frames.
 
         Shapes: `observation.state` (b, 2, n), pictures (b, 2, 3, h, w), `action` (b, chunk, n);
-        `poses` (b, 2, n_poses), normalised, where the places of things are known.
+        where it is known what is where, `poses` (b, 2, n_poses), normalised, and `aims` (b, 2,
+        2 × glimpses), what the first camera should look at closely, column and row from -1 to 1.
         """
         first = self.look({k: batch[k][:, 0] for k in self.cameras})
         now = self.look({k: batch[k][:, 1] for k in self.cameras})
@@ -232,7 +281,9 @@ class KeypointPolicy(PreTrainedPolicy):  # type: ignore[misc]
         if "poses" in batch:
             off = functional.smooth_l1_loss(poses, batch["poses"], beta=0.05)
             said["pose_loss"] = float(off.item())
-            loss = loss + POSE_WEIGHT * off
+            aims = torch.stack([seen[:, self.aims] for seen in (first, now)], 1)
+            astray = functional.smooth_l1_loss(aims, batch["aims"], beta=0.02)
+            loss = loss + POSE_WEIGHT * off + AIM_WEIGHT * astray
         return loss, said
 
     @torch.no_grad()

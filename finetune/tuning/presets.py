@@ -40,6 +40,7 @@ DIFFUSION_TARGETS: Final = (
 
 KEYPOINT_TARGETS: Final = (
     *("stem", "conv1", "conv2", "conv3", "heat", "far1", "far2", "overview"),
+    *("aim", "near1", "near2", "close"),
     *("first_poses.0", "first_poses.2", "now_poses.0", "now_poses.2"),
     *("join", "up", "down", "head"),
 )

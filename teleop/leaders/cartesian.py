@@ -86,7 +86,7 @@ class CartesianLeader:
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])
-        self._hand = np.zeros(5)
+        self._hand: FloatArray = np.zeros(5)
         """Where a hand-held device was when the tool was where it is now."""
         self._q_rad: FloatArray = np.zeros(len(arm.joint_names))
         self._ease = 0.0

@@ -19,10 +19,10 @@ from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnected
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.remote import LeaderLink
-from gaploop.teleop.lerobot_remote.config import RemoteLeaderConfig
+from gaploop.teleop.lerobot_remote.config import BrowserConfig, RemoteLeaderConfig
 from gaploop.teleop.link import TOKEN_VARIABLE, parse_address, require_token
 
-__all__ = ["RemoteLeader", "RemoteLeaderConfig"]
+__all__ = ["BrowserConfig", "RemoteLeader", "RemoteLeaderConfig"]
 
 STALE_S: Final = 0.5
 """An older sample isn't handed out [s]; gaploop's safety filter trips before."""

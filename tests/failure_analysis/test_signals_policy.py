@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ class Planner:
     """A policy that plans to stay where it is, plus `sway` that alternates from plan to plan."""
 
     needs_images = False
+
+    def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
+        del observation
+        return {}
 
     def __init__(self, sway: float = 0.0) -> None:
         self._sway, self._count = sway, 0

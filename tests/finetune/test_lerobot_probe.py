@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -52,6 +55,29 @@ def test_an_encoder_that_is_not_there_is_named_with_those_that_are(base: ActPoli
     bundle = base.bundle
     with pytest.raises(UnusableInputError, match=r"model\.encoder"):
         LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor, encoder="nowhere")
+
+
+@pytest.mark.parametrize("kind", ["act", "diffusion"])
+def test_what_a_cameras_cells_show_hangs_on_its_own_picture_and_place(
+    tiny_policy: Callable[..., Path], kind: str
+) -> None:
+    asked = probe(load_policy(tiny_policy(kind)))
+    rng = np.random.default_rng(0)
+    grey = np.full((64, 64, 3), 120, np.uint8)
+    spotted = grey.copy()
+    spotted[8:16, 40:48] = rng.integers(0, 255, (8, 8, 3), np.uint8)
+
+    def layers(image: np.ndarray) -> Sequence[np.ndarray]:
+        asked.reset()
+        return asked.maps(Observation(np.zeros(3), None, {"overhead": image}))["overhead"]
+
+    plain, changed = layers(grey), layers(spotted)
+    assert len({layer.shape[:2] for layer in plain}) == 1
+    apart = np.abs(changed[0] - plain[0]).sum(axis=2)
+    row, column = np.array(np.unravel_index(apart.argmax(), apart.shape)) / apart.shape
+    assert abs(row - 12 / 64) < 0.12
+    assert abs(column - 44 / 64) < 0.12
+    np.testing.assert_array_equal(layers(grey)[1], plain[1])
 
 
 def test_takes_that_the_policy_cannot_have_driven_are_refused(base: ActPolicy) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
 from gaploop.finetune.policy_fit import (
     ArmInputs,
@@ -17,6 +19,7 @@ from gaploop.finetune.policy_fit import (
     PolicyFacts,
     check_features,
     check_statistics,
+    check_views,
 )
 from gaploop.teleop.checks.result import Level
 
@@ -33,6 +36,32 @@ SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0,
 def test_a_policy_that_fits_says_so_once() -> None:
     assert [item.level for item in check_features(FACTS, SEEN)] == [Level.OK]
     assert [item.level for item in check_statistics(FACTS, SEEN)] == [Level.OK]
+
+
+def textured(seed: int) -> Image:
+    grey = np.random.default_rng(seed).uniform(40, 210, (48, 48, 3)).astype(np.float32)
+    return cv2.resize(grey, (192, 192), interpolation=cv2.INTER_CUBIC).astype(np.uint8)
+
+
+def test_swapped_and_moved_cameras_are_told_before_the_first_motion() -> None:
+    shown, even = {"top": textured(0), "wrist": textured(1)}, np.ones((16, 16))
+    usual = CameraReference(
+        "training", {n: UsualCamera((192, 192), p, even, even) for n, p in shown.items()}, {}
+    )
+    (right,) = check_views(usual, shown)
+    assert right.level is Level.OK
+    wrong = check_views(usual, {"top": shown["wrist"], "wrist": shown["top"]})
+    assert {item.level for item in wrong} == {Level.FAIL}
+    assert {item.found for item in wrong} == {
+        "camera top shows what wrist showed in training: swapped or renamed",
+        "camera wrist shows what top showed in training: swapped or renamed",
+    }
+    moved = cv2.warpAffine(shown["top"], np.array([[1.0, 0, 9], [0, 1, 0]]), (192, 192))
+    (item,) = check_views(usual, {"top": np.asarray(moved, np.uint8)})
+    assert item.level is Level.WARN
+    assert "9.0 px to the right" in item.found
+    (item,) = check_views(usual, {"top": textured(7)})
+    assert (item.level, item.check) == (Level.WARN, "views")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,16 @@ def test_takes_get_the_stations_causes_and_keep_what_they_show() -> None:
     assert itself.none > 0.5
 
 
+def test_what_nobody_can_measure_keeps_what_all_takes_lean_to() -> None:
+    """A plan was empty where people had pushed in every take: nine causes had a tenth each."""
+    take = told("pushed", 0.05, human_behavior=0.7)
+    passive = {**take.dimensions, NONE: take.none}
+    found = reproduce(station(30, 10), twin(), cell({}))
+    (again,) = reweighed([take], found, combined(found, passive, 0.75, 30))
+    assert again.leaning == GapDimension.HUMAN_BEHAVIOR.value
+    assert again.dimensions[GapDimension.HUMAN_BEHAVIOR.value] > 0.3
+
+
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six rollouts of the shipped base on a cell with a strong dead time."""

@@ -128,7 +128,7 @@ def test_a_sample_of_plain_lerobot_is_planned_as_when_driving() -> None:
             "action_is_pad": torch.zeros(chunk.shape[:2], dtype=torch.bool),
         }
     )
-    assert float(loss) == pytest.approx(0.0, abs=1e-5)
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-5)
 
 
 def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:

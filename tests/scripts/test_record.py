@@ -46,7 +46,7 @@ items:
         (['--robot.gaps={"contact": 0.5}'], "Did you mean 'contact_dynamics'"),
         (['--robot.gaps={"contact_dynamics": 2}'], "0 to 1"),
         (['--robot.conditions={"lighting": "moon"}'], "nominal"),
-        (["--dataset.fps=30"], "whole multiple"),
+        (["--dataset.fps=-30"], "above 0"),
         (["--dataset.num_episodes=0"], "above 0"),
         (["--plan=missing.yaml"], "not found"),
         (["--policy.path=missing"], "not found"),

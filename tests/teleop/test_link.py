@@ -8,8 +8,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -167,6 +168,41 @@ def test_strangers_who_say_nothing_take_a_bounded_number_of_threads(port: int) -
         for _ in range(30):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert threading.active_count() <= before + link.CONNECTIONS + 2
+
+
+def test_one_thread_at_a_time_is_in_openssl(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading and writing at once ended now and then in its internal error, or stood still."""
+    inside: dict[int, int] = {}
+    most: list[int] = []
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(sock: ssl.SSLSocket, *given: Any) -> Any:
+            inside[id(sock)] = inside.get(id(sock), 0) + 1
+            most.append(inside[id(sock)])
+            try:
+                return call(sock, *given)
+            finally:
+                inside[id(sock)] -= 1
+
+        return watch
+
+    for name in ("recv", "send"):
+        monkeypatch.setattr(ssl.SSLSocket, name, watched(getattr(ssl.SSLSocket, name)))
+    many = 300
+    with contextlib.closing(connect(port)) as connection:
+
+        def ask() -> None:
+            for number in range(many):
+                link.say(connection, Word(number, [0.5] * 64))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        for number in range(many):
+            word = link.hear(connection, Word, 60.0)
+            assert word is not None
+            assert word.number == number
+        asking.join()
+    assert max(most) == 1
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 31, "with a space" * 4, "ü" * 40, "x" * 200])

@@ -192,6 +192,39 @@ def test_every_event_of_the_window_is_handled_and_a_stop_comes_first(
         shown.close()
 
 
+def test_a_leader_on_a_page_is_kept_alive_beside_the_operators_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no window that the operator's could share."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    from gaploop.collect.operator.display import window
+    from gaploop.teleop.leaders.sdl import pygame
+
+    class PageLeader:
+        has_window = False
+
+        def __init__(self) -> None:
+            self.pumped: list[str] = []
+            self.estop: Callable[[], None] = lambda: None
+
+        def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
+            del on_clear
+            self.estop = on_estop
+
+        def pump(self, trip: str) -> None:
+            self.pumped.append(trip)
+
+    stops: list[str] = []
+    console, leader = console_at(SessionStage.READY, True, stops), PageLeader()
+    with window(console, lambda: None, leader, "test") as turn:
+        turn()
+        assert leader.pumped == ["too hot"]
+        leader.estop()
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_SPACE, scancode=0))
+        turn()
+    assert stops == ["stop", "stop"]
+
+
 # -- a real terminal -----------------------------------------------------------------------------
 
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -11,15 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.chromium import Tab, open_tab
 from benchmarks.chromium import browser as chromium
+from gaploop.collect.devices import gone_after
+from gaploop.collect.operator.keys import Keys, WindowKeys
 from gaploop.core.errors import DeviceError, LostError
+from gaploop.core.types import SafetyReason
+from gaploop.scripts import _arms
+from gaploop.sim.lerobot_devices import So101SimConfig
 from gaploop.teleop import link
 from gaploop.teleop.leaders import browser
 from gaploop.teleop.leaders.browser import Browser, PageQuestion, PageTouch
 from gaploop.teleop.leaders.controls import Intent
+from gaploop.teleop.lerobot_remote import BrowserConfig
 
 UP = PageTouch(0, False, True, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False, 2, "base", 0, 0)
 DOWN = {"held": True, "forward": 0.5, "step": 3}
@@ -82,6 +90,12 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
+def is_up(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def serving(port: int) -> Iterator[list[Browser]]:
     """Serve the page; it is in the list once somebody has opened it."""
@@ -89,12 +103,7 @@ def serving(port: int) -> Iterator[list[Browser]]:
     make = threading.Thread(target=lambda: found.append(Browser("arm", "127.0.0.1", port)))
     make.start()
 
-    def is_up() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return True
-        return False
-
-    until(is_up)
+    until(lambda: is_up(port))
     try:
         yield found
     finally:
@@ -217,6 +226,39 @@ def test_answers_to_old_questions_move_nothing(desk: Desk) -> None:
     before = desk.phone.questions
     until(lambda: desk.phone.questions > before + 3)
     assert not desk.page.heard().intent.held
+
+
+def test_it_moves_the_embedded_arm_as_the_keyboard_does(port: int) -> None:
+    config, cell = BrowserConfig(host="127.0.0.1", port=port), So101SimConfig()
+    phones: list[Phone] = []
+
+    def open_it() -> None:
+        until(lambda: is_up(port))
+        phones.append(Phone(port))
+
+    threading.Thread(target=open_it).start()
+    arms = _arms.connect(cell, config, _arms.station_for(cell, None))
+    leader: Any = arms.leader
+    try:
+        assert not leader.has_window
+        assert "on the page" in WindowKeys.of(Keys(), leader, lambda: None).clear_words
+        assert not gone_after(leader) & SafetyReason.STALE_LEADER
+        leader.reset()
+        before = leader.read(0.0).q_rad
+        phones[0].press(held=True, left=1.0, step=4)
+        turns = itertools.count(1)
+        until(lambda: np.abs(leader.read(next(turns) * 0.005).q_rad - before).max() > 0.05)
+        phones[0].press(held=False)
+        until(lambda: not leader._source.heard().intent.held)
+        rest = leader.read(next(turns) * 0.005).q_rad
+        np.testing.assert_array_equal(leader.read(next(turns) * 0.005).q_rad, rest)
+        phones[0].press(held=True)
+        until(lambda: leader._source.heard().intent.held)
+        phones[0].answers = False
+        until(lambda: (t := next(turns) * 0.005) - leader.read(t).t_s > 0.2)  # it trips
+    finally:
+        leader.close()
+        arms.follower.close()
 
 
 def test_where_nobody_opens_the_page_it_is_one_line(port: int) -> None:
