@@ -19,7 +19,7 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
+from gaploop.finetune.lerobot_policy import FAULTS, IMAGES, ActPolicy, load_policy
 
 log = logging.getLogger(__name__)
 ENCODERS: Final = (
@@ -34,6 +34,9 @@ counts. ACT's is the transformer encoder, behind the image backbone."""
 
 LEAST_CELLS: Final = 12
 """Across a picture: layers with at least so many tell what its cells show."""
+
+LARGEST_BYTES: Final = 1_000_000_000
+"""Weights of a policy that is loaded once more after its training, on a processor."""
 
 type Tensors = dict[str, torch.Tensor]
 
@@ -215,6 +218,11 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
         roots: the datasets that it learned from; the first with enough takes counts, since two
             stations' cameras have no picture in common.
     """
+    weights = sum(file.stat().st_size for file in policy.rglob("*.safetensors"))
+    later = f"gaploop diagnose TAKES --policy.path={policy} --save_reference={policy / FILE}"
+    if weights > LARGEST_BYTES:
+        log.info("%s is too large to be asked about its cameras here. Later: %s", policy, later)
+        return
     try:
         asked = probe(load_policy(policy))
         for root in roots if asked.needs_images else ():
@@ -222,11 +230,8 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
             if built is not None:
                 built.save(policy / FILE)
                 return
-    except (GaploopError, OSError) as error:  # the policy is trained all the same
-        log.warning(
-            "%s: what its cameras showed can't be kept (%s). Later: gaploop diagnose TAKES "
-            "--policy.path=%s --save_reference=%s", policy, error, policy, policy / FILE,
-        )  # fmt: skip
+    except (GaploopError, *FAULTS) as error:  # the policy is trained all the same
+        log.warning("%s: its cameras can't be kept (%s). Later: %s", policy, error, later)
 
 
 def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:

@@ -114,7 +114,7 @@ class VisionLearner:
 def pretrain_vision(
     options: PretrainOptions,
     progress: Progress | None = None,
-    recorded: Callable[[int], None] = lambda _takes: None,
+    recorded: Callable[[int], None] | None = None,
 ) -> TrainedPolicy:
     """Record scripted takes with pictures, train a base that sees, and write it as `pretrain` does.
 
@@ -133,7 +133,7 @@ def pretrain_vision(
     cell = DemonstratedCell(options.task, options.robot, options.parameters, options.randomise)
     folder = writable_folder(options.output_dir)
     spec = replace(options.spec, steps=max(1, options.spec.steps // 2))
-    common = {"size_px": SIZE_PX, "progress": recorded}
+    common: dict[str, Any] = {"size_px": SIZE_PX, "progress": recorded}
     pictured.record(folder / TAKES, cell, options.takes, seed=spec.seed, **common)
     drawn = {"chunk": CHUNK, "batch_size": spec.batch_size, "seed": spec.seed}
     takes, first = PictureTakes([folder / TAKES], **drawn), folder / FIRST_ROUND

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,15 +76,15 @@ class Shaken:
         rng = self._rng
         is_shaken = float(rng.choice([0.0, 1.0], p=[STILL_SHARE, 1.0 - STILL_SHARE]))
         self._scale_rad = is_shaken * float(rng.uniform(*SHAKEN_RAD))
-        self._noise_rad, self._last_s = np.zeros(6), None
+        self._noise_rad, self._last_s = np.zeros(6), math.nan
         self._memory_s = float(rng.uniform(*SHAKEN_S))
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the next joint command [rad]."""
         sample = self._inner.read(t_s)
         self.asked_rad = sample.q_rad
-        period_s = 0.01 if self._last_s is None else min(max(t_s - self._last_s, 0), 0.1)
-        self._last_s: float | None = t_s
+        period_s = 0.01 if math.isnan(self._last_s) else min(max(t_s - self._last_s, 0), 0.1)
+        self._last_s = t_s
         keep = np.exp(-period_s / self._memory_s)
         scale = self._scale_rad * (1.0 if self._inner.stage in FREE else AT_WORK)
         kick = scale * np.sqrt(1 - keep * keep) * self._rng.normal(size=len(sample.q_rad))
@@ -188,7 +189,7 @@ def place_of(cell: SimCell) -> FloatArray:
     return np.array([*where, *aims.ravel()])
 
 
-def poses_of(place: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def poses_of(place: FloatArray) -> NDArray[np.float32]:
     """Return what the network is taught to see in a row of `place_of`, about -1 to 1, shape (8,).
 
     Polar about the first joint, as the arm moves; a cube looks the same every quarter turn.
@@ -273,7 +274,7 @@ def record(
     seed: int = 0,
     policy: Path | None = None,
     workers: int = 2,
-    progress: Callable[[int], None] = lambda _attempts: None,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Record scripted takes of a cell into `folder`; what it holds already isn't recorded again.
 
@@ -292,11 +293,13 @@ def record(
     for i in range(seed, seed + takes, FILE_TAKES):
         scenes, path = range(i, min(i + FILE_TAKES, seed + takes)), folder / f"{i:06d}.npz"
         if path.exists():
-            progress(len(scenes))
+            if progress:
+                progress(len(scenes))
         else:
             jobs.append(_Job(cell, scenes, path, size_px, policy))
     for attempts in run_jobs(_record, jobs, workers):
-        progress(attempts)
+        if progress:
+            progress(attempts)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -236,16 +235,9 @@ def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         draft.spec["fill"] = True
     missing = [n for n in missing if n not in FILLED]
     if missing:
-        other = {n: name for n in ours for name in missing if n != name and name.endswith(n)}
-        named = ", ".join(f"{n}: {name}" for n, name in other.items())
-        rename = (
-            f" Is it there under another name? gaploop import {shlex.quote(str(a.root))} "
-            f"--format=lerobot --rename_map='{{{named}}}' "
-            f"--output_dir={shlex.quote(f'{a.root}_renamed')}"
-        )
         draft.impossible.append(
             f"{a.root} has no {', '.join(missing)}, which can't be made up. Leave it out of "
-            f"{b.root} with a spec: drop: [{', '.join(missing)}].{rename if other else ''}"
+            f"{b.root} with a spec: drop: [{', '.join(missing)}]."
         )
     for name in ours:
         if name in theirs and _form(a, name) != _form(b, name):

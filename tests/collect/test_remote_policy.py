@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -235,8 +234,8 @@ def test_where_a_plan_runs_out_the_arm_holds() -> None:
         far = RemotePolicy(at(serving.enter_context(served(policy))), TOKEN)
         leader = PatientLeader(far, DegreesArm(), 25.0, 50.0)  # type: ignore[arg-type]
         leader.observe(observation(0.0))
-        while not leader._answers:
-            threading.Event().wait(0.005)
+        while not leader.pace.asked:
+            leader.read(0.0)
         serving.close()
         asked = [leader.read(turn / 50.0).q_rad for turn in range(20)][-1]
         held = list[FloatArray]()

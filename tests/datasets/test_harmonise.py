@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,23 +352,6 @@ def test_names_that_could_mean_anything_are_not_guessed(
     out = f"--output_dir={tmp_path / 'out'}"
     assert run(strange, f"--spec={file}", f"--to={reference}", out) == 0
     assert "gaploop merge" in capsys.readouterr().out
-
-
-def test_a_feature_under_another_name_is_renamed_by_the_command_that_is_printed(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`state` for `observation.state`: the spec said to leave the joints out of both."""
-    plain = tmp_path / "plain"
-    rename = "--rename_map={observation.state: state}"
-    source = str(folder / "reference")
-    assert cli.main(["import", source, "--format=lerobot", rename, f"--output_dir={plain}"]) == 0
-    capsys.readouterr()
-    assert run(plain, f"--to={folder / 'reference'}", f"--output_dir={tmp_path / 'out'}") == 2
-    said = one_line(capsys)
-    words = shlex.split(said[said.index("gaploop import") :])
-    assert cli.main(words[1:]) == 0
-    assert run(f"{plain}_renamed", f"--to={folder / 'reference'}", "--dry_run") == 0
-    assert "drop" not in (yaml.safe_load(capsys.readouterr().out) or {})
 
 
 @pytest.mark.parametrize(

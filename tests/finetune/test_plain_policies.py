@@ -14,7 +14,7 @@ from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 from tiny_policies import CAMERA, SIZE
 
-from benchmarks.made_up_policies import OPTIONS
+from benchmarks.lerobot_made_up import OPTIONS
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.cameras import FILE, CameraReference
 from gaploop.finetune.lerobot_act import SIDECAR
