@@ -230,6 +230,8 @@ finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, d
 finetune/lerobot_act.py:_trained_on | Path(str(said.get('root') or HF_LEROBOT_HOME / str(said.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
+finetune/pictured.py:_write | os.replace(part, path) | ours
+finetune/pictured.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
 finetune/training.py:read_checkpoint | folder / name | ours
