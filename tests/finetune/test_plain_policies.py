@@ -21,6 +21,7 @@ from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.scripts import latency
 from gaploop.scripts.cli import main
+from gaploop.sim.tracker import NAMES
 
 NETWORK = {
     "type": "act", "push_to_hub": "false", "device": "cpu", "dim_model": 16, "n_heads": 2,
@@ -95,7 +96,7 @@ def test_a_policy_on_pictures_and_the_tracked_scene_is_timed(
     for name, value in {"BLOCKS": 2, "PLANS": 2, "VIEWS": 2}.items():
         monkeypatch.setattr(latency, name, value)
     policy = _with_scene(tmp_path / "policy")
-    command = ["latency", f"--policy.path={policy}", "--policy.fps=50", "--n=0", "--json"]
+    command = ["latency", f"--policy.path={policy}", "--n=0", "--json"]
     command += ["--formats=[int8]"]
     assert main([*command, f"--output_dir={tmp_path / 'out'}"]) == 0
     assert set(json.loads(capsys.readouterr().out)["variants"]) >= {"fp32", "lerobot"}
@@ -124,4 +125,5 @@ def _with_scene(folder: Path) -> Path:
     before, after = make_pre_post_processors(config, dataset_stats=stats)
     for part in (get_policy_class("act")(config), before, after):
         part.save_pretrained(folder)
+    (folder / SIDECAR).write_text(json.dumps({"fps": 50, "environment_names": NAMES}))
     return folder
