@@ -230,6 +230,9 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
 
     Without one, by the dataset that `train_config.json` of lerobot-train names, where that is on
     this machine; what neither says stays open: names are numbers, and the rate is 0.
+
+    Raises:
+        KeyError: a sidecar without a rate.
     """
     file = folder / SIDECAR
     said = read_json(file) if file.exists() else _trained_on(folder)
@@ -241,7 +244,7 @@ def signature_of(folder: Path, config: PreTrainedConfig) -> Signature:
         return told if file.exists() or len(told) == len(numbers) else numbers
 
     return Signature(
-        float(said.get("fps") or 0.0),
+        float(said["fps"] if file.exists() else said.get("fps") or 0.0),
         names("state_names", STATE),
         names("environment_names", ENVIRONMENT),
         names("action_names", ACTION),

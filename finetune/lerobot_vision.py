@@ -59,6 +59,7 @@ def build(
         resize_shape=(size_px, size_px),
         n_poses=POSES,
         chunk_size=takes.chunk,
+        n_action_steps=takes.chunk,
         input_features={
             STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
             PICTURE: PolicyFeature(FeatureType.VISUAL, square),

@@ -74,6 +74,9 @@ collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' |
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
+core/consent_store.py:_read_private | path.parent / name | ours
+core/consent_store.py:_set_private | path.parent / f'.{name}.lock' | ours
+core/consent_store.py:_set_private | path.parent / name | ours
 core/files.py:locked_stream | path.with_name(f'.{path.name}.lock') | ours
 core/files.py:write_atomically | name.unlink(missing_ok=True) | ours
 core/files.py:write_atomically | os.replace(name, path) | ours
@@ -204,9 +207,9 @@ failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ou
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
-finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours: takes, resimulated, randomised_DIMENSION
+finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
 finetune/closed_loop.py:carry_out | folder / name | ours
-finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours: OUT/recalibrated of a stopped run
+finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
 finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
