@@ -269,6 +269,8 @@ class SafetyFilter:
         jump = self._jumps.look(asked, sample.t_s, now_s)
         if jump is _Jump.HOLD:
             self._last_step = [0.0] * len(self._at)
+            if not _apart(self._at, asked):  # back where it was before: nothing is changed
+                return SafeCommand(requested, self._sent)
             return SafeCommand(requested, self._sent, SafetyReason.LEADER_JUMP)
         if jump is _Jump.LANDED:
             self._caught_up, self._aligns_since = False, SafetyReason.LEADER_JUMP

@@ -209,6 +209,7 @@ def test_far_from_its_leader_the_arm_creeps_until_it_has_caught_up_once() -> Non
 
 
 @given(requests)
+@example([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])  # a jump, and back
 def test_a_reason_is_given_exactly_when_the_command_was_changed(asked: list[list[float]]) -> None:
     safety = fresh()
     for turn, q in enumerate(asked):
