@@ -45,7 +45,7 @@ def test_whoever_comes_first_the_quotas_are_filled(seed: int, most_each: int) ->
     )
     rng = random.Random(seed)
     total, bands, takes = 24, dict[str, dict[str, str]](), Counter[str]()
-    for n in range(2000):
+    for n in range(400):
         id_ = f"p{n}"
         bands[id_] = {kind: rng.choice(words) for kind, words in BANDS.items()}
         people = Participants(quotas, bands, takes, total - takes.total())
