@@ -22,7 +22,7 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.failure_analysis.report.report import SIM_TO_SIM
-from gaploop.sim.identification.drives import Curve
+from gaploop.sim.identification.drives import OpenLoopCurve
 
 LONGEST_S: Final = 15.0
 """Of a longer piece, so much is drawn [s]."""
@@ -36,7 +36,7 @@ def twin_page(
     twin: Twin,
     joints: Sequence[str],
     steps: Sequence[dict[str, Any]],
-    curves: Sequence[Curve],
+    curves: Sequence[OpenLoopCurve],
     is_real: bool = True,
 ) -> str:
     """Return the page.
@@ -109,7 +109,7 @@ def twin_page(
     )
 
 
-def curves_png(curves: Sequence[Curve], joints: Sequence[str]) -> bytes:
+def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
     """Return the figure of held-out motion as PNG."""
     return figure_png(_curves_figure(_clearest(curves), joints[:-1]))
 
@@ -161,14 +161,14 @@ def _degrees(rad: float) -> str:
     return f"{np.degrees(rad):.2f}°"
 
 
-def _clearest(curves: Sequence[Curve]) -> Curve:
+def _clearest(curves: Sequence[OpenLoopCurve]) -> OpenLoopCurve:
     """Return the curve in which fitting changes most."""
     return max(
         curves, key=lambda c: float(np.abs(c.before_rad[:, :-1] - c.after_rad[:, :-1]).mean())
     )
 
 
-def _curves_figure(curve: Curve, joints: Sequence[str]) -> Any:
+def _curves_figure(curve: OpenLoopCurve, joints: Sequence[str]) -> Any:
     """Return each joint's readings beside the simulated ones, and their errors below."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

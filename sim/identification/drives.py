@@ -525,7 +525,7 @@ def _step(fit: Fit, added: Candidate | None, drop: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Curve:
+class OpenLoopCurve:
     """A take that was held out, or what a fit without any is shown on.
 
     Attributes:
@@ -558,7 +558,7 @@ class FittedDrives:
     parameters: list[TwinParameter]
     fit: dict[str, Any]
     steps: list[dict[str, Any]]
-    curves: list[Curve]
+    curves: list[OpenLoopCurve]
 
 
 def fit_drives(
@@ -653,11 +653,13 @@ def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[D
     return [*pieces[:-1], replace(last, t_s=last.t_s[rows], q_rad=last.q_rad[rows])], [last]
 
 
-def _judged(arm: CellArm, logs: Sequence[DriveLog], fit: Fit) -> tuple[float, float, list[Curve]]:
+def _judged(
+    arm: CellArm, logs: Sequence[DriveLog], fit: Fit
+) -> tuple[float, float, list[OpenLoopCurve]]:
     """Return the mean absolute error before and after on logs [rad], and their curves."""
     nominal, fitted = OpenLoopArm(arm, logs).readings([{}, fit.setting])
     curves = [
-        Curve(log.uid, log.t_s, log.q_rad, before, after)
+        OpenLoopCurve(log.uid, log.t_s, log.q_rad, before, after)
         for log, before, after in zip(logs, nominal, fitted, strict=True)
     ]
     off = [

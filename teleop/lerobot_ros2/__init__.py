@@ -24,7 +24,7 @@ from lerobot.robots.robot import Robot
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 from numpy.typing import NDArray
 
-from gaploop.teleop.lerobot_ros2.config import Parameters, Ros2CameraConfig, Ros2RobotConfig
+from gaploop.teleop.lerobot_ros2.config import Ros2CameraConfig, Ros2Parameters, Ros2RobotConfig
 
 __all__ = ["Ros2Camera", "Ros2CameraConfig", "Ros2Robot", "Ros2RobotConfig"]
 
@@ -144,7 +144,7 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         super().__init__(config)
         self.config = config
         self.cameras: dict[str, Any] = {}  # gaploop connects them by themselves
-        self._p: Parameters = config.parameters
+        self._p: Ros2Parameters = config.parameters
         self.name = self._p.robot_type
         self._keys = tuple(f"{name}.pos" for name in self._p.joints)
         self._scale, self._offset = np.array(self._p.scale), np.array(self._p.offset)

@@ -76,11 +76,11 @@ class Ros2RobotConfig(RobotConfig):  # type: ignore[misc]
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parameters = Parameters(self.topics)
+        self.parameters = Ros2Parameters(self.topics)
         self.cameras = {**self.parameters.cameras, **self.cameras}
 
 
-class Parameters:
+class Ros2Parameters:
     """What a parameter file says.
 
     Raises:

@@ -24,7 +24,7 @@ from gaploop.core.types import NO_REPLY, SafeCommand
 from gaploop.scripts.cli import main
 from gaploop.teleop.lerobot_devices import make_cameras, make_follower
 from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, _compressed, _raw
-from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Parameters
+from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
 
 FILE = Path(__file__).parent / "robot_process.py"
 NAMES = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -62,7 +62,7 @@ def test_a_parameter_file_that_says_something_else_is_one_line(
     path.write_text(EXAMPLE.replace(*change))
     assert path.read_text() != EXAMPLE
     with pytest.raises(UnusableInputError, match=words):
-        Parameters(path)
+        Ros2Parameters(path)
 
 
 def test_the_example_is_printed_and_read(capsys: pytest.CaptureFixture[str]) -> None:
