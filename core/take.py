@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, TakeKind
 
 type Images = Callable[[], Iterator[Image]]
 """Opens a camera's pictures anew and yields them in frame order, decoded one at a time."""
@@ -64,6 +64,11 @@ class TakeInfo:
     plan: str = ""
     consent: str = ""
     t0_ns: int = 0
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether it shows the nominal cell: simulated, with no twin, gap or randomisation."""
+        return self.domain is Domain.SIM and RANDOMISED not in self.conditions
 
 
 @dataclass(frozen=True)

@@ -95,12 +95,14 @@ class TrainingSource:
         domain: where its takes were recorded.
         signature: features, rate and units, the same for every source of a mixture.
         episodes: the selected takes.
+        is_nominal: one of them shows the nominal cell, so that they don't stand for another.
     """
 
     root: str
     domain: Domain
     signature: Signature
     episodes: tuple[TrainingEpisode, ...]
+    is_nominal: bool = False
 
     @property
     def frames(self) -> int:
@@ -346,8 +348,14 @@ def load_source(
     if not taken:
         raise UnusableInputError(selection.nothing_left(root, known, select))
     _check_finite(root, taken)
-    domain = _domain(root, [chosen[e.index] for e in taken])
-    return TrainingSource(str(root), domain, _signature(info, chosen[taken[0].index]), tuple(taken))
+    rows = [chosen[e.index] for e in taken]
+    return TrainingSource(
+        str(root),
+        _domain(root, rows),
+        _signature(info, rows[0]),
+        tuple(taken),
+        any(row.info.is_nominal for row in rows),
+    )
 
 
 def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[MixtureStage]]:

@@ -13,8 +13,8 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 gaploop reinforce --policy.path=base --env.twin=twin/station_twin.yaml --env.randomise=twin \\
     --output_dir=outputs/reinforced
-gaploop reinforce --policy.path=base --env.twin=twin/station_twin.yaml --rounds=60 --resume \\
-    --output_dir=outputs/reinforced
+gaploop reinforce --policy.path=base --env.twin=twin/station_twin.yaml --rounds=60 --group=12 \\
+    --output_dir=outputs/longer
 """
 POSITIONAL: Final = ()
 
@@ -26,14 +26,14 @@ class ReinforceConfig:
     In every round the policy attempts each of some scenes several times, with small smooth
     changes of its plans, and learns from what went better than the rest of its scene (GRPO). Scenes
     of the nominal cell are among them, so that nothing is forgotten. Writes OUT/adapter, OUT/merged
-    and rounds.jsonl. Ctrl-C keeps a checkpoint; the same command with --resume goes on, with more
-    --rounds too. For the policy that sees joints and tracked poses.
+    and rounds.jsonl. Ctrl-C keeps a checkpoint; the same command with --resume goes on.
+    For the policy that sees joints and tracked poses.
     """
 
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
     rounds: int = 30
-    """Rounds of attempts; about a minute each on two cores."""
+    """Rounds of attempts; an attempt takes most of a second of processor time."""
     scenes: int = 12
     """Scenes in a round."""
     group: int = 8

@@ -126,6 +126,8 @@ def _options() -> Any:
     from lerobot.configs.train import TrainPipelineConfig
     from lerobot.utils.import_utils import register_third_party_plugins
 
+    import gaploop.finetune.lerobot_keypoint  # noqa: F401  --policy.type=keypoint
+
     def read(cfg: TrainPipelineConfig) -> TrainPipelineConfig:
         cfg.validate()
         return cfg

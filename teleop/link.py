@@ -286,14 +286,8 @@ def listening(
             ssl=_server_context(token, host or own_address()),
             process_request=admit,
             select_subprotocol=lambda _connection, _offered: Subprotocol(kind),
-            compression=None,
             server_header=None,
-            open_timeout=OPEN_S,
-            ping_interval=PING_S,
-            ping_timeout=SILENT_S,
-            close_timeout=1.0,
-            max_size=max_bytes,
-            logger=_QUIET,
+            **_both_ends(max_bytes),
         )
     except (OSError, OverflowError) as error:
         raise UnusableInputError(
@@ -352,6 +346,19 @@ so that a stranger can't fill the operator's screen."""
 _QUIET.setLevel(logging.CRITICAL + 1)
 
 
+def _both_ends(max_bytes: int) -> dict[str, Any]:
+    """Return what websockets is told at both ends of a link."""
+    return {
+        "compression": None,
+        "open_timeout": OPEN_S,
+        "ping_interval": PING_S,
+        "ping_timeout": SILENT_S,
+        "close_timeout": 1.0,
+        "max_size": max_bytes,
+        "logger": _QUIET,
+    }
+
+
 # -- who connects ----------------------------------------------------------------------------------
 
 
@@ -404,15 +411,9 @@ def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Conn
                 f"ws://[{host}]:{port}/" if ":" in host else f"ws://{where}/",
                 sock=secure,
                 subprotocols=[Subprotocol(kind), Subprotocol(token)],
-                compression=None,
                 proxy=None,
                 user_agent_header=None,
-                open_timeout=OPEN_S,
-                ping_interval=PING_S,
-                ping_timeout=SILENT_S,
-                close_timeout=1.0,
-                max_size=max_bytes,
-                logger=_QUIET,
+                **_both_ends(max_bytes),
             ).__enter__()
             undo.pop_all()
     except InvalidStatus as error:

@@ -215,7 +215,7 @@ def mixture_of(options: AdaptOptions) -> OpenMixture:
         MixtureSpec(tuple(sources), (StageSpec(shares),), weights, options.spec.seed)
     )
     for take in opened.takes:
-        if take.source == 0 and take.episode.info.domain is Domain.SIM:
+        if take.source == 0 and take.episode.info.is_nominal:
             root = opened.datasets[take.dataset].root
             raise UnusableInputError(
                 f"{root} holds takes of nominal simulation, given with --real. Give it with --sim."

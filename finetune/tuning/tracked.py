@@ -192,7 +192,7 @@ def sources_of(
         raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
     real = [load_source(r, options.select, options.episodes) for r in options.real]
     for source in real:
-        if source.domain is Domain.SIM:
+        if source.is_nominal:
             raise UnusableInputError(
                 f"{source.root} holds takes of nominal simulation, given with --real. Give it "
                 "with --sim."

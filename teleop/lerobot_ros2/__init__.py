@@ -152,7 +152,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         self._newest: tuple[float, dict[str, float]] | None = None  # taken at, on perf_counter
         self._latency_s = 0.0
         self._sent_s = -np.inf
-        self._enabled = False
         self._first = threading.Event()
         if self._p.enable_topic:
             self.enable_torque = lambda: self._enable(True)
@@ -282,7 +281,6 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         assert self._switch is not None
         if on and self.config.dry_run:
             return
-        self._enabled = on
         self._switch.publish(Bool(data=on))
 
     def _status(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_policies import CAMERA, SIZE
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.vocabulary import Domain
+from gaploop.core.vocabulary import RANDOMISED, Domain
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
@@ -127,6 +127,29 @@ def test_sim_is_mixed_in_takes_are_held_out_by_session_and_pictures_randomised(
     assert done.result.held_out
     ended = json.loads((done.run / "result.json").read_text())["held_out_at_end"]
     assert len(ended["by_session"]) == 1
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_randomised_takes_stand_for_another_cell_and_nominal_ones_do_not(
+    tiny_policy: Callable[..., Path],
+    base: Path,
+    write_dataset: Callable[..., Path],
+    tmp_path: Path,
+    sees: bool,
+) -> None:
+    """A plan's `randomise` recorded takes that its own next line, finetune, refused."""
+    policy = tiny_policy("act") if sees else base
+    simulated = {"pictures": True, "domain": Domain.SIM}
+    drawn = {**simulated, "conditions": {RANDOMISED: {"visual_domain.exposure": {"stops": 1.0}}}}
+    nominal, randomised = (
+        write_dataset(name, [take] * 2) for name, take in (("a", simulated), ("b", drawn))
+    )
+    options = AdaptOptions(policy, (nominal,), tmp_path / "out", spec=QUICK, cache=OFF)
+    with pytest.raises(UnusableInputError, match="nominal simulation"):
+        adapt(options)
+    if sees:
+        options = replace(options, lora=LoraOptions(2, targets=("action_head",)))
+    assert adapt(replace(options, real=(randomised,), sim=(nominal,))).result.steps == 2
 
 
 def test_a_policy_without_targets_asks_for_them(
