@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,3 +138,14 @@ def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
     there = evaluate_gym(BASE, CellEnvConfig(), 3)
     assert [r.success for r in here.outcomes] == [r.success for r in there.outcomes]
     assert here.successes >= 2
+
+
+def test_gaploop_train_knows_the_type_by_itself(tmp_path: Path) -> None:
+    """docs/seeing.md had the command, which ended in: invalid choice: 'keypoint'."""
+    program = "from gaploop.scripts.train import _options; print(_options().policy.type)"
+    given = ("--policy.type=keypoint", "--policy.push_to_hub=false", "--dataset.repo_id=x/y",
+             "--policy.device=cpu", f"--output_dir={tmp_path / 'run'}")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program, *given], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "keypoint", done.stderr[-500:]
