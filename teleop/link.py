@@ -407,7 +407,7 @@ def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Conn
                     "between, or gaploop serve was started anew and printed another one."
                 )
             secure.settimeout(None)
-            connection = websockets.sync.client.connect(
+            connection: Connection = websockets.sync.client.connect(
                 f"ws://[{host}]:{port}/" if ":" in host else f"ws://{where}/",
                 sock=secure,
                 subprotocols=[Subprotocol(kind), Subprotocol(token)],
