@@ -431,10 +431,14 @@ def combined(
     # A policy that fails by itself and an unknown gap look alike in takes: like none of these.
     prior |= {POLICY: none, UNMEASURED: none}
     unmeasured = [c for c in prior if c not in found.leads] + [UNMEASURED]
+    # What was not measured is one unknown, as likely as the likeliest thing that it may be: the
+    # more there is that nobody measured, the likelier it would become by its mere number.
+    one = max(prior[c] for c in unmeasured) / sum(prior[c] for c in unmeasured)
     weights = {
-        c: p * max(found.leads[UNMEASURED if c in unmeasured else c], NEVER)
+        c: p * max(found.leads[c], NEVER) if c not in unmeasured
+        else p * one * max(found.leads[UNMEASURED], NEVER)
         for c, p in prior.items()
-    }
+    }  # fmt: skip
     total = sum(weights.values())
     posterior = {c: w / total for c, w in weights.items()}
     also = {c: p for c, p in found.shown.items() if c != UNMEASURED and p >= SURE}

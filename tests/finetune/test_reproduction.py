@@ -142,6 +142,15 @@ def test_what_the_twin_lacks_was_not_measured() -> None:
     assert nothing_known.named == (UNMEASURED,)
 
 
+def test_what_nobody_measured_is_one_unknown() -> None:
+    """A blur that brought most failures was outweighed by five dimensions that nobody measured."""
+    found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.4, CAMERA: 0.0}))
+    told = combined(found, EVEN, 0.0, 30)
+    odds = told.posterior["actuator_response"] / found.leads["actuator_response"]
+    unknown = sum(p for c, p in told.posterior.items() if c not in found.leads or c == UNMEASURED)
+    assert unknown / found.leads[UNMEASURED] == pytest.approx(odds)
+
+
 def test_failures_of_another_kind_are_not_reproduced() -> None:
     """As often as at the station, but for other reasons."""
     rolls = cell({BACKLASH: 0.5, CAMERA: 0.0}, mode="slip")
