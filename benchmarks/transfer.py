@@ -208,21 +208,31 @@ class _Station:
         from gaploop.core.journal_format import take_folders
         from gaploop.failure_analysis.planning.effort import effort_from
         from gaploop.failure_analysis.planning.offers import OPERATOR_H, PlanContext
-        from gaploop.finetune.closed_loop import TWIN, plan_for, roll_out_and_diagnose
+        from gaploop.failure_analysis.planning.plan import FIND_OUT
+        from gaploop.finetune.closed_loop import DIAGNOSIS, TWIN, plan_for, roll_out_and_diagnose
 
-        twin = self._twin()
-        found = roll_out_and_diagnose(
-            self.site.cell, self.folder, self.base, DIAGNOSED, twin=twin, workers=1
-        )
+        twin, path = self._twin(), self.folder / "plan.yaml"
         about = PlanContext(self.folder, self.base, twin, self.folder / TWIN)
-        plan = plan_for(found, self.folder / "plan.yaml", TAKES, about)
-        items = tuple(replace(i, takes=i.takes + i.may_follow, may_follow=0) for i in plan.items)
-        made = self._carried_out(replace(plan, items=items), twin)
+        for rollouts in (DIAGNOSED, 2 * DIAGNOSED):
+            found = roll_out_and_diagnose(
+                self.site.cell, self.folder, self.base, rollouts, twin=twin, workers=1
+            )
+            plan = plan_for(found, path, TAKES, about)
+            items = tuple(
+                replace(i, takes=i.takes + i.may_follow, may_follow=0) for i in plan.items
+            )
+            made = self._carried_out(replace(plan, items=items), twin)
+            if made.done or not any(note.startswith(FIND_OUT) for note in plan.notes):
+                break
+            if rollouts == DIAGNOSED:
+                path.unlink()
+                (self.folder / DIAGNOSIS).unlink()
         effort = effort_from()
         each_h = (effort.take.mean_s + effort.reset.mean_s) / 3600
         recorded = self.folder / "takes_journal"
         attempts = len(take_folders(recorded)) if recorded.exists() else 0
-        hours = PROBE_H + each_h * (DIAGNOSED + attempts)
+        rolled_out = len(take_folders(self.folder / "rollouts_journal"))
+        hours = PROBE_H + each_h * (rolled_out + attempts)
         if attempts:
             hours += effort.setup.mean_s / 3600
         elif made.done:
@@ -321,11 +331,11 @@ class _Station:
     def _oracle(self) -> _Done:
         """Return what comes of the true parameters."""
         from gaploop.core.twin import Twin, TwinParameter, save_twin
-        from gaploop.failure_analysis.planning.offers import DELAY, READ
+        from gaploop.failure_analysis.planning.offers import DELAY, LIGHT, READ
         from gaploop.finetune.recalibration import POLICY, recalibrate
         from gaploop.sim.gaps import draw_gaps, mechanism_named
 
-        if not set(self.site.gaps) <= {*READ, DELAY}:
+        if not set(self.site.gaps) <= {*READ, *LIGHT, DELAY}:
             return replace(self._recorded("collect"), hours=0.0)
         run, known = self.folder / "oracle", []
         for gap in draw_gaps(self.site.gaps, self.site.gap_seed):

@@ -51,6 +51,7 @@ from gaploop.failure_analysis.diagnosis import (
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.offers import (
     DELAY,
+    LIGHT,
     RANDOMISED_TAKES,
     RANGES,
     READ,
@@ -336,7 +337,9 @@ def carry_out(
         learn_from([folder / name for name in recorded], run, base, sim, budget.steps, seed, say)
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
-    if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values((*READ, DELAY)):
+    if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values(
+        (*READ, *LIGHT, DELAY)
+    ):
         return None
     run = folder / "recalibrated"
     say("Recalibrating", 0, 1)

@@ -42,6 +42,8 @@ from gaploop.finetune.batches import Batch
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
 from gaploop.finetune.lerobot_trust import refuse_foreign_code, refuse_odd_files
 from gaploop.sim.arms import SO101
+from gaploop.sim.lerobot_recalibration_steps import LightStep
+from gaploop.sim.lerobot_tracker_step import TrackerStep
 from gaploop.sim.tracker import NAMES as SCENE_NAMES
 
 PACKAGED_BASE: Final = Path(__file__).parent / "base"
@@ -300,7 +302,7 @@ def _as_here(file: Path) -> str:
 
 def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
     signature = bundle.signature
-    environment = observation.environment_state
+    environment = _tracked(observation, bundle)
     if environment is None:
         raise UnusableInputError(
             "The policy needs observation.environment_state and nothing tracks the scene. "
@@ -322,6 +324,18 @@ def _single(observation: Observation, bundle: act.ActBundle) -> Batch:
         np.zeros((1, bundle.chunk), dtype=bool),
         np.zeros(1, dtype=np.int64),
     )
+
+
+def _tracked(observation: Observation, bundle: act.ActBundle) -> FloatArray | None:
+    """Return the tracked scene; by the policy's own tracker where it clears pictures first."""
+    scene, steps = observation.environment_state, bundle.preprocessor.steps
+    light = next((s for s in steps if isinstance(s, LightStep)), None)
+    tracker = next((s for s in steps if isinstance(s, TrackerStep)), None)
+    if scene is None or light is None or tracker is None or light.camera not in observation.images:
+        return scene
+    picture = {f"{IMAGES}{light.camera}": np.array(observation.images[light.camera])}
+    found = tracker.observation(light.observation(picture))[act.ENVIRONMENT]
+    return np.append(np.asarray(found, dtype=np.float64)[:-1], scene[-1])  # as the rig: the domain
 
 
 class LerobotDriver(ActPolicy):

@@ -35,6 +35,7 @@ BASE: Final = "base"
 """Where gaploop's adapters keep their base."""
 OUR_STEPS: Final = (
     "gaploop.datasets.cache.lerobot_scale_step.ScaleStep",
+    "gaploop.sim.lerobot_recalibration_steps.LightStep",
     "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep",
     "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep",
     "gaploop.sim.lerobot_tracker_step.TrackerStep",

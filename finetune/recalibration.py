@@ -1,4 +1,4 @@
-"""A policy that gets camera, table, joint zeros and delay as a station's twin has them."""
+"""A policy that allows for camera, table, joint zeros, light and delay as a twin has them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from gaploop.finetune.lerobot_policy import (
     policy_id,
     resolve,
 )
-from gaploop.sim.recalibration import READ, ZEROS
+from gaploop.sim.recalibration import LIGHT, READ, ZEROS
 
 POSTPROCESSOR: Final = "policy_postprocessor.json"
 POLICY: Final = "policy"
 DELAY: Final = "actuator_response.latency"
+CLEARS: Final = "gaploop.sim.lerobot_recalibration_steps.LightStep"
 SEES: Final = "gaploop.sim.lerobot_recalibration_steps.RecalibrateStep"
 SAYS: Final = "gaploop.sim.lerobot_recalibration_steps.ReadingGoalStep"
 
@@ -38,18 +39,21 @@ class Recalibrated:
         folder: the policy.
         id: its hash.
         taken_out: mechanism to the values that it now allows for.
+        left: mechanisms that it doesn't: a picture's camera stands where it stands.
     """
 
     folder: Path
     id: str
     taken_out: dict[str, dict[str, float]]
+    left: tuple[str, ...] = ()
 
 
 def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrated:
     """Write OUT/policy: a copy of a policy that allows for what a twin says of the station.
 
     Camera pose, field of view, table height and joint zeros are taken out of what it sees, reads
-    and commands; of a delayed arm it is told where the joints will be once its commands arrive.
+    and commands, exposure and colour cast out of the overhead camera's pictures; of a delayed arm
+    it is told where the joints will be once its commands arrive.
     Nothing is trained. A policy that was recalibrated before allows for this twin only.
 
     Args:
@@ -62,18 +66,18 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
             where the camera has moved.
     """
     station, folder = load_twin(twin), resolve(policy)
-    taken_out = station.values((*READ, DELAY))
-    if not taken_out:
-        raise UnusableInputError(
-            f"{twin}: camera, table, zeros and delay are nominal or weren't measured; there is "
-            f"nothing to recalibrate. It would be one of {', '.join((*READ, DELAY))}."
-        )
-    known = {mechanism: values for mechanism, values in taken_out.items() if mechanism != DELAY}
     cell = cell_of(folder)
-    if cell is None and not set(known) <= {ZEROS}:
+    known, light = station.values(READ if cell else (ZEROS,)), station.values(LIGHT)
+    taken_out = {**known, **light, **station.values((DELAY,))}
+    if not taken_out and station.values(READ):
         raise UnusableInputError(
             f"{policy} sees pictures, not a tracked scene: a moved camera can't be taken out of "
             "them. Record takes in the twin and fine-tune: gaploop record --env.twin=FILE"
+        )
+    if not taken_out:
+        raise UnusableInputError(
+            f"{twin}: camera, light, table, zeros and delay are nominal or weren't measured; there "
+            f"is nothing to recalibrate. It would be one of {', '.join((*READ, *LIGHT, DELAY))}."
         )
     if DELAY in taken_out and not (folder / SIDECAR).exists():
         raise UnusableInputError(
@@ -92,11 +96,13 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     shutil.copytree(folder, target)
     where: dict[str, Any] = {"known": known, "robot": arm}
     _insert(target / PREPROCESSOR, SEES, {**where, "task": task})
+    _insert(target / PREPROCESSOR, CLEARS, {"known": light})
     _insert(target / POSTPROCESSOR, SAYS, where)
     if (sidecar := target / SIDECAR).exists():
         delay_s = taken_out.get(DELAY, {}).get("latency_s", 0.0)
         write_json(sidecar, {**read_json(sidecar), DELAY_S: delay_s})
-    made = Recalibrated(target, policy_id(target), taken_out)
+    left = tuple(m for m in station.values(READ) if m not in taken_out)
+    made = Recalibrated(target, policy_id(target), taken_out, left)
     write_run(
         output_dir,
         "calibrate from_twin",
@@ -113,9 +119,11 @@ def _insert(file: Path, step: str, config: dict[str, Any]) -> None:
     """Put a step where it belongs in a saved pipeline, in the place of one from before."""
     pipeline = read_json(file)
     steps = [entry for entry in pipeline["steps"] if entry.get("class") != step]
-    place = len(steps)
+    place, classes = len(steps), [entry.get("class") for entry in steps]
     if step == SEES:
-        classes = [entry.get("class") for entry in steps]
         place = classes.index(TRACKER) + 1 if TRACKER in classes else 0
-    steps.insert(place, {"class": step, "config": config})
+    elif step == CLEARS:
+        place = 0
+    if config["known"] or step != CLEARS:
+        steps.insert(place, {"class": step, "config": config})
     write_json(file, {**pipeline, "steps": steps})

@@ -57,7 +57,7 @@ MOST_TAKES: Final = 20
 
 
 def from_twin(config: CalibrateFields) -> int:
-    """Write a policy that allows for what a twin says of camera, table, joint zeros and delay."""
+    """Write a policy that allows for what a twin says of camera, table, zeros, light and delay."""
     from gaploop.finetune.recalibration import recalibrate
 
     if config.path is None or config.output_dir is None:
@@ -71,6 +71,11 @@ def from_twin(config: CalibrateFields) -> int:
         f"  {mechanism}: " + ", ".join(f"{name} {value:+.4g}" for name, value in values.items())
         for mechanism, values in made.taken_out.items()
     ]
+    if made.left:
+        lines.append(
+            f"It sees pictures, in which {', '.join(made.left)} can't be put right: record takes "
+            "in the twin and fine-tune (gaploop record --env.twin=FILE)."
+        )
     lines.append(
         "It holds until something moves: gaploop calibrate drift --store keeps a reference."
     )

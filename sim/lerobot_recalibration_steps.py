@@ -15,13 +15,61 @@ import numpy as np
 import torch
 from lerobot.configs.types import PipelineFeatureType, PolicyFeature
 from lerobot.processor.pipeline import ObservationProcessorStep, PolicyActionProcessorStep
-from lerobot.utils.constants import OBS_ENV_STATE, OBS_STATE
+from lerobot.utils.constants import OBS_ENV_STATE, OBS_IMAGES, OBS_STATE
 
 from gaploop.core.arms import CELL_ARMS
 from gaploop.sim.arms import SO101
-from gaploop.sim.recalibration import Recalibration
+from gaploop.sim.recalibration import Clearing, Recalibration
+from gaploop.sim.scene import CAMERA_NAME
 
 type Features = dict[PipelineFeatureType, dict[str, PolicyFeature]]
+
+
+@dataclass
+class LightStep(ObservationProcessorStep):  # type: ignore[misc]
+    """Takes exposure and colour cast out of a camera's pictures; stands before the tracker.
+
+    What was tracked in the picture as it came is forgotten.
+
+    Attributes:
+        known: mechanism to values, as of `Clearing`.
+        camera: key of the picture is observation.images.<camera>.
+    """
+
+    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    camera: str = CAMERA_NAME
+
+    def __post_init__(self) -> None:
+        self._clear = Clearing(self.known)
+
+    def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
+        """Return the observation with a clear picture, as float or uint8 as it was, batched or not.
+
+        Args:
+            observation: with the picture in any layout that `TrackerStep` takes, or without.
+        """
+        key = f"{OBS_IMAGES}.{self.camera}"
+        if key not in observation:
+            return observation
+        given = torch.as_tensor(observation[key])
+        is_first = given.shape[-3] == 3 and given.shape[-1] != 3
+        view = given.movedim(-3, -1) if is_first else given
+        if given.is_floating_point():
+            view = (view * 255.0).round().clamp(0, 255).to(torch.uint8)
+        rows = view.reshape(-1, *view.shape[-2:]).cpu().numpy()  # pictures above each other
+        clear = torch.from_numpy(self._clear(rows)).reshape(view.shape).to(given.device)
+        if given.is_floating_point():
+            clear = clear.to(given.dtype) / 255.0
+        rest = {k: v for k, v in observation.items() if k != OBS_ENV_STATE}
+        return {**rest, key: clear.movedim(-1, -3) if is_first else clear}
+
+    def get_config(self) -> dict[str, Any]:
+        """Options to save with the policy."""
+        return {"known": dict(self.known), "camera": self.camera}
+
+    def transform_features(self, features: Features) -> Features:
+        """Return `features`: names and shapes stay."""
+        return features
 
 
 @dataclass

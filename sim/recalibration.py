@@ -1,32 +1,41 @@
-"""What a twin says of camera, table and joint zeros, taken out of what a policy gets and says.
+"""What a twin says of camera, table, joint zeros and light, taken out of what a policy gets.
 
 A tracker that was calibrated for the nominal cell projects every detection along the wrong ray once
 the camera has moved. Which ray it was follows from what it said, so that its poses can be put right
-without its pictures; readings and goals of a joint whose zero is off differ by that zero.
+without its pictures; readings and goals of a joint whose zero is off differ by that zero. Exposure
+and colour cast change each level of a picture into another, and most of them back again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import colorsys
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import cv2
 import mujoco
 import numpy as np
 
 from gaploop.core.arm import CellArm
-from gaploop.core.types import FloatArray
-from gaploop.sim import scene
+from gaploop.core.station import StationScene
+from gaploop.core.types import FloatArray, Image
+from gaploop.sim import look, scene
 from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar
+from gaploop.sim.recolour import THE_CELLS, recoloured
 from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration
 
 POSE: Final = "spatial_geometry.camera_pose"
 VIEW: Final = "spatial_geometry.field_of_view"
 TABLE: Final = "spatial_geometry.table_height"
 ZEROS: Final = "spatial_geometry.zero_offset"
+EXPOSURE: Final = "visual_domain.exposure"
+CAST: Final = "visual_domain.colour_cast"
 READ: Final = (POSE, VIEW, TABLE, ZEROS)
-"""Mechanisms that recalibrating takes out."""
+"""Mechanisms that recalibrating takes out of poses, readings and goals."""
+LIGHT: Final = (EXPOSURE, CAST)
+"""Mechanisms that it takes out of pictures."""
 YAW_STEP_M: Final = 1e-3
 
 
@@ -109,3 +118,47 @@ def plane_from_px(
 def _mapped(homography: FloatArray, xy_m: FloatArray) -> FloatArray:
     point = homography @ np.array([*xy_m, 1.0])
     return np.asarray(point[:2] / point[2])
+
+
+class Clearing:
+    """Takes exposure and colour cast out of pictures.
+
+    A level that was cut off lay somewhere above what it says: half way to the top is taken. Where
+    that changes the hue of object or target, they get their own back.
+
+    Args:
+        light: `LIGHT` to their values, as a twin has them; what isn't there is nominal.
+    """
+
+    def __init__(self, light: Mapping[str, Values]) -> None:
+        exposure, cast = light.get(EXPOSURE, {}), light.get(CAST, {})
+        angle = cast.get("cast_hue_rad", 0.0) + np.array([0.0, 2.0, 4.0]) * np.pi / 3.0
+        tint, veil = np.cos(angle), cast.get("veil", 0.0)
+        gains = np.exp(cast.get("cast_strength", 0.0) * tint) * (1.0 - veil)
+        linear = 255.0 * (np.arange(256.0)[:, None] / 255.0) ** (1.0 / exposure.get("gamma", 1.0))
+        plain = linear / exposure.get("gain", 1.0) - veil * 110.0 * (1.0 + 0.6 * tint)
+        least = np.clip(plain / gains, 0.0, 255.0)
+        self._levels = np.clip(least + 0.5, 0, 255).astype(np.uint8)
+        self._levels[-1] = 0.5 * (least[-1] + 255.0)
+        self._scene = StationScene(
+            object_hue_deg=_moved(THE_CELLS.object_hue_deg, look.OBJECT_RGBA, least, self._levels),
+            target_hue_deg=_moved(THE_CELLS.target_hue_deg, look.TARGET_RGBA, least, self._levels),
+        )
+
+    def __call__(self, view: Image) -> Image:
+        """Return a picture, shape (H, W, 3), as it is in nominal light."""
+        return recoloured(np.asarray(cv2.LUT(view, self._levels[None])), self._scene)
+
+
+def _moved(
+    hues_deg: tuple[float, float], rgba: Sequence[float], least: FloatArray, levels: Image
+) -> tuple[float, float]:
+    """Return where a colour's hues are once pictures of it are cleared [degree]."""
+    true = 255.0 * np.array(rgba[:3])
+    seen = [min(int(np.searchsorted(least[:, c], true[c])), 255) for c in range(3)]
+    if max(seen) < 255:
+        return hues_deg
+    back = [levels[seen[c], c] / 255.0 for c in range(3)]
+    now, was = (360.0 * colorsys.rgb_to_hsv(*rgb)[0] for rgb in (back, rgba[:3]))
+    turn = (now - was + 180.0) % 360.0 - 180.0
+    return (hues_deg[0] + turn) % 360.0, (hues_deg[1] + turn) % 360.0

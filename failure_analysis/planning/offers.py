@@ -44,6 +44,8 @@ READ: Final = (
     "spatial_geometry.zero_offset",
 )  # fmt: skip
 """What recalibrating takes out wholly; of the table's height it only corrects what is seen."""
+LIGHT: Final = ("visual_domain.exposure", "visual_domain.colour_cast")
+"""What it takes out of pictures."""
 DELAY: Final = "actuator_response.latency"
 """What the policy's plans are shifted by."""
 RANGES: Final[Mapping[GapDimension, str]] = {
@@ -58,8 +60,8 @@ RANGES: Final[Mapping[GapDimension, str]] = {
 
 
 STEPS: Final[Mapping[str, str]] = {
-    "recalibrate": "Write a policy that allows for camera and joint zeros as the twin has them; "
-    "nothing is trained. Try it in the twin, then at the station; what moves later shows in "
+    "recalibrate": "Write a policy that allows for camera, joint zeros and light as the twin has "
+    "them; nothing is trained. Try it in the twin, then at the station; what moves later shows in "
     "gaploop calibrate drift.",
     "compensate": "Write a policy that plans for when its commands arrive; nothing is trained. Try "
     "it in the twin, then at the station.",
@@ -175,6 +177,8 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
     if here == [DELAY]:
         yield "compensate"
     if any(m in READ for m in differs) and dimension is D.SPATIAL_GEOMETRY and not images:
+        yield "recalibrate"
+    if any(m in LIGHT for m in here):
         yield "recalibrate"
     if here:
         yield "resimulate"

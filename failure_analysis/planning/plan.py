@@ -62,6 +62,8 @@ LEAST_TAKES: Final = 3
 """Failures whose cause must be named before demonstrations are paid for."""
 LEAST_LEANING: Final = 6
 """Failures that lean to one cause, each too unsure to name it, that are worth trying it."""
+FIND_OUT: Final = "Find out first:"
+"""Begins the note of a plan that asks for more rollouts before it pays for takes."""
 COLLECT, RESIMULATE = "collect", "resimulate"
 LEAST_POINTS: Final = 1.0
 """Percentage points of success that a remedy must be expected to bring to be weighed."""
@@ -557,7 +559,7 @@ def _notes(
         )
     if named < LEAST_TAKES:
         notes.append(
-            f"Find out first: {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
+            f"{FIND_OUT} {named} of {n} failures have a named cause, {LEAST_TAKES} are needed "
             "before more than a few takes are paid for. Roll out ten more and diagnose again, or "
             f"label what you saw (gaploop label).{channels}"
         )

@@ -37,13 +37,12 @@ from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.studio import AWAY_M, Point, Studio
 from gaploop.sim.identification.video import SETTLED, recorded, restored
+from gaploop.sim.recalibration import CAST, EXPOSURE, Clearing
 from gaploop.sim.tracker import Blob, Tracker
 
 CAMERA: Final = "spatial_geometry.camera_pose"
 ZEROS: Final = "spatial_geometry.zero_offset"
 TABLE: Final = "spatial_geometry.table_height"
-EXPOSURE: Final = "visual_domain.exposure"
-CAST: Final = "visual_domain.colour_cast"
 BLUR: Final = "visual_domain.blur"
 NOISE: Final = "sensor_noise.torn_frames"
 SIZE: Final = "object_property.size"
@@ -445,9 +444,9 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         _parameters(geometry),
         _parameters(light),
     )
-    seen = []
+    seen, cleared = [], Clearing(lit)
     for still, view in views:
-        clear = _cleared(view, lit)
+        clear = cleared(view)
         found = tracker.detect(clear)
         if still.part == HELD or (found.object is None and found.target is None):
             continue
@@ -467,7 +466,7 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
         pictures = recorded([studio.develop(picture, lit) for picture in drawn], SETTLED)
         off = []
         for (_, areas, _), picture in zip(seen, pictures, strict=True):
-            now = tracker.detect(_cleared(picture, lit))
+            now = tracker.detect(cleared(picture))
             cover = [blob.area_px if blob else math.nan for blob in (now.target, now.object)]
             off.append(np.nan_to_num(np.log(np.array(cover) / areas) / _AREA_OFF))
         return off
@@ -547,17 +546,6 @@ def _places(
 def _project(homography: FloatArray, px: FloatArray) -> Point:
     x, y, w = homography @ np.array([px[0], px[1], 1.0])
     return float(x / w), float(y / w)
-
-
-def _cleared(view: Image, light: Mapping[str, Values]) -> Image:
-    """Return a picture without exposure and cast, as far as levels weren't lost."""
-    exposure, cast = light.get(EXPOSURE, {}), light.get(CAST, {})
-    angle = cast.get("cast_hue_rad", 0.0) + np.array([0.0, 2.0, 4.0]) * math.pi / 3.0
-    tint, veil = np.cos(angle), cast.get("veil", 0.0)
-    gains = np.exp(cast.get("cast_strength", 0.0) * tint) * (1.0 - veil)
-    linear = 255.0 * (view / 255.0) ** (1.0 / exposure.get("gamma", 1.0))
-    plain = linear / exposure.get("gain", 1.0) - veil * 110.0 * (1.0 + 0.6 * tint)
-    return np.asarray(np.clip(plain / gains + 0.5, 0, 255), dtype=np.uint8)
 
 
 # -- 4. noise --------------------------------------------------------------------------------------

@@ -217,6 +217,15 @@ def test_a_camera_alone_is_recalibrated(tmp_path: Path) -> None:
     ].remedy.startswith("recal")
 
 
+@pytest.mark.parametrize("images", [False, True])
+def test_light_is_taken_out_of_pictures(images: bool, tmp_path: Path) -> None:
+    """Takes in too bright a cell brought nothing: 0 of 20 before and after."""
+    found = offers(D.VISUAL_DOMAIN, about(tmp_path, "visual_domain.exposure.gain"), images)
+    assert max(found, key=lambda o: o.fixed.mean()).remedy == "recalibrate"
+    blurred = about(tmp_path, "visual_domain.blur.defocus_fraction")
+    assert [o.remedy for o in offers(D.VISUAL_DOMAIN, blurred, images)] == ["resimulate"]
+
+
 def test_what_is_not_offered_brings_nothing() -> None:
     assert fixed_by("resimulate", D.TASK_SPECIFICATION, False) is None
     assert fixed_by("recalibrate", D.OBJECT_PROPERTY, False) is None

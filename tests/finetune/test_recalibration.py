@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.types import Observation
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.lerobot_policy import PREPROCESSOR, load_policy
-from gaploop.finetune.recalibration import POSTPROCESSOR, recalibrate
+from gaploop.finetune.recalibration import CLEARS, POSTPROCESSOR, recalibrate
 from gaploop.scripts.cli import main
 from gaploop.sim.gaps import draw_gaps, mechanism_named
-from gaploop.sim.recalibration import POSE, ZEROS, Recalibration
+from gaploop.sim.lerobot_recalibration_steps import LightStep
+from gaploop.sim.recalibration import EXPOSURE, POSE, ZEROS, Recalibration
 
 
 def twin_of(path: Path, *mechanisms: str, arm: str = "so101") -> Path:
@@ -96,3 +98,37 @@ def test_what_cannot_be_recalibrated_is_refused(
     assert "camera_pose: dx_m" in capsys.readouterr().out
     assert main([*command, f"--output_dir={tmp_path / 'done'}"]) == 2
     assert "exists" in capsys.readouterr().err
+
+
+def test_it_sees_again_where_light_was_too_bright(tmp_path: Path) -> None:
+    """Tracked through gaploop's rig, which reads the scene in the picture as it came."""
+    made = recalibrate("base", twin_of(tmp_path / "twin.yaml", EXPOSURE), tmp_path / "out")
+    station = {"gaps": {EXPOSURE: 0.8}, "gap_seed": 5, "workers": 1}
+    assert evaluate("base", 2, **station).successes == 0  # type: ignore[arg-type]
+    assert evaluate(made.folder, 2, **station).successes == 2  # type: ignore[arg-type]
+    both = twin_of(tmp_path / "both.yaml", EXPOSURE, POSE)
+    seeing = recalibrate("base_vision", both, tmp_path / "seeing")
+    assert (list(seeing.taken_out), seeing.left) == ([EXPOSURE], (POSE,))
+    steps = json.loads((seeing.folder / PREPROCESSOR).read_text())["steps"]
+    assert steps[0]["class"] == CLEARS
+
+
+def test_a_moved_camera_cannot_be_put_right_in_pictures(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInputError, match="sees pictures"):
+        recalibrate("base_vision", twin_of(tmp_path / "t.yaml", POSE), tmp_path / "out")
+
+
+def test_pictures_are_cleared_in_every_layout() -> None:
+    step = LightStep({EXPOSURE: {"gain": 2.0}}, "top")
+    view = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
+    clear = step._clear(view)
+    key, first = "observation.images.top", torch.from_numpy(view).movedim(-1, 0)
+    for given, wanted in (
+        (view, clear),
+        (first[None].float() / 255.0, torch.from_numpy(clear).movedim(-1, 0)[None] / 255.0),
+        (torch.from_numpy(view)[None], clear[None]),
+    ):
+        said = step.observation({key: given, "observation.environment_state": torch.zeros(7)})
+        assert list(said) == [key]  # what was tracked in the picture as it came is forgotten
+        np.testing.assert_allclose(said[key], wanted, atol=1e-6)
+    assert step.observation({"observation.state": 1}) == {"observation.state": 1}

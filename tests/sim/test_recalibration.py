@@ -9,7 +9,17 @@ from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
 from gaploop.sim.gaps import draw_gaps
 from gaploop.sim.kinematics import fold_square, from_polar
-from gaploop.sim.recalibration import POSE, TABLE, VIEW, ZEROS, Recalibration, plane_from_px
+from gaploop.sim.recalibration import (
+    CAST,
+    EXPOSURE,
+    POSE,
+    TABLE,
+    VIEW,
+    ZEROS,
+    Clearing,
+    Recalibration,
+    plane_from_px,
+)
 from gaploop.sim.tracker import OBJECT_PLANE_M, Tracker, TrackerCalibration
 
 
@@ -64,3 +74,30 @@ def test_zeros_are_what_the_joints_read_too_much() -> None:
     zero = Recalibration({ZEROS: values}).zero
     np.testing.assert_allclose(zero[:-1], read_deg[:-1], atol=0.1)  # an encoder's step
     assert zero[-1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "light",
+    [
+        {EXPOSURE: {"gain": 0.3, "gamma": 1.2}, CAST: {"cast_strength": 0.2, "veil": 0.1}},
+        {EXPOSURE: {"gain": 1.6}, CAST: {"cast_strength": 0.4, "cast_hue_rad": 2.1}},
+        {EXPOSURE: {"gain": 3.5, "gamma": 0.85}},
+    ],
+)
+def test_in_other_light_things_are_seen_where_they_are(light: dict[str, dict[str, float]]) -> None:
+    """Even where the target's blue is cut off and shows as cyan."""
+    with SimCell() as nominal, SimCell(parameters=light) as cell:
+        for seed in range(3):
+            nominal.reset(seed)
+            cell.reset(seed)
+            picture = Clearing(light)(cell.frame().image)
+            was, now = (Tracker.nominal().detect(p) for p in (nominal.frame().image, picture))
+            for a, b in ((was.object, now.object), (was.target, now.target)):
+                assert a is not None
+                assert b is not None
+                np.testing.assert_allclose(a.centroid_px, b.centroid_px, atol=1.0)
+
+
+def test_in_nominal_light_a_picture_stays_as_it_is() -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(Clearing({})(picture), picture)
