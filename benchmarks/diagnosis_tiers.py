@@ -3,9 +3,10 @@
 A station is the embedded cell with one gap of drawn mechanism, severity and direction, with two of
 them, with one too small to fail anything, or without any and a base policy whose weights were
 shaken until it fails. Its rollouts are recorded, and diagnosed by what each tier has: LeRobot's
-columns against the station's own demonstrations or against gap-free takes, with telemetry, with the
-tracked scene, and LeRobot's columns and own demonstrations with the twin that `gaploop probe` and
-`gaploop identify` make of the station. Nothing is known of a station but its takes.
+columns against the station's own demonstrations or against rollouts of the base in the nominal
+cell, with telemetry, with the tracked scene, and LeRobot's columns against either with the twin
+that `gaploop probe` and `gaploop identify` make of the station. Nothing is known of a station but
+its takes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gaploop.core.take import Take
     from gaploop.core.twin import Twin
     from gaploop.failure_analysis.diagnosis import Diagnosis
+    from gaploop.finetune.reproduction import Reproduction
 
 STATIONS: Final = 24
 ROLLOUTS: Final = 10
@@ -69,6 +71,7 @@ TIERS: Final = {
     "telemetry_free": "+ telemetry, gap-free reference",
     "scene_free": "+ tracked scene, gap-free reference",
     "twin_own": "LeRobot columns, own demonstrations, + twin (probed and identified)",
+    "twin_free": "LeRobot columns, simulated reference, + twin",
 }
 
 
@@ -133,16 +136,19 @@ def _station(k: int, config: BenchConfig, folder: Path) -> dict[str, Any]:
         "policy": Path(policy).name,
         "failed": sum(t.outcome is Outcome.FAILURE for t in takes),
         "leaning": {name: [t.leaning for t in d.takes] for name, d in found.items()},
-        "verdicts": verdicts | {"twin_own": verdicts["columns_own"]},
+        "verdicts": verdicts | {f"twin_{r}": verdicts[f"columns_{r}"] for r in ("own", "free")},
     }  # fmt: skip
     if row["failed"]:
         began_s = time.process_time()
         twin = identified(gaps, gap_seed, place)
         measured_s = time.process_time()
-        row["verdicts"]["twin_own"], row["reproduction"] = _reproduced(
-            found["columns_own"], takes, twin, policy, config.workers, folder
-        )
+        reproduction = _reproduced(takes, twin, policy, config.workers, folder)
+        for reference in ("own", "free"):
+            row["verdicts"][f"twin_{reference}"] = _with_twin(
+                found[f"columns_{reference}"], reproduction, row["failed"]
+            )
         row |= {
+            "reproduction": reproduction.to_json(),
             "differs": [[p.name, p.joint, p.estimate, *p.interval]
                         for p in twin.parameters if p.differs],
             "can_hold": sorted(MEASURABLE & set(gaps)),
@@ -280,23 +286,24 @@ def identified(gaps: Mapping[str, float], gap_seed: int, folder: Path) -> Twin:
 
 
 def _reproduced(
-    found: Diagnosis, takes: Sequence[Take], twin: Twin, policy: str, workers: int, folder: Path
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the verdict with the twin, and the reproduction."""
-    from gaploop.failure_analysis.diagnosis import pooled_shares
-    from gaploop.finetune.reproduction import StationFailures, combined, in_the_cell, reproduce
+    takes: Sequence[Take], twin: Twin, policy: str, workers: int, folder: Path
+) -> Reproduction:
+    from gaploop.finetune.reproduction import StationFailures, in_the_cell, reproduce
 
-    base = found.base
-    station = StationFailures.of(takes, twin.arm, "lerobot")
-    if base is None or not station.failed:
-        return found.summary["station"], {}
     roll_out = in_the_cell(
         policy, twin, takes[0].info.task, n=SCENES, workers=workers,
         folder=folder / "reproduction", sees="lerobot", progress=lambda _done: None,
     )  # fmt: skip
-    reproduction = reproduce(station, twin, roll_out)
-    verdict = combined(reproduction, pooled_shares(found.takes), base.trust, station.failed)
-    return verdict.to_json(), reproduction.to_json()
+    return reproduce(StationFailures.of(takes, twin.arm, "lerobot"), twin, roll_out)
+
+
+def _with_twin(found: Diagnosis, reproduction: Reproduction, failed: int) -> dict[str, Any]:
+    """Return the verdict that comes of the takes and of what was reproduced."""
+    from gaploop.failure_analysis.diagnosis import pooled_shares
+    from gaploop.finetune.reproduction import combined
+
+    assert found.base is not None  # it failed
+    return combined(reproduction, pooled_shares(found.takes), found.base.trust, failed).to_json()
 
 
 def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -70,6 +70,9 @@ LEAST_SHARE: Final = 0.2
 """Of the failures: a cause that brings fewer isn't named beside another."""
 SURE: Final = 0.9
 """Probability of that share from which on a measured cause is named beside another."""
+UNHELD: Final = 0.5
+"""How likely a dimension's gap is one that a twin doesn't hold, where another of it was measured:
+about half of the mechanisms that were made up are such. Assumed."""
 NEVER: Final = 0.005
 """Least likelihood of a cause: forty scenes rule nothing out for good."""
 PERMUTATIONS: Final = 2000
@@ -233,6 +236,7 @@ class Reproduction:
             "modes_p": self.modes_p,
             "reproduces": self.reproduces,
             "leads": dict(self.leads),
+            "shown": dict(self.shown),
             "shares": dict(self.shares),
             "says": self.lines(),
         }
@@ -432,18 +436,19 @@ def combined(
     prior |= {POLICY: none, UNMEASURED: none}
     unmeasured = [c for c in prior if c not in found.leads] + [UNMEASURED]
     # What was not measured is one unknown, as likely as the likeliest thing that it may be: the
-    # more there is that nobody measured, the likelier it would become by its mere number.
-    one = max(prior[c] for c in unmeasured) / sum(prior[c] for c in unmeasured)
-    weights = {
-        c: p * max(found.leads[c], NEVER) if c not in unmeasured
-        else p * one * max(found.leads[UNMEASURED], NEVER)
-        for c, p in prior.items()
-    }  # fmt: skip
+    # more there is that nobody measured, the likelier it would become by its mere number. It may
+    # also be of a dimension of which something else was measured.
+    hidden = {c: 1.0 if c in unmeasured else UNHELD for c in prior if c != POLICY}
+    one = max(hidden[c] * prior[c] for c in hidden) / sum(hidden[c] * prior[c] for c in hidden)
+    missed = one * max(found.leads[UNMEASURED], NEVER)
+    weights = {c: p * hidden.get(c, 0.0) * missed for c, p in prior.items()}
+    for c in found.leads.keys() - {UNMEASURED}:
+        weights[c] += prior[c] * max(found.leads[c], NEVER)
     total = sum(weights.values())
     posterior = {c: w / total for c, w in weights.items()}
     also = {c: p for c, p in found.shown.items() if c != UNMEASURED and p >= SURE}
-    somewhere = sum(posterior[c] for c in unmeasured)
-    if somewhere >= NAMED_FROM and max(posterior[c] for c in unmeasured) < NAMED_FROM:
+    somewhere = sum(prior[c] * hidden[c] for c in hidden) * missed / total
+    if somewhere >= NAMED_FROM and max(posterior.values()) < NAMED_FROM:
         also[UNMEASURED] = somewhere
     return verdict(posterior, takes, also)
 

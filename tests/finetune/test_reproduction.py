@@ -146,9 +146,19 @@ def test_what_nobody_measured_is_one_unknown() -> None:
     """A blur that brought most failures was outweighed by five dimensions that nobody measured."""
     found = reproduce(station(30, 10), two_gaps(), cell({BACKLASH: 0.4, CAMERA: 0.0}))
     told = combined(found, EVEN, 0.0, 30)
-    odds = told.posterior["actuator_response"] / found.leads["actuator_response"]
     unknown = sum(p for c, p in told.posterior.items() if c not in found.leads or c == UNMEASURED)
-    assert unknown / found.leads[UNMEASURED] == pytest.approx(odds)
+    odds = found.leads["actuator_response"] / found.leads[UNMEASURED]
+    assert told.posterior["actuator_response"] / unknown >= odds
+
+
+def test_a_dimension_may_hide_more_than_was_measured_of_it() -> None:
+    """A round object was measured as a larger one that costs nothing: that ruled out its kind."""
+    drives = {**dict.fromkeys(EVEN, 0.02), "actuator_response": 0.82}
+    found = reproduce(station(36, 4), two_gaps(), cell({BACKLASH: 0.0, CAMERA: 0.0}))
+    told = combined(found, drives, 0.75, 36)
+    assert told.leading == "actuator_response"
+    assert told.named == (UNMEASURED,)
+    assert told.posterior["spatial_geometry"] < 0.05
 
 
 def test_failures_of_another_kind_are_not_reproduced() -> None:
