@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import cv2
@@ -25,9 +28,50 @@ STILL: Final = mujoco.mjtCatBit.mjCAT_STATIC.value
 MOVING: Final = mujoco.mjtCatBit.mjCAT_DYNAMIC.value
 MULTISAMPLES: Final = 0  # of the renderer: two cost two thirds of the frames on a CPU
 MOST_GEOMS: Final = 1000
+MOST_SPARE: Final = 2  # graphics contexts kept by a thread
 
 type Layer = tuple[NDArray[np.uint8], NDArray[np.float32]]
-"""Colour, shape (size, size, 3), and depth, shape (size, size), larger where nearer."""
+"""Colour, shape (height, width, 3), and depth, shape (height, width), larger where nearer."""
+
+
+class _Spare(threading.local):
+    """Graphics contexts that a thread keeps for its next cameras.
+
+    What a context compiles before its first picture takes far longer than the picture (0.12 s), and
+    a cell is built anew for every setting. Only one thread can draw with a context at a time.
+    """
+
+    def __init__(self) -> None:
+        self._contexts: list[mujoco.GLContext] = []
+        self._most = MOST_SPARE
+
+    def take(self, width: int, height: int) -> mujoco.GLContext:
+        if self._contexts:
+            return self._contexts.pop()
+        context = mujoco.GLContext(width, height)
+        _free_at_exit()
+        return context
+
+    def give_back(self, context: mujoco.GLContext) -> None:
+        if len(self._contexts) < self._most:
+            self._contexts.append(context)
+        else:
+            context.free()
+
+    def end(self) -> None:
+        """Free what is kept and keep no more."""
+        self._most = 0
+        while self._contexts:
+            self._contexts.pop().free()
+
+
+_spare = _Spare()
+
+
+@cache
+def _free_at_exit() -> None:
+    """Have it freed before EGL ends, which asks for that with its first context."""
+    atexit.register(_spare.end)
 
 
 class LayeredCamera:
@@ -38,16 +82,16 @@ class LayeredCamera:
     to the bit what drawing everything gives.
     """
 
-    def __init__(self, model: mujoco.MjModel, camera: str, size_px: int) -> None:
-        """Draw `camera` of `model`, `size_px` pixels wide and high."""
-        self._model, self._size_px = model, size_px
-        set_offscreen(model, size_px, size_px)
-        self._gl = mujoco.GLContext(size_px, size_px)
+    def __init__(self, model: mujoco.MjModel, camera: str, width: int, height: int) -> None:
+        """Draw `camera` of `model`, `width` times `height` pixels."""
+        self._model, self.size_px = model, (width, height)
+        set_offscreen(model, width, height)
+        self._gl = _spare.take(width, height)
         self._gl.make_current()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
-        self._rect = mujoco.MjrRect(0, 0, size_px, size_px)
+        self._rect = mujoco.MjrRect(0, 0, width, height)
         self._scene = mujoco.MjvScene(model, MOST_GEOMS)
         self._options, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
@@ -61,7 +105,7 @@ class LayeredCamera:
         self._whole = bool((model.geom_rgba[:, 3] < 1).any() or (model.mat_rgba[:, 3] < 1).any())
 
     def draw(self, data: mujoco.MjData) -> NDArray[np.uint8]:
-        """Return the picture of `data`, whose kinematics are known, shape (size, size, 3)."""
+        """Return the picture of `data`, whose kinematics are known, shape (height, width, 3)."""
         self._gl.make_current()
         if self._whole:
             return _upright(self._drawn(data, ALL)[0])
@@ -75,7 +119,7 @@ class LayeredCamera:
         """Free what the graphics library holds."""
         self._gl.make_current()
         self._context.free()
-        self._gl.free()
+        _spare.give_back(self._gl)
 
     def _drawn(self, data: mujoco.MjData, what: int) -> Layer:
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SKYBOX] = what != MOVING
@@ -83,8 +127,9 @@ class LayeredCamera:
             self._model, data, self._options, None, self._camera, what, self._scene
         )
         mujoco.mjr_render(self._rect, self._scene, self._context)
-        colour = np.empty((self._size_px, self._size_px, 3), dtype=np.uint8)
-        depth = np.empty((self._size_px, self._size_px), dtype=np.float32)
+        width, height = self.size_px
+        colour = np.empty((height, width, 3), dtype=np.uint8)
+        depth = np.empty((height, width), dtype=np.float32)
         mujoco.mjr_readPixels(colour, depth, self._rect, self._context)
         return colour, depth
 
@@ -130,7 +175,8 @@ class OverheadCamera:
         self._size_px = size_px
         self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
-        self._layers: LayeredCamera | None = None
+        self._drawers = dict[str, LayeredCamera]()
+        self._free = dict[str, Callable[[], object]]()
         self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
 
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
@@ -139,8 +185,8 @@ class OverheadCamera:
         self._images.reset(self._noise_seed)
         self._frame: tuple[int, CameraFrame] | None = None
         self._snapshots.clear()
-        if self._layers is not None:
-            self._layers.forget()
+        for drawer in self._drawers.values():
+            drawer.forget()
         self._snapshots.append(_snapshot(0, 0.0, data))
 
     def next_capture_step(self) -> int:
@@ -157,11 +203,7 @@ class OverheadCamera:
         in_time = (s for s in reversed(self._snapshots) if s.t_s <= latest_s)
         snapshot = next(in_time, self._snapshots[0])
         if self._frame is None or self._frame[0] != snapshot.index:
-            if self._layers is None:
-                self._layers = LayeredCamera(self._model, scene.CAMERA_NAME, self._size_px)
-                # Not left to __del__, which at exit runs after EGL is gone.
-                self._free = weakref.finalize(self, self._layers.close)
-            picture = self._layers.draw(self._at(snapshot))
+            picture = self._drawn(scene.CAMERA_NAME, (self._size_px,) * 2, snapshot)
             if self._images.active:
                 rng = np.random.default_rng([*self._noise_seed, snapshot.index])
                 picture = self._images.picture(picture, rng, snapshot.t_s)
@@ -170,16 +212,28 @@ class OverheadCamera:
 
     def picture(self, data: mujoco.MjData, width: int, height: int) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults, shape (height, width, 3)."""
-        set_offscreen(self._model, width, height)
-        with mujoco.Renderer(self._model, height, width) as renderer:
-            renderer.update_scene(self._at(_snapshot(-1, 0.0, data)), scene.REPORT_CAMERA_NAME)
-            return np.asarray(renderer.render(), dtype=np.uint8)
+        now = _snapshot(-1, 0.0, data)
+        return self._drawn(scene.REPORT_CAMERA_NAME, (width, height), now)
 
     def close(self) -> None:
-        """Free the renderer; safe to call twice."""
-        if self._layers is not None:
-            self._free()
-            self._layers = None
+        """Free the renderers; safe to call twice."""
+        for camera in list(self._drawers):
+            self._close(camera)
+
+    def _close(self, camera: str) -> None:
+        del self._drawers[camera]
+        self._free.pop(camera)()
+
+    def _drawn(
+        self, camera: str, size_px: tuple[int, int], snapshot: _Snapshot
+    ) -> NDArray[np.uint8]:
+        if camera in self._drawers and self._drawers[camera].size_px != size_px:
+            self._close(camera)
+        if camera not in self._drawers:
+            self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px)
+            # Not left to __del__, which at exit runs after EGL is gone.
+            self._free[camera] = weakref.finalize(self, drawer.close)
+        return self._drawers[camera].draw(self._at(snapshot))
 
     def _at(self, snapshot: _Snapshot) -> mujoco.MjData:
         """Return the data to draw from, as at a snapshot."""

@@ -7,6 +7,7 @@ else in the nominal scene: dark arm, wooden table, light grey jaws.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,7 @@ LIGHTINGS: dict[str, Lighting] = {
 }
 
 
+@lru_cache(maxsize=8)  # every cell has one, nearly always the same
 def table_texture(background: TableTop) -> NDArray[np.uint8]:
     """Draw a table top.
 
@@ -87,7 +89,7 @@ def table_texture(background: TableTop) -> NDArray[np.uint8]:
         background: tones and grain.
 
     Returns:
-        RGB image, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3); the same on every call.
+        RGB image, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3); the same on every call, read-only.
     """
     size = TEXTURE_SIZE_PX
     rng = np.random.default_rng(7)  # a fixed pattern: the table is not part of the seed
@@ -103,4 +105,6 @@ def table_texture(background: TableTop) -> NDArray[np.uint8]:
     weight = np.clip(mix, 0.0, 1.0)[..., None]
     light = np.asarray(background.light_rgb, dtype=np.float64)
     dark = np.asarray(background.dark_rgb, dtype=np.float64)
-    return np.asarray(light * weight + dark * (1.0 - weight), dtype=np.uint8)
+    texture = np.asarray(light * weight + dark * (1.0 - weight), dtype=np.uint8)
+    texture.flags.writeable = False
+    return texture

@@ -42,7 +42,7 @@ class Studio:
         self._data = mujoco.MjData(self._model)
         self._nominal = {name: getattr(self._model, name).copy() for name in _KEPT}
         self._qpos = [int(self._model.joint(name).qposadr[0]) for name in arm.joint_names]
-        self._camera = LayeredCamera(self._model, scene.CAMERA_NAME, size_px)
+        self._camera = LayeredCamera(self._model, scene.CAMERA_NAME, size_px, size_px)
 
     def draw(
         self,

@@ -28,7 +28,7 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
     rng = np.random.default_rng(1)
     with SimCell(task, gaps=gaps, gap_seed=2, image_size=SIZE_PX) as cell:
         model, data = cell._model, cell._data
-        layers = LayeredCamera(model, scene.CAMERA_NAME, SIZE_PX)
+        layers = LayeredCamera(model, scene.CAMERA_NAME, SIZE_PX, SIZE_PX)
         set_offscreen(model, SIZE_PX, SIZE_PX)
         with mujoco.Renderer(model, SIZE_PX, SIZE_PX) as plain:
             cell.reset(0)
@@ -44,7 +44,7 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
 def test_what_stands_still_is_drawn_anew_after_a_change() -> None:
     with SimCell(image_size=SIZE_PX) as cell:
         cell.reset(0)
-        layers = LayeredCamera(cell._model, scene.CAMERA_NAME, SIZE_PX)
+        layers = LayeredCamera(cell._model, scene.CAMERA_NAME, SIZE_PX, SIZE_PX)
         before = layers.draw(cell._data)
         cell._model.light("key").diffuse[:] *= 0.2
         assert np.array_equal(layers.draw(cell._data)[0, 0], before[0, 0])
