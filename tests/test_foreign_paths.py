@@ -8,7 +8,7 @@ module and function, with the word why it is safe.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -301,6 +301,8 @@ CHANGES = {
 }  # fmt: skip
 CHANGES_A_PATH = {"replace", "rename", "copy", "remove"}
 """Names that text and numbers have, too: only of a path, of os or of shutil."""
+NAMES = ast.NamedExpr | ast.Assign | ast.AnnAssign | ast.For | ast.comprehension
+"""What gives something a name."""
 
 
 def is_literal(node: ast.AST) -> bool:
@@ -332,7 +334,7 @@ class Paths:
         for node in nodes:
             if isinstance(node, ast.FunctionDef) and node.name == "__init__":
                 known = self.known_in(node, set())
-                for target, value in assigned(node):
+                for target, value in assigned(ast.walk(node)):
                     if isinstance(target, ast.Attribute) and self.within(value, known):
                         self.attributes.add(target.attr)
 
@@ -373,12 +375,13 @@ class Paths:
         """Return the names in a function that stand for paths."""
         arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
         known = outside | {a.arg for a in arguments if says_path(a.annotation)}
+        nodes = [node for node in ast.walk(function) if isinstance(node, NAMES)]
         for _ in range(2):  # a name may be used above where it is assigned: in a loop
-            for target, value in assigned(function):
+            for target, value in assigned(nodes):
                 several = isinstance(target, ast.Tuple)
                 if self.within(value, known) if several else self.is_path(value, known):
                     known |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-            for node in ast.walk(function):
+            for node in nodes:
                 if isinstance(node, ast.For | ast.comprehension) and self.within(node.iter, known):
                     known |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
                 if isinstance(node, ast.AnnAssign) and says_path(node.annotation):
@@ -386,9 +389,9 @@ class Paths:
         return known
 
 
-def assigned(function: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Yield what is assigned in a function, pairs one by one."""
-    for node in ast.walk(function):
+def assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield what is assigned, pairs one by one."""
+    for node in nodes:
         if isinstance(node, ast.NamedExpr):
             yield node.target, node.value
         for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -440,7 +443,9 @@ def sites_in(sources: dict[str, str]) -> set[tuple[str, str]]:
 
     for name, tree in trees.items():
         top = {
-            t.id for t, v in assigned(tree) if isinstance(t, ast.Name) and paths.is_path(v, set())
+            t.id
+            for t, v in assigned(ast.walk(tree))
+            if isinstance(t, ast.Name) and paths.is_path(v, set())
         }
         visit(tree, name, (), top)
     return found
