@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.datasets.frames import load_frames
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.finetune.closed_loop import TWIN, LoopResult, TargetCell
-from gaploop.finetune.demo import DemoResult, draw_targets, run_demo
+from gaploop.finetune.closed_loop import TWIN, LoopBudget, LoopResult, TargetCell
+from gaploop.finetune.demo import DemoResult, Size, draw_targets, run_demo
+from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.loop_report import write_report
 from gaploop.finetune.reproduction import reproduced
 
 SEED = 3
+TINY = Size(LoopBudget(3, 3, 4, 10, reproduced=2, simulated=2), 2, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,9 @@ def demo(folder: Path) -> Iterator[DemoResult]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gaploop.finetune.demo.draw_targets", lambda _seed: drawn)
+        patch.setattr("gaploop.finetune.demo.QUICK", TINY)
+        # Two more processes that import torch take longer than all the rollouts.
+        patch.setattr("gaploop.finetune.closed_loop.evaluate", partial(evaluate, workers=1))
         yield run_demo(folder, SEED, base="base", quick=True, say=lambda *_: None)
 
 
