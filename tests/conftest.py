@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,3 +31,29 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGQUIT"):
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def signal_after_a_take() -> Iterator[Callable[[Path, signal.Signals], None]]:
+    """Return a function that has this process signalled once a journal holds a finished take.
+
+    A command in a process of its own would spend ten seconds on importing torch first.
+    """
+    from gaploop.core.journal_format import read_end, take_folders
+
+    over, threads = threading.Event(), list[threading.Thread]()
+
+    def begin(journal: Path, number: signal.Signals) -> None:
+        def wait() -> None:
+            while not any(read_end(folder) for folder in take_folders(journal)):
+                if over.wait(0.02):
+                    return
+            os.kill(os.getpid(), number)
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
+
+    yield begin
+    over.set()
+    for thread in threads:
+        thread.join()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.journal_format import read_journal
 from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import RANDOMISED, Domain, Outcome, set_up
 from gaploop.datasets.sources import load_takes
@@ -111,21 +109,19 @@ def test_takes_in_a_twin_stand_for_the_station_and_say_what_their_cells_were_dra
 
 
 def test_ctrl_c_ends_in_good_order_and_resume_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    signal_after_a_take: Callable[[Path, signal.Signals], None],
 ) -> None:
     root, journal = tmp_path / "data", tmp_path / "journal"
     command = ["record", f"--dataset.root={root}", f"--journal={journal}"]
-    program = [sys.executable, "-m", "gaploop.scripts.cli"]
-    process = subprocess.Popen([*program, *command, "--dataset.num_episodes=50"])
-    until_s = time.monotonic() + 600
-    while time.monotonic() < until_s and not any(read_end(f) for f in take_folders(journal)):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=600) == 128 + signal.SIGINT
+    signal_after_a_take(journal, signal.SIGINT)
+    assert main([*command, "--dataset.num_episodes=50"]) == 128 + signal.SIGINT
     outcomes = [t.outcome for t in read_journal(journal)]
     assert outcomes.count(Outcome.INTERRUPTED) <= 1
     sealed = outcomes.count(Outcome.SUCCESS)
     assert sealed >= 1
+    capsys.readouterr()
     resumed = [*command, f"--dataset.num_episodes={sealed + 1}", "--resume", "--json"]
     assert main(resumed) == 0
     said = json.loads(capsys.readouterr().out)

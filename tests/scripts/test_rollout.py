@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -132,15 +130,13 @@ def test_temporal_ensembling_averages_what_was_predicted_for_a_frame() -> None:
         load_policy("base", execute=5, temporal_ensemble_coeff=0.1)
 
 
-def test_sigterm_marks_the_open_take_and_keeps_the_others(tmp_path: Path) -> None:
+def test_sigterm_marks_the_open_take_and_keeps_the_others(
+    tmp_path: Path, signal_after_a_take: Callable[[Path, signal.Signals], None]
+) -> None:
     root, journal = tmp_path / "data", tmp_path / "journal"
-    command = [sys.executable, "-m", "gaploop.scripts.cli", *BASE, "--dataset.num_episodes=50"]
-    process = subprocess.Popen([*command, f"--dataset.root={root}", f"--journal={journal}"])
-    until_s = time.monotonic() + 600
-    while time.monotonic() < until_s and not any(read_end(f) for f in take_folders(journal)):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=600) == 128 + signal.SIGTERM
+    command = [*BASE, "--dataset.num_episodes=50", f"--dataset.root={root}"]
+    signal_after_a_take(journal, signal.SIGTERM)
+    assert main([*command, f"--journal={journal}"]) == 128 + signal.SIGTERM
     outcomes = [take.outcome for take in read_journal(journal)]
     assert Outcome.SUCCESS in outcomes
     assert outcomes.count(Outcome.INTERRUPTED) <= 1
