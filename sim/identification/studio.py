@@ -80,8 +80,7 @@ class Studio:
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
-        self._camera.forget()
-        return self._camera.draw(data)
+        return self._camera.draw_whole(data)
 
     def develop(self, picture: Image, parameters: Mapping[str, Values], seed: int = 0) -> Image:
         """Return a picture through lens, exposure and readout; `seed` draws its noise."""

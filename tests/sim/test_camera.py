@@ -37,7 +37,9 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
                 cell.command(np.asarray(scene.HOME_Q_RAD) + rng.normal(0.0, 0.5, 6))
                 cell.advance(0.3)
                 plain.update_scene(data, scene.CAMERA_NAME)
-                assert np.array_equal(layers.draw(data), plain.render())
+                expected = plain.render()
+                assert np.array_equal(layers.draw(data), expected)
+                assert np.array_equal(layers.draw_whole(data), expected)
         layers.close()
 
 
