@@ -6,10 +6,10 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import ClassVar, Final
 
 import cv2
 import mujoco
@@ -70,8 +70,14 @@ _spare = _Spare()
 
 @cache
 def _free_at_exit() -> None:
-    """Have it freed before EGL ends, which asks for that with its first context."""
-    atexit.register(_spare.end)
+    """Have all freed before EGL ends, which asks for that with its first context."""
+
+    def end() -> None:
+        for camera in list(LayeredCamera.drawing):
+            camera.close()
+        _spare.end()
+
+    atexit.register(end)
 
 
 class LayeredCamera:
@@ -81,6 +87,9 @@ class LayeredCamera:
     they don't move. So they are kept with their depth, and a picture is what moves laid over them:
     to the bit what drawing everything gives.
     """
+
+    drawing: ClassVar[weakref.WeakSet[LayeredCamera]] = weakref.WeakSet()
+    """Those that aren't closed."""
 
     def __init__(self, model: mujoco.MjModel, camera: str, width: int, height: int) -> None:
         """Draw `camera` of `model`, `width` times `height` pixels."""
@@ -96,6 +105,7 @@ class LayeredCamera:
         self._options, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._camera.fixedcamid = model.camera(camera).id
+        self.drawing.add(self)
         self.forget()
 
     def forget(self) -> None:
@@ -121,10 +131,12 @@ class LayeredCamera:
         return _upright(self._drawn(data, ALL)[0])
 
     def close(self) -> None:
-        """Free what the graphics library holds."""
-        self._gl.make_current()
-        self._context.free()
-        _spare.give_back(self._gl)
+        """Free what the graphics library holds; safe to call twice."""
+        if self in self.drawing:
+            self.drawing.remove(self)
+            self._gl.make_current()
+            self._context.free()
+            _spare.give_back(self._gl)
 
     def _drawn(self, data: mujoco.MjData, what: int) -> Layer:
         self._scene.flags[mujoco.mjtRndFlag.mjRND_SKYBOX] = what != MOVING
@@ -181,7 +193,6 @@ class OverheadCamera:
         self._latency_s = latency_s
         self._steps_per_capture = 1.0 / (rate_hz * scene.TIMESTEP_S)
         self._drawers = dict[str, LayeredCamera]()
-        self._free = dict[str, Callable[[], object]]()
         self._snapshots: deque[_Snapshot] = deque(maxlen=SNAPSHOTS)
 
     def reset(self, noise_seed: Sequence[int], data: mujoco.MjData) -> None:
@@ -222,22 +233,18 @@ class OverheadCamera:
 
     def close(self) -> None:
         """Free the renderers; safe to call twice."""
-        for camera in list(self._drawers):
-            self._close(camera)
-
-    def _close(self, camera: str) -> None:
-        del self._drawers[camera]
-        self._free.pop(camera)()
+        while self._drawers:
+            self._drawers.popitem()[1].close()
 
     def _drawn(
         self, camera: str, size_px: tuple[int, int], snapshot: _Snapshot
     ) -> NDArray[np.uint8]:
         if camera in self._drawers and self._drawers[camera].size_px != size_px:
-            self._close(camera)
+            self._drawers.pop(camera).close()
         if camera not in self._drawers:
             self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px)
-            # Not left to __del__, which at exit runs after EGL is gone.
-            self._free[camera] = weakref.finalize(self, drawer.close)
+            # At exit EGL may be gone by then: see `_free_at_exit`.
+            weakref.finalize(self, drawer.close).atexit = False
         return self._drawers[camera].draw(self._at(snapshot))
 
     def _at(self, snapshot: _Snapshot) -> mujoco.MjData:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import mujoco
@@ -59,3 +61,18 @@ def test_what_stands_still_is_drawn_anew_after_a_change() -> None:
             plain.update_scene(cell._data, scene.CAMERA_NAME)
             assert np.array_equal(layers.draw(cell._data), plain.render())
         layers.close()
+
+
+LEFT_OPEN = """
+import tempfile
+folder = tempfile.TemporaryDirectory()
+from gaploop.sim.cell import SimCell
+cell = SimCell(image_size=16)
+cell.frame()
+"""
+
+
+def test_a_cell_that_is_left_open_ends_in_silence() -> None:
+    """What asked for its end before EGL did had the renderer freed after it: EGL_BAD_DISPLAY."""
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
