@@ -47,12 +47,15 @@ def test_a_fit_finds_what_made_the_logs(logs: servo.Logs) -> None:
 
 def test_one_log_tells_what_was_said_wrongly_of_it(logs: servo.Logs) -> None:
     told, where, what = servo.faulty(logs, seed=0)
-    own = servo.own_estimates(TRUTH, told)
+    own, misfit = servo.own_estimates(TRUTH, told)
     low = what == "gain"
     assert set(logs.kp[where[low]]) == {8.0}
     assert np.allclose(own[low, 0], np.log(0.5), atol=0.1)
     assert np.abs(own[what == "nominal"]).max() < 0.02
     assert (own[what == "delay", 2] > 0.02).all()
+    late = servo.own_estimates(TRUTH, told, (2, 3))[1]  # a delay alone explains a delay
+    assert np.allclose(late[what == "delay"], misfit[what == "delay"], atol=1.0)
+    assert (late[low] > misfit[low] + 1.0).all()
 
 
 def test_an_interval_is_as_wide_as_other_gains_are_wrong(logs: servo.Logs) -> None:
