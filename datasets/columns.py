@@ -87,6 +87,20 @@ def take_hash(uid: str) -> int:
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") >> 1
 
 
+def age_column(camera: str) -> str:
+    """Return the column that holds the ages of a camera's pictures.
+
+    `image` stands in it as `IMAGE`: LeRobot takes every feature with `image` in its name for a
+    picture, and refuses statistics of one number.
+    """
+    return f"{CAMERA_AGE}{camera.replace('image', 'IMAGE')}"
+
+
+def camera_of_age(column: str) -> str:
+    """Return the camera of such a column."""
+    return column.removeprefix(CAMERA_AGE).replace("IMAGE", "image")
+
+
 def frame_features(
     joint_names: tuple[str, ...], environment_names: tuple[str, ...], cameras: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
@@ -117,7 +131,7 @@ def frame_features(
 def gap_features(sent: Mapping[str, Any], cameras: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the gap columns of frames; `sent` is the feature of what was sent, the action's."""
     types = {TIME: "float64", TAKE: "int64", INTERVENTION: "bool", SAFETY: "int64"}
-    types |= {f"{CAMERA_AGE}{camera}": "float32" for camera in cameras}
+    types |= {age_column(camera): "float32" for camera in cameras}
     found = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
     return {TIME: found.pop(TIME), TAKE: found.pop(TAKE), SENT: dict(sent), **found}
 
@@ -139,7 +153,7 @@ def filled_columns(
         SAFETY: np.zeros(n, dtype=np.int64),
     }
     unknown = np.full(n, AGE_UNKNOWN_S, dtype=np.float32)
-    return columns | {f"{CAMERA_AGE}{camera}": unknown for camera in cameras}
+    return columns | {age_column(camera): unknown for camera in cameras}
 
 
 def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
@@ -166,7 +180,7 @@ def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
     for camera in take.cameras:
         ages = frames.camera_age_s.get(camera, np.full(len(frames), np.nan))
         known = np.where(np.isfinite(ages), ages, AGE_UNKNOWN_S)
-        columns[f"{CAMERA_AGE}{camera}"] = known.astype(np.float32)
+        columns[age_column(camera)] = known.astype(np.float32)
     return columns
 
 

@@ -132,7 +132,11 @@ def _import_v3(
     if not episodes:
         raise UnusableInputError(f"{source} has no episodes to import.")
     if columns.STATE not in info.features:
-        raise UnusableInputError(f"{info.root} has no {columns.STATE}. Nothing to learn from.")
+        theirs = "state" if "state" in info.features else "THEIRS"
+        raise UnusableInputError(
+            f"{info.root} has no {columns.STATE}. Name the feature that holds it: "
+            f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(info.features)}."
+        )
     said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
     changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
     pictures = any(f.get("dtype") in PICTURES for f in info.features.values())

@@ -120,7 +120,7 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
         intervention=get(columns.INTERVENTION, np.zeros(n)).astype(bool),
         safety=get(columns.SAFETY, np.zeros(n)).astype(np.int64),
         camera_age_s={
-            name.removeprefix(columns.CAMERA_AGE): np.where(
+            columns.camera_of_age(name): np.where(
                 values[rows] == columns.AGE_UNKNOWN_S, np.nan, values[rows].astype(np.float64)
             )
             for name, values in table.columns.items()

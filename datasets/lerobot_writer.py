@@ -92,7 +92,10 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         """
         self._length = n = len(next(iter(columns.values())))
         meta = self._meta
-        self._videos.sources = {f"{IMAGES}{camera}": path for camera, path in videos.items()}
+        self._videos.sources = {  # other projects have cameras called `image`, without the prefix
+            camera if camera in meta.features else f"{IMAGES}{camera}": path
+            for camera, path in videos.items()
+        }
         buffer: dict[str, Any] = {key: [] for key in meta.features}
         buffer |= {
             **columns,

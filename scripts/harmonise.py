@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,8 @@ EXAMPLE: Final = """
 gaploop harmonise sim_takes --to=real_takes --dry_run > spec.yaml     # what differs, and a spec
 gaploop harmonise sim_takes --to=real_takes --output_dir=sim_like_real
 gaploop harmonise sim_takes --spec=spec.yaml --output_dir=sim_like_real
+gaploop harmonise theirs --to=real_takes --output_dir=ours \\
+               --rename_map='{state: observation.state, image: observation.images.top}'
 gaploop harmonise sim_like_real --undo --output_dir=sim_again
 """
 MORE: Final = "See all of it, and a spec to fill in: gaploop harmonise {root} --to={to} --dry_run"
@@ -29,7 +31,7 @@ MORE: Final = "See all of it, and a spec to fill in: gaploop harmonise {root} --
 class HarmoniseConfig:
     """Convert a dataset so that it can be mixed or merged with another.
 
-    Renames, turns and orders joints; converts units (deg, rad, normalised) and between joint and
+    Renames features; renames, turns and orders joints; converts units (deg, rad, normalised) and between joint and
     tool space; resamples to another rate; renames, crops and scales cameras; leaves features out;
     names another robot. Writes a new dataset with labels, telemetry and consent, and what was
     done with which numbers to meta/gap/harmonise.json. It never guesses: what isn't plain is one
@@ -41,6 +43,9 @@ class HarmoniseConfig:
     """The dataset that it shall go with. With --spec or --undo: check the result against it."""
     spec: Path | None = None
     """What to do, as YAML."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """Feature to its new name, before all else, such as
+    '{state: observation.state, image: observation.images.top}'; alone or with --to or --spec."""
     undo: bool = False
     """Undo the last conversion, as recorded in the dataset, where nothing was lost by it."""
     dry_run: bool = False
@@ -57,24 +62,35 @@ def run(config: HarmoniseConfig) -> int:
 
     root = config.dataset.folder()
     ways = [bool(config.spec), config.undo, bool(config.to and not (config.spec or config.undo))]
-    if sum(ways) != 1:
+    if sum(ways) > 1 or not (any(ways) or config.rename_map):
         raise UnusableInputError(
-            "Convert it how? Give one of --to=REFERENCE, --spec=FILE.yaml and --undo."
+            "Convert it how? Give one of --to=REFERENCE, --spec=FILE.yaml and --undo, or "
+            "--rename_map."
         )
+    if config.undo and config.rename_map:
+        raise UnusableInputError("--undo also brings the names back. Leave out --rename_map.")
     roots = [root, *([config.to] if config.to else [])]
     with opened(roots) as pieces:
         if config.dry_run and config.to and not (config.spec or config.undo):
-            return _show_draft(pieces[0], pieces[1], config.json)
+            return _show_draft(config, _renamed(config, pieces[0]), pieces[1])
         conversion = _conversion(config, pieces)
         if config.dry_run:
             return _show_conversion(conversion, config.json)
         return _convert(config, pieces, conversion)
 
 
+def _renamed(config: HarmoniseConfig, piece: DatasetPiece) -> DatasetPiece:
+    from gaploop.datasets.harmonise.conversion import renamed
+    from gaploop.datasets.repair.description import checked_rename
+
+    names = checked_rename(piece.info.features, config.rename_map)
+    return replace(piece, info=renamed(piece.info, names))
+
+
 def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Conversion:
     from gaploop.datasets.harmonise.conversion import history_of, resolve, undone
     from gaploop.datasets.harmonise.plan import derive
-    from gaploop.datasets.harmonise.spec import load_spec, parse_spec
+    from gaploop.datasets.harmonise.spec import HarmoniseSpec, load_spec, parse_spec
 
     piece = pieces[0]
     if config.undo:
@@ -83,15 +99,17 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
             raise UnusableInputError(f"{piece.info.root} was not converted: nothing to undo.")
         return undone(piece.info, history[-1])
     if config.spec is not None:
-        return resolve(load_spec(config.spec), piece.info, piece.episodes)
-    draft = derive(piece, pieces[1])
+        return resolve(load_spec(config.spec), piece.info, piece.episodes, config.rename_map)
+    if config.to is None:
+        return resolve(HarmoniseSpec(), piece.info, piece.episodes, config.rename_map)
+    draft = derive(_renamed(config, piece), pieces[1])
     for line in (*draft.impossible, *draft.undecided):
         more = MORE.format(root=piece.info.root, to=config.to)
         raise UnusableInputError(f"{line} {more}")
-    if not draft.spec:
+    if not draft.spec and not config.rename_map:
         raise UnusableInputError(f"{piece.info.root} goes with {config.to} as it is.")
     spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
-    return resolve(spec, piece.info, piece.episodes)
+    return resolve(spec, piece.info, piece.episodes, config.rename_map)
 
 
 def _convert(
@@ -121,7 +139,7 @@ def _convert(
     return int(bool(left))
 
 
-def _show_draft(piece: DatasetPiece, reference: DatasetPiece, as_json: bool) -> int:
+def _show_draft(config: HarmoniseConfig, piece: DatasetPiece, reference: DatasetPiece) -> int:
     from gaploop.datasets.harmonise.plan import derive, tidy
 
     draft = derive(piece, reference)
@@ -132,13 +150,14 @@ def _show_draft(piece: DatasetPiece, reference: DatasetPiece, as_json: bool) -> 
         "undecided": draft.undecided,
         "impossible": draft.impossible,
     }
-    if not as_json:
-        _show_differences(draft, str(piece.info.root), str(reference.info.root))
-    emit(as_json, answer, _yaml(answer["spec"]) if draft.spec else "")
+    if not config.json:
+        how = "so renamed" if config.rename_map else "as it is"
+        _show_differences(draft, str(piece.info.root), str(reference.info.root), how)
+    emit(config.json, answer, _yaml(answer["spec"]) if draft.spec else "")
     return int(open_)
 
 
-def _show_differences(draft: SpecDraft, ours: str, theirs: str) -> None:
+def _show_differences(draft: SpecDraft, ours: str, theirs: str, how: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -152,7 +171,7 @@ def _show_differences(draft: SpecDraft, ours: str, theirs: str) -> None:
         if d.aspect == "presence":
             values = ("there" if d.have else "missing", "there" if d.want else "missing")
         table.add_row(name, *map(escape, values))
-    console.print(table if draft.differences else f"{ours} goes with {theirs} as it is.")
+    console.print(table if draft.differences else f"{ours} goes with {theirs} {how}.")
     for line in draft.impossible:
         console.print(f"✗ {line}", markup=False, highlight=False, soft_wrap=True)
     for line in draft.undecided:

@@ -103,9 +103,15 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
             continue
         near = difflib.get_close_matches(name, list(info.features), n=1, cutoff=0.6)
         hint = f" Did the writer call it {near[0]}?" if near else ""
+        fix = ""
+        if not near and name not in columns.AUTOMATIC:
+            short = name.rpartition(".")[2]
+            theirs = short if short in info.features else "THEIRS"
+            fix = findings.repair(f"--rename_map='{{{theirs}: {name}}}'")
+            fix += "" if theirs == short else "  # THEIRS: the feature that holds it"
         # Sets of pictures and actions alone train, too; a near name says that it was meant.
         say = findings.warn if name == columns.STATE and not near else findings.error
-        say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}")
+        say("missing_feature", layout.INFO, f"There is no feature {name}.{hint}", fix)
 
 
 def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:

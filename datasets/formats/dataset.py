@@ -296,8 +296,13 @@ def write_dataset(
     target = Path(target).absolute()
     if video not in VIDEOS:
         raise unknown_choice("video", video, VIDEOS, "--video")
-    for name in incoming.about.features:
+    for name, spec in incoming.about.features.items():
         plain_name(name, "feature", "the source")
+        if "image" in name and spec["dtype"] not in PICTURES:
+            raise UnusableInputError(
+                f"{name} holds numbers, and LeRobot takes every feature with 'image' in its name "
+                "for a picture. Give it another name, or leave it out."
+            )
     about = as_video(incoming.about)
     rows: list[dict[str, Any]] = []
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")

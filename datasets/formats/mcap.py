@@ -33,7 +33,7 @@ from gaploop.core.files import parse_json, regular_file
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
-from gaploop.datasets.columns import CAMERA_AGE, IMAGES
+from gaploop.datasets.columns import IMAGES, age_column
 from gaploop.datasets.formats.foreign import (
     as_float32,
     each_camera,
@@ -234,7 +234,7 @@ def _episode(
         picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
         pictures[camera] = BagPictures(files, topics[key], picked)
         age_s = (grid_ns - seen[camera][picked]) * 1e-9
-        values[CAMERA_AGE + camera] = age_s.astype(np.float32)
+        values[age_column(camera)] = age_s.astype(np.float32)
     record = None
     states, actions = parts[columns.STATE], parts[columns.ACTION]
     if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from gaploop.datasets.harmonise.steps import (
     record,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
+from gaploop.datasets.repair.description import checked_rename
 
 FILLED: Final = (
     columns.TIME, columns.TAKE, columns.SENT, columns.INTERVENTION, columns.SAFETY,
@@ -47,7 +48,7 @@ class Conversion:
     """What will be done to one dataset.
 
     Attributes:
-        info: the dataset.
+        info: the dataset, with the names that its features are given first.
         steps: what becomes of the joint vectors, in order.
         fps: rate afterwards [Hz].
         rule: how frames of another rate are made.
@@ -57,6 +58,8 @@ class Conversion:
         units: of the joint vectors afterwards; "" where nobody knows.
         fill: gap columns to add: time from the frame's number, the take's hash, the requested
             action as what was sent, no intervention, no safety event, ages unknown.
+        rename: feature to the name that it is given first.
+        called: feature to the name that it gets in the end, where a rename is undone.
     """
 
     info: DatasetInfo
@@ -68,6 +71,8 @@ class Conversion:
     robot_type: str
     units: str
     fill: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    called: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -91,24 +96,25 @@ class Conversion:
 
     def camera(self, feature: str) -> tuple[str, CameraSpec] | None:
         """Return the new feature of a camera and its change; None where it is left out."""
-        name = feature.removeprefix(columns.IMAGES)
-        change = self.cameras.get(name, CameraSpec())
-        return None if change is None else (f"{columns.IMAGES}{change.name or name}", change)
+        change = self.cameras.get(feature.removeprefix(columns.IMAGES), CameraSpec())
+        if change is None:
+            return None
+        new = f"{columns.IMAGES}{change.name}" if change.name else feature
+        return self.called.get(new, new), change
 
     def name_of(self, feature: str) -> str | None:
         """Return a feature's name afterwards; None where it is left out."""
         if feature in self.drop:
             return None
         if feature.startswith(columns.CAMERA_AGE):
-            change = self.cameras.get(feature.removeprefix(columns.CAMERA_AGE), CameraSpec())
-            renamed = change and change.name
-            return (
-                None if change is None else f"{columns.CAMERA_AGE}{renamed}" if renamed else feature
-            )
-        if feature.startswith(columns.IMAGES):
+            change = self.cameras.get(columns.camera_of_age(feature), CameraSpec())
+            if change is None:
+                return None
+            feature = columns.age_column(change.name) if change.name else feature
+        elif self.info.features[feature].get("dtype") in PICTURES:
             found = self.camera(feature)
             return None if found is None else found[0]
-        return feature
+        return self.called.get(feature, feature)
 
     def features(self) -> dict[str, dict[str, Any]]:
         """Return LeRobot's feature table afterwards, without those that LeRobot adds."""
@@ -129,7 +135,7 @@ class Conversion:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
                 table[new]["shape"] = picture_shape(shape, change)
         if self.fill:
-            ages = (name.removeprefix(columns.CAMERA_AGE) for name in self.fill)
+            ages = (columns.camera_of_age(name) for name in self.fill)
             ours = columns.gap_features(table[columns.ACTION], ages)
             table |= {name: ours[name] for name in self.fill}
         return table
@@ -138,6 +144,7 @@ class Conversion:
         """Return what `harmonise.json` says of it."""
         return {
             "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
+            "renamed": dict(self.rename),
             "steps": [record(step) for step in self.steps],
             "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
             "dropped": list(self.drop),
@@ -175,12 +182,37 @@ def picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]
     return (height, width, *rest)
 
 
-def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Conversion:
+def renamed(info: DatasetInfo, rename: Mapping[str, str]) -> DatasetInfo:
+    """Return a dataset's description with other names of features."""
+    return replace(info, features={rename.get(n, n): f for n, f in info.features.items()})
+
+
+def resolve(
+    spec: HarmoniseSpec,
+    info: DatasetInfo,
+    episodes: Sequence[EpisodeRow],
+    rename: Mapping[str, str] | None = None,
+) -> Conversion:
     """Work a conversion out for one dataset.
+
+    Args:
+        spec: what to do.
+        info: the dataset.
+        episodes: its episodes.
+        rename: feature to the name that it is given first.
 
     Raises:
         UnusableInputError: it names what isn't there, or leaves something to guess.
     """
+    rename = checked_rename(info.features, rename or {})
+    info = renamed(info, rename)
+    # A camera that is called `image`, without the prefix, gets that with its new name.
+    bare = {n: c for n, c in spec.cameras.items() if n in info.features and c and c.name}
+    names = {n: f"{columns.IMAGES}{c.name}" for n, c in bare.items()}
+    rename |= checked_rename(info.features, names)
+    kept = {n: c for n, c in spec.cameras.items() if n not in bare}
+    cameras = {**kept, **{c.name: replace(c, name="") for c in bare.values()}}
+    spec, info = replace(spec, cameras=cameras), renamed(info, rename)
     _check_names(spec, info)
     units = known_units(episodes, info)
     vectors = empty_vectors(info)
@@ -219,14 +251,14 @@ def resolve(spec: HarmoniseSpec, info: DatasetInfo, episodes: Sequence[EpisodeRo
     fps = info.fps if spec.fps is None else spec.fps
     robot = info.robot_type if spec.robot_type is None else spec.robot_type
     done = Conversion(
-        info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units
+        info, tuple(steps), fps, spec.rule, dict(spec.cameras), spec.drop, robot, units, (), rename
     )
     if spec.fill:
         have = done.features()
         if columns.ACTION not in have:
             raise UnusableInputError(f"fill: {info.root} has no {columns.ACTION}.")
         cameras = [n.removeprefix(columns.IMAGES) for n in have if n.startswith(columns.IMAGES)]
-        wanted = (*FILLED, *(f"{columns.CAMERA_AGE}{camera}" for camera in cameras))
+        wanted = (*FILLED, *(columns.age_column(camera) for camera in cameras))
         done = replace(done, fill=tuple(name for name in wanted if name not in have))
     done.features()
     return done
@@ -308,7 +340,10 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
     }
     units, robot = entry["units"]["from"], entry["robot_type"]["from"]
     added = tuple(entry.get("filled", ()))
-    return Conversion(info, tuple(steps), info.fps, "hold", cameras, added, robot, units)
+    called = {new: old for old, new in entry.get("renamed", {}).items()}
+    return Conversion(
+        info, tuple(steps), info.fps, "hold", cameras, added, robot, units, called=called
+    )
 
 
 def _step_of(value: Mapping[str, Any]) -> Step:

@@ -66,10 +66,11 @@ def harmonise(
     info = piece.info
     staging.require_new_folder(target, info.root)
     _check_convertible(piece, conversion)
+    names = {conversion.rename.get(n, n): n for n in info.features}
     note_and_refuse_withdrawn({target: [e.info for e in piece.episodes]})
     numbers = [
-        n
-        for n, f in info.features.items()
+        names[n]
+        for n, f in conversion.info.features.items()
         if n not in columns.AUTOMATIC and f.get("dtype") not in PICTURES and conversion.name_of(n)
     ]
     table = load_frames(info.root, numbers, sorted(piece.chosen))
@@ -136,7 +137,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
 
 def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
     info = piece.info
-    for name, spec in info.features.items():
+    for name, spec in conversion.info.features.items():
         if name in columns.AUTOMATIC or conversion.name_of(name) is None:
             continue
         kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
@@ -172,13 +173,14 @@ def _values(
     index = chosen_rows(count, source_fps, fps, conversion.rule)
     result: dict[str, NDArray[Any]] = {}
     joints: dict[str, Vector] = {}
-    for name, column in table.columns.items():
+    for stored, column in table.columns.items():
+        name = conversion.rename.get(stored, stored)
         own, new = column[rows], conversion.name_of(name)
         if name in VECTORS:
             own = own.reshape(count, -1).astype(np.float64)
             linear = conversion.rule == "linear" and source_fps != fps
             values = between(own, source_fps, fps) if linear else own[index]
-            joints[name] = Vector(table.info.names(name), values)
+            joints[name] = Vector(table.info.names(stored), values)
         elif name.startswith(columns.CAMERA_AGE) and new is not None:
             # Pictures stand at other moments than they did.
             age_s = own.reshape(-1)[index]
@@ -189,9 +191,9 @@ def _values(
         elif new is not None:
             result[new] = own[index]
     done = conversion.vectors(joints, episode.info.uid)
-    result |= {n: v.values.astype(np.float32) for n, v in done.items()}
+    result |= {conversion.called.get(n, n): v.values.astype(np.float32) for n, v in done.items()}
     if conversion.fill:
-        ages = (n.removeprefix(columns.CAMERA_AGE) for n in conversion.fill)
+        ages = (columns.camera_of_age(n) for n in conversion.fill)
         made = columns.filled_columns(episode.info.uid, result[columns.ACTION], fps, ages)
         result |= {name: made[name] for name in conversion.fill}
     return result
@@ -205,7 +207,7 @@ def _pictures(
     info = piece.info
     index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
     for key in info.video_keys:
-        found = conversion.camera(key)
+        found = conversion.camera(conversion.rename.get(key, key))
         if found is None:
             continue
         shown = pictures_of(info, episode, key)

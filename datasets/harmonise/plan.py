@@ -235,9 +235,12 @@ def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         draft.spec["fill"] = True
     missing = [n for n in missing if n not in FILLED]
     if missing:
+        other = {n: name for name in missing for n in drop if _form(a, n) == _form(b, name)}
+        named = ", ".join(f"{n}: {name}" for n, name in other.items()) or f"THEIRS: {missing[0]}"
         draft.impossible.append(
-            f"{a.root} has no {', '.join(missing)}, which can't be made up. Leave it out of "
-            f"{b.root} with a spec: drop: [{', '.join(missing)}]."
+            f"{a.root} has no {', '.join(missing)}, which can't be made up. Is it there under "
+            f"another name? Add --rename_map='{{{named}}}'. Or leave it out of {b.root} with a "
+            f"spec: drop: [{', '.join(missing)}]."
         )
     for name in ours:
         if name in theirs and _form(a, name) != _form(b, name):

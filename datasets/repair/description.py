@@ -423,7 +423,24 @@ def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[s
     Raises:
         UnusableInputError: there is no such feature, or the new name is taken or can't be one.
     """
-    features = info["features"]
+    renamed = checked_rename(info["features"], renamed)
+    _rename_features(draft, info, renamed)
+    for path in sorted((draft.root / "data").glob("*/*.parquet")):
+        table = pq.read_table(path, partitioning=None)
+        if set(table.column_names) & set(renamed):
+            part = path.with_suffix(".part")
+            table = table.rename_columns([renamed.get(n, n) for n in table.column_names])
+            # What pandas and Hugging Face noted about the old columns goes.
+            pq.write_table(table.replace_schema_metadata(None), part, compression="snappy")
+            os.replace(part, path)
+
+
+def checked_rename(features: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return what `--rename_map` says, with the ages of cameras, which go by their names.
+
+    Raises:
+        UnusableInputError: there is no such feature, or the new name is taken or can't be one.
+    """
     for old, new in renamed.items():
         if old not in features:
             raise unknown_choice("feature", old, features, "--rename_map")
@@ -433,15 +450,13 @@ def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[s
             raise UnusableInputError(f"--rename_map: {old} can't be renamed to {new!r}.")
     if len(set(renamed.values())) < len(renamed) or set(renamed) & set(renamed.values()):
         raise UnusableInputError("--rename_map: every feature needs a new name of its own.")
-    _rename_features(draft, info, dict(renamed))
-    for path in sorted((draft.root / "data").glob("*/*.parquet")):
-        table = pq.read_table(path, partitioning=None)
-        if set(table.column_names) & set(renamed):
-            part = path.with_suffix(".part")
-            table = table.rename_columns([renamed.get(n, n) for n in table.column_names])
-            # What pandas and Hugging Face noted about the old columns goes.
-            pq.write_table(table.replace_schema_metadata(None), part, compression="snappy")
-            os.replace(part, path)
+    ages = {
+        columns.age_column(old.removeprefix(columns.IMAGES)): columns.age_column(
+            new.removeprefix(columns.IMAGES)
+        )
+        for old, new in renamed.items()
+    }
+    return {**{old: new for old, new in ages.items() if old in features}, **renamed}
 
 
 def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:

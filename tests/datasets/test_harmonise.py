@@ -354,6 +354,59 @@ def test_names_that_could_mean_anything_are_not_guessed(
     assert "gaploop merge" in capsys.readouterr().out
 
 
+def features(root: Path) -> set[str]:
+    return set(read_info(root).features)
+
+
+def test_features_under_other_names_are_renamed_and_come_back(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other projects call them `state` and `image`: the spec said to leave the joints out of both,
+    and a camera without the prefix ended in a traceback."""
+    reference = folder / "reference"
+    plain, back = tmp_path / "plain", tmp_path / "back"
+    theirs = "--rename_map={observation.state: state, observation.images.overhead: image}"
+    assert run(reference, theirs, f"--output_dir={plain}") == 0
+    assert {"state", "image", "gap.cam_age.IMAGE"} <= features(plain)
+    capsys.readouterr()
+    assert run(plain, f"--to={reference}", f"--output_dir={tmp_path / 'out'}") == 2
+    assert "--rename_map='{state: observation.state}'" in one_line(capsys)
+    file = tmp_path / "spec.yaml"
+    file.write_text("cameras: {image: {name: overhead, resize: [32, 32]}}")
+    option, out = "--rename_map={state: observation.state}", tmp_path / "out"
+    assert run(plain, option, f"--spec={file}", f"--output_dir={out}") == 0
+    assert features(out) == features(reference)
+    assert errors(out) == []
+    whole = "--rename_map={state: observation.state, image: observation.images.overhead}"
+    assert run(plain, whole, f"--to={reference}", f"--output_dir={tmp_path / 'same'}") == 0
+    assert "gaploop merge" in capsys.readouterr().out
+    assert run(tmp_path / "same", "--undo", f"--output_dir={back}") == 0
+    assert features(back) == features(plain)
+    assert LeRobotDataset("me/x", root=back)[3]["state"].tolist() == pytest.approx(
+        LeRobotDataset("me/x", root=reference)[3]["observation.state"].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--rename_map={stat: observation.state}"], "Unknown feature 'stat'"),
+        (["--rename_map={action: observation.state}"], "is there already"),
+        (["--undo", "--rename_map={action: actions}"], "Leave out --rename_map"),
+        ([], "or --rename_map"),
+    ],
+)
+def test_a_rename_that_makes_no_sense_is_one_line(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    says: str,
+) -> None:
+    assert run(folder / "reference", *options, f"--output_dir={tmp_path / 'out'}") == 2
+    assert says in one_line(capsys)
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [

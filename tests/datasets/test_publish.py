@@ -71,6 +71,16 @@ def test_what_was_recorded_comes_back(tmp_path: Path, write_take: Write) -> None
     assert after.telemetry.units == before.telemetry.units
 
 
+def test_a_camera_may_be_called_image(tmp_path: Path, write_take: Write) -> None:
+    """LeRobot takes each feature with `image` in its name for a picture: publishing a camera called
+    so ended in a traceback about the shape of its ages' statistics."""
+    journal, root = tmp_path / "journal", tmp_path / "set"
+    write_take(journal, cameras=("image", "wrist_image"))
+    publish(journal, root, "me/x")
+    [take] = read_takes(root)
+    assert set(take.cameras) == set(take.frames.camera_age_s) == {"image", "wrist_image"}
+
+
 @pytest.mark.parametrize("fps", [50.0, 30.0])
 def test_plain_lerobot_decodes_the_right_picture_for_every_row(
     tmp_path: Path, write_take: Write, barcodes: tuple, fps: float
