@@ -31,11 +31,11 @@ MORE: Final = "See all of it, and a spec to fill in: gaploop harmonise {root} --
 class HarmoniseConfig:
     """Convert a dataset so that it can be mixed or merged with another.
 
-    Renames features; renames, turns and orders joints; converts units (deg, rad, normalised) and between joint and
-    tool space; resamples to another rate; renames, crops and scales cameras; leaves features out;
-    names another robot. Writes a new dataset with labels, telemetry and consent, and what was
-    done with which numbers to meta/gap/harmonise.json. It never guesses: what isn't plain is one
-    line with the choices. docs/harmonising.md describes the spec.
+    Renames features; renames, turns and orders joints; converts units (deg, rad, normalised) and
+    between joint and tool space; resamples to another rate; renames, crops and scales cameras;
+    leaves features out; names another robot. Writes a new dataset with labels, telemetry and
+    consent, and what was done with which numbers to meta/gap/harmonise.json. It never guesses: what
+    isn't plain is one line with the choices. docs/harmonising.md describes the spec.
     """
 
     dataset: DatasetFolder = field(default_factory=DatasetFolder)

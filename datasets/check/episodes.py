@@ -101,7 +101,9 @@ def check_features(info: DatasetInfo, findings: Findings) -> None:
     for name in (columns.ACTION, columns.STATE, *columns.AUTOMATIC):
         if name in info.features:
             continue
-        near = difflib.get_close_matches(name, list(info.features), n=1, cutoff=0.6)
+        known = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
+        other = [n for n in info.features if n not in (*known, *info.video_keys)]
+        near = difflib.get_close_matches(name, other, n=1, cutoff=0.6)
         hint = f" Did the writer call it {near[0]}?" if near else ""
         fix = ""
         if not near and name not in columns.AUTOMATIC:

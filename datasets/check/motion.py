@@ -227,7 +227,8 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     worst_s, first_s = max(lags.values()) / info.fps, -min(lags.values()) / info.fps
     text = f"the state follows the action by up to {worst_s:.2f} s (median of all: "
     text += f"{typical_s:.2f} s): a slow arm, or shifted columns."
-    fix = f"gaploop diagnose {findings.root}  # says what the arm does; see also {layout.INFO}: fps"
+    fix = "If the arm is that slow, keep them: policies learn it. If not, look at fps in "
+    fix += f"{layout.INFO}, and record them again."
     findings.about(late, "action_lag", f"data: {ACTION}", text, fix, WARNING)
     text = f"the state runs ahead of the action by up to {first_s:.2f} s: the columns are shifted."
     fix = findings.delete(early)

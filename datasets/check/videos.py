@@ -213,7 +213,8 @@ def _check_file(
     rate_hz = index.spacing_hz or index.rate_hz
     if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
         text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
-        findings.error("video_fps", name, text)
+        stamped = not any(f.code == "bad_timestamp" for f in findings)  # fps is right, then
+        findings.error("video_fps", name, text, _without_videos(info) if stamped else "")
         return False
     spans = [(round(c.start_s * info.fps), c) for c in sorted(clips, key=lambda c: c.start_s)]
     short = [c.episode for first, c in spans if first + c.frames > index.frames]

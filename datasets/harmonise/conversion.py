@@ -211,8 +211,8 @@ def resolve(
     names = {n: f"{columns.IMAGES}{c.name}" for n, c in bare.items()}
     rename |= checked_rename(info.features, names)
     kept = {n: c for n, c in spec.cameras.items() if n not in bare}
-    cameras = {**kept, **{c.name: replace(c, name="") for c in bare.values()}}
-    spec, info = replace(spec, cameras=cameras), renamed(info, rename)
+    kept |= {c.name: replace(c, name="") for c in bare.values()}
+    spec, info = replace(spec, cameras=kept), renamed(info, names)
     _check_names(spec, info)
     units = known_units(episodes, info)
     vectors = empty_vectors(info)

@@ -55,7 +55,7 @@ from gaploop.datasets.repair.tables import (
     repair_stats,
     repair_tasks,
 )
-from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras
+from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, set_sizes
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
@@ -233,6 +233,7 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     )
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft, raw)
+    set_sizes(draft, raw, cameras)
     effort = DEEP if options.deep else QUICK
     found = _with_pictures(info, old, here, {**lengths, **spoilt, **here}, cameras, lost, effort)
     episodes = [e for e in episodes if e.old not in lost]

@@ -407,6 +407,7 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
         _rename_features(draft, info, renamed)
     for old, new in columns.items():
         draft.did("renamed", f"data column {old} → {new}")
+    _describe_more(draft, info, {n: columns.get(n, n) for n in stored})
     known = [k for k, f in info["features"].items() if f["dtype"] != "video"]
     dropped = [c for c in stored if columns.get(c, c) not in known]
     if dropped:
@@ -415,6 +416,34 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
             f"{layout.INFO}, and which is meant is not clear. Rename them there."
         )
     return columns
+
+
+def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str, str]) -> None:
+    """Describe the features that LeRobot makes itself, and columns beyond all that is described.
+
+    Args:
+        draft: what is repaired.
+        info: its description.
+        stored: column to the feature that it stands for.
+    """
+    more = {
+        name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
+        for name in columns.AUTOMATIC
+        if name not in info["features"]
+    }
+    schema = first_schema(draft.root)
+    whole = all(
+        k in stored.values() or k in more or f["dtype"] == "video"
+        for k, f in info["features"].items()
+    )
+    for column, name in stored.items() if schema is not None and whole else ():
+        spec = _described(schema.field(column).type)
+        if spec and name not in info["features"]:
+            more.setdefault(name, spec)
+    if more:
+        info["features"] |= more
+        save(draft, info)
+        draft.did("rebuilt_info", f"{layout.INFO}: features {', '.join(more)} described")
 
 
 def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[str, str]) -> None:

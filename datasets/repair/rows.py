@@ -338,6 +338,9 @@ def rewrite_files(
         )
         first += len(episode)
     before = {"episode_index": rows.episode, **rows.values}
+    types: dict[str, pa.DataType] = {}  # as the first file that has a column stores it
+    for path in paths:
+        types = {f.name: f.type for f in pq.read_schema(path)} | types
     for number, path in enumerate(paths):
         parts = [
             {k: v[t["file"] == number] for k, v in t.items()}
@@ -353,10 +356,18 @@ def rewrite_files(
         as_it_is = np.array_equal(order, rows.row[here]) and all(
             np.array_equal(index[k], before[k][here]) for k in _INDEX_TYPES if k in before
         )
-        renames = bool(set(names) & set(pq.read_schema(path).names))
-        if as_it_is and not renames:
+        schema = pq.read_schema(path)
+        renames = bool(set(names) & set(schema.names))
+        mixed = {f.name: types[f.name] for f in schema if f.type != types[f.name]}
+        if as_it_is and not renames and not mixed:
             continue
         table = pq.read_table(path, partitioning=None)
+        for name, kind in mixed.items():
+            column = table[name].cast(kind, safe=False)
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, pa.field(name, kind), column)
+        if mixed:
+            table = table.replace_schema_metadata(None)
         if renames:  # what pandas and Hugging Face noted about the old columns goes
             table = table.rename_columns([names.get(n, n) for n in table.column_names])
             table = table.replace_schema_metadata(None)

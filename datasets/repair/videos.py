@@ -6,6 +6,7 @@ episode after the other, as LeRobot writes them; that is only believed where the
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
-from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S
+from gaploop.datasets.repair.description import RepairDraft, save
 from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, video_index
 
 _NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
@@ -81,6 +84,20 @@ def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
     return cameras
 
 
+def set_sizes(draft: RepairDraft, info: dict[str, Any], cameras: Sequence[Camera]) -> None:
+    """Describe pictures as large as all videos of a camera are."""
+    for camera in cameras:
+        sizes = {tuple(index.size) for index in camera.files.values()}
+        shape = list(info["features"][camera.key]["shape"])
+        if len(sizes) == 1 and len(shape) == 3:
+            [(width, height)] = sizes
+            if shape[:2] != [height, width] and shape[1:] != [height, width]:
+                info["features"][camera.key]["shape"] = [height, width, 3]
+                save(draft, info)
+                text = f"{layout.INFO}: {camera.key} is {width} x {height}, as its videos are"
+                draft.did("rebuilt_info", text)
+
+
 def places(
     camera: Camera,
     known: Mapping[int, Place],
@@ -100,9 +117,13 @@ def places(
         for episode, frames in lengths
         if episode in known and camera.holds(known[episode], frames, fps)
     }
-    if len(found) == len(lengths):
+    muddled = _muddled(found, dict(lengths), fps)
+    if len(found) == len(lengths) and not muddled:
         return found
     in_order = _in_order(camera, lengths, fps)
+    pictures = sum(index.frames for index in camera.files.values())
+    if muddled and len(in_order) == len(lengths) and pictures == sum(n for _, n in lengths):
+        return in_order  # every picture is claimed once
     agrees = all(
         (laid := in_order.get(e)) is not None
         and laid[:2] == place[:2]
@@ -110,6 +131,15 @@ def places(
         for e, place in found.items()
     )
     return {**in_order, **found} if agrees else found
+
+
+def _muddled(found: Mapping[int, Place], lengths: Mapping[int, int], fps: float) -> bool:
+    """Say whether stretches overlap, or begin between two pictures."""
+    spans = sorted((place[:2], place[2] * fps, lengths[e]) for e, place in found.items())
+    between = any(abs(at - round(at)) > TIMESTAMP_TOLERANCE_S * fps for _, at, _ in spans)
+    return between or any(
+        a[0] == b[0] and round(a[1]) + a[2] > round(b[1]) for a, b in itertools.pairwise(spans)
+    )
 
 
 def _in_order(camera: Camera, lengths: Sequence[tuple[int, int]], fps: float) -> dict[int, Place]:

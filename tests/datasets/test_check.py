@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from damage import run_fix
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.check.dataset import check
@@ -132,23 +131,6 @@ def test_planted_faults_are_found(root: Path, fault: str) -> None:
     findings = check(root)
     assert code in {f.code for f in findings}
     assert all(f.message and f.fix and f.where for f in findings)
-
-
-OWN_FIX = (
-    "video gone", "video folder misnamed", "video cut", "unknown outcome", "one gap column gone",
-    "gap columns gone",
-)  # fmt: skip
-"""Those whose fix isn't plain `gaploop repair`, which test_damaged.py tries on every damage."""
-
-
-@pytest.mark.parametrize("fault", OWN_FIX)
-def test_the_fix_that_is_printed_works(root: Path, fault: str) -> None:
-    """A command that `check` printed ended in a traceback, and its folder sent in a circle."""
-    plant, code = FAULTS[fault]
-    old = shutil.copytree(root, root.with_name("old"))
-    plant(root)
-    done = run_fix(next(f for f in check(root) if f.code == code), old)
-    assert code not in codes(done)
 
 
 @pytest.mark.parametrize("fault", ["data gone", "column gone"])

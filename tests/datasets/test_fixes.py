@@ -1,0 +1,327 @@
+"""Every fix that `check` prints is run on the finding that it is for, as a user would."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import damage
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from damage import CAMERA, change, data_files, episode_files, info, run_fix, set_info
+
+from gaploop.core import labels
+from gaploop.core.labels import LabelEvent
+from gaploop.datasets import columns, layout
+from gaploop.datasets.check.dataset import check
+from gaploop.datasets.lerobot_publish import publish
+from gaploop.scripts.cli import main
+
+type Write = Callable[..., str]
+type Plant = Callable[[Path], object]
+
+EPISODES, FRAMES = 3, 12
+
+
+def drop(path: Path, *names: str) -> None:
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(list(names)), path)
+
+
+def put(
+    path: Path, name: str, value: Callable[[int], Any], kind: pa.DataType | None = None
+) -> None:
+    """Set a column to what `value` gives for each row."""
+    table = pq.read_table(path, partitioning=None)
+    column = pa.array([value(i) for i in range(len(table))], kind)
+    at = table.column_names.index(name) if name in table.column_names else len(table.columns)
+    table = table.remove_column(at) if at < len(table.columns) else table
+    pq.write_table(table.add_column(at, name, column), path)
+
+
+def feature(root: Path, name: str, **values: object) -> None:
+    features = info(root)["features"]
+    set_info(root, features={**features, name: {**features.get(name, {}), **values}})
+
+
+def without_feature(root: Path, name: str) -> None:
+    """Take a feature away, from the description and the data."""
+    set_info(root, features={k: f for k, f in info(root)["features"].items() if k != name})
+    for path in data_files(root):
+        drop(path, name)
+
+
+def renamed(root: Path, name: str, new: str) -> None:
+    damage.rename_feature(root, name, new)
+    for path in data_files(root):
+        damage.rename_column(path, name, new)
+
+
+def stats(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = root / layout.STATS
+    values = json.loads(path.read_text())
+    edit(values)
+    path.write_text(json.dumps(values))
+
+
+def second(value: Any, otherwise: Callable[[Any], Any] = lambda v: v) -> Callable[[list[Any]], Any]:
+    """Change the second of a column's values."""
+    return lambda values: [values[0], value, *map(otherwise, values[2:])]
+
+
+def link_out(root: Path) -> None:
+    (root.parent / "elsewhere").write_text("x")
+    (root / "meta/more").symlink_to(root.parent / "elsewhere")
+
+
+def clip(root: Path, **values: Callable[[list[float]], list[float]]) -> None:
+    for name, edit in values.items():
+        change(episode_files(root)[0], f"videos/{CAMERA}/{name}", edit)
+
+
+def mixed(root: Path) -> None:
+    """Split the data into two files, one with another type of timestamps."""
+    [path] = data_files(root)
+    table = pq.read_table(path, partitioning=None)
+    cut = FRAMES * (EPISODES - 1)
+    pq.write_table(table.slice(0, cut), path)
+    second = path.with_name("file-001.parquet")
+    pq.write_table(table.slice(cut), second)
+    put(second, "timestamp", lambda i: i / damage.FPS, pa.float64())
+    change(episode_files(root)[0], "data/file_index", lambda v: [*v[:-1], 1])
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def without_videos(root: Path) -> None:
+    shutil.rmtree(root / "videos")
+    drop(episode_files(root)[0], f"videos/{CAMERA}/file_index")
+
+
+def smaller(root: Path) -> None:
+    feature(root, CAMERA, shape=[24, 32, 3])
+
+
+RECORDED: dict[str, tuple[str, Plant]] = {
+    **{name: (way.code, way.plant) for name, way in damage.DAMAGES.items()},
+    **{name: (way.code, way.plant) for name, way in damage.VIDEO_DAMAGES.items()},
+    "link out": ("link_out", link_out),
+    "no fps": ("bad_info", lambda r: set_info(r, fps=None)),
+    "no place in a template": ("bad_info", lambda r: set_info(r, data_path="data/{x}.parquet")),
+    "slash in a name": ("bad_info", lambda r: feature(r, "a/b", dtype="float32", shape=[1])),
+    "Lance": ("bad_info", lambda r: set_info(r, storage_format="lance")),
+    "no state": ("missing_feature", lambda r: renamed(r, "observation.state", "state")),
+    "no index": ("missing_feature", lambda r: without_feature(r, "index")),
+    "no timestamp": ("missing_feature", lambda r: without_feature(r, "timestamp")),
+    "tasks of other rows": (
+        "bad_tasks",
+        lambda r: change(episode_files(r)[0], "tasks", second(["Swim"])),
+    ),
+    "task index": ("bad_task_index", lambda r: change(data_files(r)[0], "task_index", second(7))),
+    "file index": (
+        "bad_file_index",
+        lambda r: change(episode_files(r)[0], "data/file_index", second(1)),
+    ),
+    "orphan rows": (
+        "orphan_rows",
+        lambda r: pq.write_table(
+            pq.read_table(episode_files(r)[0]).slice(0, 2), episode_files(r)[0]
+        ),
+    ),
+    "no data": ("missing_data", lambda r: shutil.rmtree(r / "data")),
+    "frame count": ("frame_count", lambda r: set_info(r, total_frames=5)),
+    "column gone": ("missing_column", lambda r: drop(data_files(r)[0], "action")),
+    "another column": ("unknown_column", lambda r: put(data_files(r)[0], "more", float)),
+    "another type": ("column_type", lambda r: put(data_files(r)[0], "task_index", str)),
+    "mixed types": ("mixed_types", mixed),
+    "frame index": (
+        "bad_frame_index",
+        lambda r: change(data_files(r)[0], "frame_index", second(9)),
+    ),
+    "index": ("bad_index", lambda r: change(data_files(r)[0], "index", second(99))),
+    "absurd stats": (
+        "absurd_stats",
+        lambda r: stats(r, lambda s: s["action"].update(mean=[1e9] * 3)),
+    ),
+    "stats of a feature": ("missing_stats", lambda r: stats(r, lambda s: s.pop("action"))),
+    "stats of pictures": ("missing_stats", lambda r: stats(r, lambda s: s.pop(CAMERA))),
+    "stats of an episode": (
+        "episode_stats",
+        lambda r: change(episode_files(r)[0], "stats/action/mean", second([9.0, 9.0, 9.0])),
+    ),
+    "all videos": ("missing_video", lambda r: shutil.rmtree(r / "videos")),
+    "no columns of videos": (
+        "no_video_columns",
+        lambda r: drop(
+            episode_files(r)[0], *(f"videos/{CAMERA}/{n}" for n in ("chunk_index", "file_index"))
+        ),
+    ),
+    "nor videos": (
+        "no_video_columns",
+        without_videos,
+    ),
+    "overlap": (
+        "video_overlap",
+        lambda r: clip(
+            r, from_timestamp=second(0.1), to_timestamp=second(0.1 + FRAMES / damage.FPS)
+        ),
+    ),
+    "ends": ("video_timestamps", lambda r: clip(r, to_timestamp=second(1.0))),
+    "between pictures": (
+        "video_timestamps",
+        lambda r: clip(
+            r,
+            from_timestamp=lambda v: [t + 0.01 for t in v],
+            to_timestamp=lambda v: [t + 0.01 for t in v],
+        ),
+    ),
+    "video of another rate": (
+        "video_fps",
+        lambda r: (
+            set_info(r, fps=40),
+            change(data_files(r)[0], "timestamp", lambda v: [t / 2 for t in v]),
+        ),
+    ),
+    "size": ("video_size", smaller),
+    "empty": (
+        "empty",
+        lambda r: (
+            set_info(r, total_episodes=0, total_frames=0),
+            shutil.rmtree(r / "data"),
+            shutil.rmtree(r / "meta/episodes"),
+        ),
+    ),
+}
+MOTION = ("dead", "clipped", "late", "early", "frozen", "stalled")
+ELSEWHERE = {
+    "bad_fps", "withdrawn_consent", "bad_consent", "wrong_pictures", "video_too_long", "unsealed",
+    "bad_take", "missing_file", "changed_file", "row_count", "video_frames", "dropped_pictures",
+}  # fmt: skip
+"""Codes whose fix is in words, or whose command other tests run."""
+
+
+def real(root: Path, calibrations: list[str]) -> None:
+    for name, values in (
+        ("gap_domain", ["real"] * 3),
+        ("gap_kind", ["demonstration"] * 3),
+        ("gap_calibration", calibrations),
+    ):
+        change(episode_files(root)[0], name, lambda _, values=values: values)
+
+
+def stale(root: Path) -> None:
+    uid = pq.read_table(episode_files(root)[0])["gap_uid"][0].as_py()
+    labels.append(root / layout.LABELS, LabelEvent(uid, "outcome", "failure", "ana", "engineer"))
+
+
+PUBLISHED: dict[str, tuple[str, Plant]] = {
+    "columns dropped": (
+        "no_gap_columns",
+        lambda r: drop(episode_files(r)[0], *columns.EPISODE_COLUMNS),
+    ),
+    "one column dropped": ("missing_gap_columns", lambda r: drop(episode_files(r)[0], "gap_kind")),
+    "frame column dropped": ("missing_gap_columns", lambda r: without_feature(r, "gap.sent")),
+    "type": (
+        "gap_column_type",
+        lambda r: put(episode_files(r)[0], "gap_t0_ns", float, pa.float64()),
+    ),
+    "word": (
+        "bad_gap_value",
+        lambda r: change(episode_files(r)[0], "gap_outcome", second("sucess")),
+    ),
+    "conditions": (
+        "bad_gap_value",
+        lambda r: change(episode_files(r)[0], "gap_conditions", second("[1")),
+    ),
+    "weights": (
+        "bad_gap_value",
+        lambda r: change(episode_files(r)[0], "gap_dimension_weights", second([7.0])),
+    ),
+    "same uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", lambda v: [v[0]] * 3)),
+    "no uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", second(""))),
+    "path as uid": ("bad_uid", lambda r: change(episode_files(r)[0], "gap_uid", second("../x"))),
+    "another take": (
+        "wrong_take",
+        lambda r: change(episode_files(r)[0], "gap_uid", lambda v: v[::-1]),
+    ),
+    "labels": ("bad_labels", lambda r: write(r / layout.LABELS, "{\n{}\n")),
+    "stale": ("stale_labels", stale),
+    "consent": (
+        "no_consent",
+        lambda r: change(episode_files(r)[0], "gap_consent", second("c-bbbbbbbbbb")),
+    ),
+    "no calibration": ("no_calibration", lambda r: real(r, ["a", "", "a"])),
+    "calibrations": ("mixed_calibration", lambda r: real(r, ["a", "b", "b"])),
+    "telemetry": ("bad_telemetry", lambda r: next((r / "telemetry").iterdir()).write_bytes(b"x")),
+    "orphan": (
+        "orphan_telemetry",
+        lambda r: shutil.copy(next((r / "telemetry").iterdir()), r / "telemetry/more.zarr.zip"),
+    ),
+}
+STORED: dict[str, tuple[str, Plant]] = {
+    "no picture": (
+        "bad_pictures",
+        lambda r: change(data_files(r)[0], CAMERA, second({"bytes": b"x", "path": "x"})),
+    ),
+}
+BASES = {"recorded": RECORDED, "published": PUBLISHED, "stored": STORED}
+"""What faults are planted in: a LeRobot recording, a dataset of ours, one without videos."""
+ALL = RECORDED | PUBLISHED | STORED
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, write_take: Write) -> Path:
+    root = tmp_path_factory.mktemp("fixes")
+    damage.record(root / "recorded", EPISODES, FRAMES)
+    damage.record(root / "stored", EPISODES, FRAMES, videos=False)
+    for i in range(EPISODES):
+        write_take(root / "journal", FRAMES, code=50 * i)
+    publish(root / "journal", root / "published", "me/x")
+    return root
+
+
+@pytest.mark.parametrize("fault", ALL)
+def test_the_fix_that_is_printed_fixes_it(store: Path, tmp_path: Path, fault: str) -> None:
+    code, plant = ALL[fault]
+    base = next(b for b, faults in BASES.items() if fault in faults)
+    root = Path(shutil.copytree(store / base, tmp_path / "my set"))
+    plant(root)
+    follow(root, code, store / base)
+
+
+def follow(root: Path, code: str, old: Path) -> None:
+    """Run what is printed; what isn't a command is for a person."""
+    found = [f for f in check(root) if f.code == code]
+    assert found, [f.code for f in check(root)]
+    for fix in dict.fromkeys(f.fix for f in found):
+        if not fix.startswith(("gaploop", "mv ")):
+            assert not re.search(r"gaploop \w+ [^-\s]", fix), fix  # a command stands by itself
+            continue
+        if "--help" in fix:
+            assert main(shlex.split(fix, comments=True)[1:]) == 0
+            continue
+        done = run_fix(next(f for f in found if f.fix == fix), old)
+        assert code not in {f.code for f in check(done)}
+
+
+@pytest.mark.parametrize("fault", MOTION)
+def test_the_fix_of_what_does_not_move_as_it_should(tmp_path: Path, fault: str) -> None:
+    """`gaploop diagnose`, printed for a late arm, asked for outcomes that no such set has."""
+    root = damage.record(tmp_path / "my set", EPISODES, 60, fault=fault)
+    follow(root, next(f.code for f in check(root) if f.severity == "warning"), root)
+
+
+def test_no_code_is_left_out() -> None:
+    text = Path(__file__).parents[2].joinpath("docs/checking.md").read_text()
+    table = text[text.index("| looks at |") : text.index("How the less obvious")]
+    motion = {"dead_joint", "clipped_joint", "action_lag", "frozen_images", "frozen_state"}
+    listed = set(re.findall(r"`([a-z_]+)`", table))
+    assert listed == motion | ELSEWHERE | {code for code, _ in ALL.values()}
