@@ -20,7 +20,7 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import emit, jsonable
+from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.collect.withdrawal import WithdrawalReport
@@ -153,7 +153,8 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     places = [Place("journal", str(path.absolute())) for path in config.journal]
     places += [Place("dataset", str(path.absolute())) for path in config.dataset]
     folder = None if config.output_dir is None else writable_folder(config.output_dir)
-    report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
+    with progress("Looking for takes"):
+        report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
     if folder is not None:
         write_json(folder / report_path(register, config.id).name, jsonable(report))
     text = _words(report)

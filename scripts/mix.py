@@ -56,7 +56,8 @@ def run(config: MixConfig) -> int:
     if config.steps < 1:
         raise UnusableInputError(f"--steps={config.steps} must be at least 1.")
     spec = load_mixture(config.mixture)
-    opened = open_mixture(spec)
+    with options.progress("Reading datasets"):
+        opened = open_mixture(spec)
     mixture = opened.mixture(config.batch_size, config.ranks)
     answer = report(opened, mixture, config.steps)
     answer["stages"] = _stages(spec, mixture, config.steps)

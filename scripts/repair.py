@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts.options import emit
+from gaploop.scripts.options import emit, progress
 
 
 @dataclass
@@ -86,7 +86,8 @@ def _repair_dataset(config: RepairConfig, root: Path) -> int:
 
     options = RepairOptions(config.labels_from, config.task, config.deep, config.rename_map)
     writes = config.yes or config.output_dir is not None
-    report = repair(root, options, config.output_dir) if writes else plan(root, options)
+    with progress("Repairing" if writes else "Looking what repair would do"):
+        report = repair(root, options, config.output_dir) if writes else plan(root, options)
     ok = not report.left and (writes or not report.actions)
     lines = []
     if not report.actions and not report.left:
@@ -132,7 +133,8 @@ def _repair_journal(config: RepairConfig, root: Path) -> int:
             f"{', '.join(given)}: only for datasets, and {root} is a journal. Its takes are sealed "
             f"where they are: gaploop repair {shlex.quote(str(root))}"
         )
-    report = recover(root)
+    with progress("Sealing takes"):
+        report = recover(root)
     lines = [
         f"{take.uid}: {take.duration_s:.2f} s recovered ({take.frames} frames, "
         f"{take.telemetry_rows} telemetry rows); {take.cut_s:.2f} s cut off."
