@@ -492,7 +492,10 @@ class ArmDevices(SessionDevices):
                 missed = 0 if self._answers() else missed + 1
                 asked_s = time.monotonic()
                 if missed >= MISSED:
-                    raise LostError("The arm was back and doesn't answer any more.")
+                    raise LostError(
+                        "The arm was back and doesn't answer any more."
+                        " Check its cable and power, then go on with the same command."
+                    )
             pause(LOOK_S)
         return True
 

@@ -133,7 +133,10 @@ def _range(name: str, row: Mapping[str, Any], where: str) -> Range:
                ("low", "high", "unit"))  # fmt: skip
     low, high = (number(row[k], f"{where}: {k}", -math.inf, math.inf) for k in ("low", "high"))
     if not low <= high or not math.isfinite(high - low):
-        raise UnusableInputError(f"{where}: low {low:g} and high {high:g} are no finite range.")
+        raise UnusableInputError(
+            f"{where}: low {low:g} and high {high:g} are no finite range."
+            " Give two numbers, the lower one first."
+        )
     distribution = row.get("distribution", "uniform")
     if distribution not in DISTRIBUTIONS:
         raise unknown_choice("distribution", distribution, DISTRIBUTIONS, where)

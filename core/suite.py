@@ -261,7 +261,7 @@ def _canary(value: Any, where: str) -> CanaryRules:
     fleet = _names(found.pop("fleet", None), f"{where}: fleet", "robots, such as [arm_1, arm_2]")
     for name in fleet:
         if fleet.count(name) > 1:
-            raise UnusableInputError(f"{where}: fleet names '{name}' twice.")
+            raise UnusableInputError(f"{where}: fleet names '{name}' twice. Name each once.")
     rules = CanaryRules(**_numbers(found, _CANARY, where, ("fleet",)), fleet=fleet)
     parts = 1 / rules.share
     if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3

@@ -130,7 +130,9 @@ def _import_v3(
     info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
-        raise UnusableInputError(f"{source} has no episodes to import.")
+        raise UnusableInputError(
+            f"{source} has no episodes to import. Choose others with --episodes."
+        )
     if columns.STATE not in info.features:
         theirs = "state" if "state" in info.features else "THEIRS"
         raise UnusableInputError(

@@ -109,7 +109,7 @@ def pack_policy(
 
     def still_allowed() -> None:
         if policy_id(folder) != identity:
-            raise ChangedError(f"{folder} was changed while it was pushed.")
+            raise ChangedError(f"{folder} was changed while it was pushed. Push it again.")
         _require_consent(folder, lineage, roots, options.consents)
 
     _require_consent(folder, lineage, roots, options.consents)

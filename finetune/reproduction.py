@@ -262,7 +262,9 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
         roll_out: does the rollouts of a cell.
     """
     if not station.failed:
-        raise UnusableInputError("Nothing failed: there is nothing to reproduce.")
+        raise UnusableInputError(
+            "Nothing failed: there is nothing to reproduce. Name a diagnosis with failed takes."
+        )
     mechanisms = twin.mechanisms
     done = {cell: {r.seed: r for r in roll_out(cell)} for cell in subsets(mechanisms)}
     seeds = sorted(set.intersection(*(set(rollouts) for rollouts in done.values())))

@@ -107,7 +107,10 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
         more = MORE.format(root=piece.info.root, to=config.to)
         raise UnusableInputError(f"{line} {more}")
     if not draft.spec and not config.rename_map:
-        raise UnusableInputError(f"{piece.info.root} goes with {config.to} as it is.")
+        raise UnusableInputError(
+            f"{piece.info.root} goes with {config.to} as it is."
+            " Merge or mix them: gaploop merge, gaploop mix."
+        )
     spec = parse_spec(draft.spec, f"{piece.info.root}", Path())
     return resolve(spec, piece.info, piece.episodes, config.rename_map)
 

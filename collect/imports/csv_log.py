@@ -128,7 +128,9 @@ def _channels(value: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]
         check_keys(spec, ("name", "unit"), place, ("name", "unit"))
         name = str(spec["name"])
         if "/" in name or name == "t_ns" or name in {n for n, _ in channels.values()}:
-            raise UnusableInputError(f"{place}: name {name!r} is taken or holds a slash.")
+            raise UnusableInputError(
+                f"{place}: name {name!r} is taken or holds a slash. Choose another."
+            )
         channels[str(column)] = (name, str(spec["unit"]))
     return channels
 
@@ -203,7 +205,9 @@ def read_log(source: Path, mapping: CsvMapping) -> Log:
         table = pd.read_csv(source, sep=mapping.separator, dtype=str, encoding="utf-8-sig")
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
         reason = " ".join(str(error).split())
-        raise UnusableInputError(f"{source} can't be read as CSV ({reason}).") from None
+        raise UnusableInputError(
+            f"{source} can't be read as CSV ({reason}). Save it as comma-separated text in UTF-8."
+        ) from None
     table.columns = [str(name).strip() for name in table.columns]
     for name in (mapping.time_column, *mapping.channels, *mapping.events):
         if name not in table.columns:

@@ -77,7 +77,9 @@ def by_share(
         key = session_of(episode) if whole_sessions else str(episode.index)
         groups.setdefault(key, []).append(episode.index)
     if len(groups) < len(shares) and not whole_sessions:
-        raise UnusableInputError(f"{len(episodes)} takes are too few for {len(shares)} parts.")
+        raise UnusableInputError(
+            f"{len(episodes)} takes are too few for {len(shares)} parts. Ask for fewer parts."
+        )
     if len(groups) < len(shares):
         names = ", ".join(sorted(groups)[:3])
         raise UnusableInputError(
@@ -127,5 +129,6 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
     if len(parts) < 2:
         raise UnusableInputError(
             f"All {len(episodes)} takes have {name} '{next(iter(parts))}': nothing to split."
+            " Split by something in which they differ."
         )
     return dict(sorted(parts.items()))

@@ -176,7 +176,9 @@ def upgrade(
     try:
         schema = get_hf_features_from_features(features).arrow_schema
     except (*DAMAGE, ValueError) as error:
-        raise UnusableInputError(f"{root}: LeRobot can't use its features ({error}).") from None
+        raise UnusableInputError(
+            f"{root}: LeRobot can't use its features ({error}). Set them right in {layout.INFO}."
+        ) from None
     wanted = old.episodes if only is None else list(only)
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []

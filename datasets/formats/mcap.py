@@ -257,7 +257,9 @@ def _grid(
             raise UnusableInputError(f"{files[0]}: no picture of {camera}. Leave it out.")
     known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
     if not all(map(len, known)):
-        raise UnusableInputError(f"{files[0]}: a topic never has all of its numbers.")
+        raise UnusableInputError(
+            f"{files[0]}: a topic never has all of its numbers. Leave it out of --keys."
+        )
     spans = [*known, *seen.values()]
     first, last = max(int(t[0]) for t in spans), min(int(t[-1]) for t in spans)
     if last < first:
@@ -415,7 +417,9 @@ def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
     try:
         found = DecoderFactory().decoder_for(topic.encoding, schema)
     except MCAP_DAMAGE as error:
-        raise UnusableInputError(f"{topic.name}: its schema can't be used ({error}).") from None
+        raise UnusableInputError(
+            f"{topic.name}: its schema can't be used ({error}). Leave it out of --keys."
+        ) from None
     if found is None:
         raise UnusableInputError(
             f"{topic.name}: messages are {topic.encoding} with a schema in {schema.encoding}, not "
@@ -514,7 +518,9 @@ def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stre
             seen[topic.name].append((t_ns, numbers(topic, message), velocity))
     for name, rows in seen.items():
         if not any(values for _, values, _ in rows):
-            raise UnusableInputError(f"{files[0]}: topic {name} has no messages with numbers.")
+            raise UnusableInputError(
+                f"{files[0]}: topic {name} has no messages with numbers. Leave it out of --keys."
+            )
     result = {}
     with message_of(files[0], topics[0]):
         for topic_name, rows in seen.items():

@@ -172,7 +172,7 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Pa
 
     def still_allowed() -> None:
         if _stamp(root) != look.stamp:
-            raise ChangedError(f"{root} was changed while it was pushed.")
+            raise ChangedError(f"{root} was changed while it was pushed. Push it again.")
         require_dataset_consent(root, Use.PUSH, options.consents)
 
     takes = f"{len(episodes)} take" + "s" * (len(episodes) != 1)

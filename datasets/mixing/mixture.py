@@ -211,7 +211,10 @@ class _Rows:
 
     def __init__(self, pool: Pool, key: tuple[int, int]) -> None:
         if not len(pool.frame):
-            raise UnusableInputError(f"Source '{pool.name}' has nothing to draw from.")
+            raise UnusableInputError(
+                f"Source '{pool.name}' has nothing to draw from."
+                " Take it out of the mixture, or record takes for it."
+            )
         if not (np.isfinite(pool.weight) & (pool.weight > 0)).all():
             raise UnusableInputError(f"Source '{pool.name}': weights must be finite and above 0.")
         self.pool, self._key = pool, key

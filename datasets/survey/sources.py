@@ -203,6 +203,7 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
             if not local:
                 raise UnusableInputError(
                     f"{path}: neither a dataset nor a folder above one (none has {layout.INFO})."
+                    " Name one of them."
                 )
             found |= {source.name: source for source in local}
         elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.parent.exists()):

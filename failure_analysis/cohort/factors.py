@@ -309,7 +309,10 @@ def make_design(
         if trials
     ]
     if not merged:
-        raise UnusableInputError("No trial ended in success or failure: nothing to compare.")
+        raise UnusableInputError(
+            "No trial ended in success or failure: nothing to compare."
+            " Label their outcomes first: gaploop label --help"
+        )
     counts: dict[str, Counter[str]] = {factor: Counter() for factor in names}
     for row in merged:
         for factor, level in row.levels.items():

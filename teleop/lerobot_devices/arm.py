@@ -147,7 +147,10 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
             raise DeviceError(f"{port.path}: {first_line(error)}") from error
         arm = ConnectedArm(device, prefix, port, bus, joint_units(lerobot_bus, device.name))
         if limp and (left := run([(bus.line, torque_off(bus))])[0]):
-            raise DeviceError(f"{port.path}: servo {left[0]} doesn't let go of its torque.")
+            raise DeviceError(
+                f"{port.path}: servo {left[0]} doesn't let go of its torque."
+                " Hold the arm and switch its power off."
+            )
         # Learn the bus's ways, and what each servo would forget without power.
         run([(bus.line, bus.probe())])
         run([(bus.line, bus.remember())])

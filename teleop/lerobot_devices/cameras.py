@@ -70,7 +70,10 @@ class LerobotCamera:
         """Return the newest picture without waiting; after the camera died, its last."""
         newest = self._newest
         if newest is None:
-            raise DeviceError(f"Camera {self.name!r} has given no picture yet.")
+            raise DeviceError(
+                f"Camera {self.name!r} has given no picture yet."
+                " Check its cable, or try it with lerobot-find-cameras."
+            )
         return newest
 
     def close(self) -> None:
