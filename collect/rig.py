@@ -20,9 +20,9 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
-from gaploop.sim.expert import ScriptedLeader
 from gaploop.sim.follower import CellCamera, CellClock, CellFollower
 from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import LoopEnd, Rates, run_loop
 from gaploop.teleop.safety import SafetyFilter, make_safety
@@ -147,7 +147,7 @@ class EmbeddedRig(Rig):
 
     def scripted_leader(self, seed: int = 0) -> Leader:
         """Return the scripted teleoperator of this cell; make it after `reset`."""
-        return ScriptedLeader(self.cell, seed)
+        return scripted(self.cell, seed)
 
 
 def embedded_rig(

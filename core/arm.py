@@ -213,8 +213,23 @@ class Paint:
 
 
 @dataclass(frozen=True)
+class Mounted:
+    """One arm of a pair.
+
+    Attributes:
+        prefix: what its joints, bodies and servos are called by in the pair, such as "left_".
+        arm: the arm as it would be alone, in its own base frame.
+        at_m: its base on the table, shape (2,); turned as the pair's frame.
+    """
+
+    prefix: str
+    arm: CellArm
+    at_m: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class CellArm:
-    """An arm of the embedded cell.
+    """An arm of the embedded cell, or a pair of them.
 
     Attributes:
         name: what options call it.
@@ -223,8 +238,9 @@ class CellArm:
         load: makes its `mujoco.MjSpec` from that file's path, drawn as the cell draws it: joints
             and servos by `joint_names`, its base's body "base", its hand's "gripper", and a site
             "gripperframe" whose z axis points out of the hand and whose x axis points along the
-            jaws' travel. Its first, vertical axis is at `PAN_AXIS_X_M`.
-        joint_names: order of all joint arrays, gripper last.
+            jaws' travel. Its first, vertical axis is at `PAN_AXIS_X_M`. Of a pair all that with
+            each arm's prefix.
+        joint_names: order of all joint arrays, gripper last; of a pair one arm after the other.
         home_q_rad: pointing down and turned aside, so that the camera sees the whole workspace.
         finger_bodies: bodies of the two jaws.
         main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
@@ -238,6 +254,9 @@ class CellArm:
         shade_z_m: height of what hides a part of the scene: above the arm's highest carry.
         report_eye_m: from where pictures for people are taken.
         report_at_m: what they show in their middle.
+        goal_centre_m: the same of the target, where that isn't among the places of the start.
+        mounted: the arms of a pair, in the order of the joints.
+        relay_m: where one arm of a pair puts down what the other takes up.
     """
 
     name: str
@@ -257,6 +276,9 @@ class CellArm:
     shade_z_m: float
     report_eye_m: Point
     report_at_m: Point
+    goal_centre_m: tuple[float, float] | None = None
+    mounted: tuple[Mounted, ...] = ()
+    relay_m: tuple[float, float] = (0.0, 0.0)
 
     @property
     def robot_type(self) -> str:
@@ -266,7 +288,28 @@ class CellArm:
     @property
     def n_arm(self) -> int:
         """Number of joints without the gripper."""
-        return len(self.joint_names) - 1
+        return len(self.arm_columns)
+
+    @property
+    def arms(self) -> tuple[Mounted, ...]:
+        """The arms of a pair, or the one arm."""
+        return self.mounted or (Mounted("", self, (0.0, 0.0)),)
+
+    @property
+    def grippers(self) -> list[int]:
+        """Columns of the grippers."""
+        return [k for k, name in enumerate(self.joint_names) if name.endswith("gripper")]
+
+    @property
+    def arm_columns(self) -> list[int]:
+        """Columns of all joints but the grippers."""
+        return [k for k, name in enumerate(self.joint_names) if not name.endswith("gripper")]
+
+    def columns(self, side: Mounted) -> slice:
+        """Return the columns of the joints of one of `arms`."""
+        before = self.arms[: self.arms.index(side)]
+        start = sum(len(other.arm.joint_names) for other in before)
+        return slice(start, start + len(side.arm.joint_names))
 
     def spec(self, paint: Paint) -> Any:
         """Return the arm alone, as a `mujoco.MjSpec` that the caller may change.

@@ -253,11 +253,11 @@ def _name(config: Any) -> str:
 
 def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
     """Return the embedded cell's arm in real time, and the expert that can drive it."""
-    from gaploop.sim.expert import ScriptedLeader
     from gaploop.sim.follower import CellFollower, PacedCellClock
+    from gaploop.sim.relay import scripted
 
     cell = cell_of(robot)
-    return CellFollower(cell), PacedCellClock(cell), ScriptedLeader(cell, robot.seed)
+    return CellFollower(cell), PacedCellClock(cell), scripted(cell, robot.seed)
 
 
 def cell_of(robot: Any) -> SimCell:

@@ -62,7 +62,8 @@ def to_degrees(q_rad: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
     q = np.asarray(q_rad, dtype=np.float64)
     out = np.degrees(q)
     closed, opened = arm.grip.travel_rad
-    out[..., -1] = 100.0 * (q[..., -1] - closed) / (opened - closed)
+    grips = arm.grippers
+    out[..., grips] = 100.0 * (q[..., grips] - closed) / (opened - closed)
     return np.asarray(out)
 
 
@@ -79,5 +80,6 @@ def from_degrees(state: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
     values = np.asarray(state, dtype=np.float64)
     out = np.radians(values)
     closed, opened = arm.grip.travel_rad
-    out[..., -1] = closed + (opened - closed) * values[..., -1] / 100.0
+    grips = arm.grippers
+    out[..., grips] = closed + (opened - closed) * values[..., grips] / 100.0
     return np.asarray(out)

@@ -16,7 +16,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import unknown_choice
+from gaploop.core.arm import CellArm
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.types import CameraFrame, FollowerState
 from gaploop.sim import look, scene
@@ -56,7 +57,7 @@ class Watch:
         model: mujoco.MjModel,
         data: mujoco.MjData,
         half_height_m: float,
-        finger_bodies: tuple[str, str],
+        arm: CellArm,
     ) -> None:
         self._model = model
         self._data = data
@@ -65,8 +66,12 @@ class Watch:
         self._target = model.body("target").id
         self._qpos = int(model.joint("object").qposadr[0])
         self._dof = int(model.joint("object").dofadr[0])
-        self._tool = model.site(TCP_SITE).id
-        self._fingers = [model.body(name).id for name in finger_bodies]
+        self._tools = [model.site(side.prefix + TCP_SITE).id for side in arm.arms]
+        self._hands = [
+            {model.body(side.prefix + name).id for name in side.arm.finger_bodies}
+            for side in arm.arms
+        ]
+        self._fingers = set[int]().union(*self._hands)
         self._force = np.zeros(6)
 
     def state(self, table_z_m: float) -> TaskState:
@@ -83,8 +88,14 @@ class Watch:
             target_pos_m=self._data.xpos[self._target].copy(),
             held=self._held(),
             t_s=float(self._data.time),
-            tool_distance_m=float(np.linalg.norm(position - self._data.site_xpos[self._tool])),
+            tool_distance_m=float(np.linalg.norm(position - self.tool_pos_m())),
         )
+
+    def tool_pos_m(self) -> NDArray[np.float64]:
+        """Tool centre [m], shape (3,): of a pair, of the hand that is nearer to the object."""
+        tools = self._data.site_xpos[self._tools]
+        away_m = np.linalg.norm(tools - self._data.qpos[self._qpos : self._qpos + 3], axis=1)
+        return np.array(tools[int(np.argmin(away_m))])
 
     def object_yaw_rad(self) -> float:
         """Direction of the object's x axis [rad], or of another that lies flatter."""
@@ -97,7 +108,7 @@ class Watch:
         return float(np.arctan2(axis[1], axis[0]))
 
     def _held(self) -> bool:
-        pressing = set()
+        pressing = set[int]()
         contacts = self._data.contact
         bodies = self._model.geom_bodyid[contacts.geom[: self._data.ncon]]
         for row in np.flatnonzero((bodies == self._object).any(axis=1)):
@@ -108,7 +119,7 @@ class Watch:
             mujoco.mj_contactForce(self._model, self._data, int(row), self._force)
             if abs(self._force[0]) > HELD_FORCE_N:
                 pressing.add(other)
-        return len(pressing) == len(self._fingers)
+        return any(hand <= pressing for hand in self._hands)
 
 
 class SimCell:
@@ -164,6 +175,11 @@ class SimCell:
             raise unknown_choice("task", task, TASKS)
         self.task = task
         self.arm = arm_named(robot)
+        if task == "pick_lift" and self.arm.mounted:
+            raise UnusableInputError(
+                f"{self.arm.name} hands things over, which pick_lift doesn't ask for. Use "
+                "pick_place, stack_cube, or one arm."
+            )
         self.joint_names = self.arm.joint_names
         self.image_size = image_size
         self.camera_hz = camera_hz
@@ -217,9 +233,7 @@ class SimCell:
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._watch = Watch(
-            model, self._data, self._options.object_half_size_m[2], self.arm.finger_bodies
-        )
+        self._watch = Watch(model, self._data, self._options.object_half_size_m[2], self.arm)
 
     def _set_up(self, on: ModelApplier) -> None:
         """Put conditions into the model: what an experimenter changes on purpose."""
@@ -266,7 +280,8 @@ class SimCell:
         self._data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
         centre = np.array(self.arm.spawn_centre_m)
         model, data = self._model, self._data
-        place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre)
+        goals = np.array(self.arm.goal_centre_m or centre)
+        place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre, goals)
         distractors = np.random.default_rng([seed, 12])
         distractor_poses(model, data, distractors, self._table_z, centre)
         self._steps = 0
@@ -365,7 +380,7 @@ class SimCell:
             "object_shape": self._options.object_shape,
             "target_pos_m": state.target_pos_m.tolist(),
             "goal_xy_m": goal.tolist(),
-            "tool_pos_m": self._data.site(TCP_SITE).xpos.tolist(),
+            "tool_pos_m": self._watch.tool_pos_m().tolist(),
             "table_z_m": self._table_z,
             "held": state.held,
             "success": is_success(self._criterion, state),

@@ -61,15 +61,16 @@ def place_task(
     table_z_m: float,
     conditions: Conditions,
     centre_m: NDArray[np.float64],
+    goal_centre_m: NDArray[np.float64],
 ) -> None:
-    """Place object and target in `data` and `model`, apart from each other."""
+    """Place object and target in `data` and `model`, apart, about their rings' middles [m]."""
     object_xy = spawn_point(rng, conditions.grid_cell, conditions.placement, centre_m)
     yaw = float(rng.uniform(-np.pi, np.pi))
-    target_xy = spawn_point(rng, centre_m=centre_m)
+    target_xy = spawn_point(rng, centre_m=goal_centre_m)
     for _ in range(ATTEMPTS):
         if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
             break
-        target_xy = spawn_point(rng, centre_m=centre_m)
+        target_xy = spawn_point(rng, centre_m=goal_centre_m)
     _set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
     if model.body("target").jntnum[0]:
         height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])

@@ -63,8 +63,9 @@ class Recalibration:
             )
         )
         zeros = known.get(ZEROS, {})
-        zero_rad = np.array([*(zeros.get(key, 0.0) for key in arm.zero_keys), 0.0])
-        still = np.zeros(len(zero_rad))
+        still = np.zeros(len(arm.joint_names))
+        zero_rad = still.copy()
+        zero_rad[arm.arm_columns] = [zeros.get(key, 0.0) for key in arm.zero_keys]
         self.zero = to_degrees(zero_rad, arm) - to_degrees(still, arm)
         """What each joint reads too much, in LeRobot's units [°, gripper 0 to 100]."""
 

@@ -359,15 +359,19 @@ class _DeafJoint(BlindMechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         if p["deaf_fraction"]:
-            joint = on.model.arm.main_joints[int(p["deaf_joint"])]
-            on.commands.faults[self.key] = _LoosePlug(joint, p["deaf_fraction"], p["deaf_s"])
+            pair = on.model.arm
+            joints = [
+                pair.columns(side).start + side.arm.main_joints[int(p["deaf_joint"])]
+                for side in pair.arms
+            ]
+            on.commands.faults[self.key] = _LoosePlug(joints, p["deaf_fraction"], p["deaf_s"])
 
 
 class _LoosePlug:
-    """A joint that misses its goals, time and again."""
+    """A joint that misses its goals, time and again; of a pair the same of both arms."""
 
-    def __init__(self, joint: int, fraction: float, typical_s: float) -> None:
-        self._joint, self._deaf_s = joint, typical_s
+    def __init__(self, joints: list[int], fraction: float, typical_s: float) -> None:
+        self._joints, self._deaf_s = joints, typical_s
         self._heard_s = typical_s * (1.0 / fraction - 1.0)
 
     def reset(self, rng: Rng) -> None:
@@ -380,7 +384,7 @@ class _LoosePlug:
             typical_s = self._deaf_s if self._deaf else self._heard_s
             self._until_s += typical_s * float(self._rng.uniform(0.5, 1.5))
         if self._deaf:
-            goal_rad[self._joint] = before_rad[self._joint]
+            goal_rad[self._joints] = before_rad[self._joints]
 
 
 class _BaseMoved(BlindMechanism):
@@ -405,8 +409,9 @@ class _BaseMoved(BlindMechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         def change(model: mujoco.MjModel) -> None:
-            model.body("base").pos[:2] += (p["base_dx_m"], p["base_dy_m"])
-            turn_body(model, "base", (p["base_roll_rad"], p["base_pitch_rad"], 0.0))
+            for base in on.model.bodies("base"):
+                model.body(base).pos[:2] += (p["base_dx_m"], p["base_dy_m"])
+                turn_body(model, base, (p["base_roll_rad"], p["base_pitch_rad"], 0.0))
 
         on.model.change(change)
 
@@ -426,7 +431,12 @@ class _BentGripper(BlindMechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         bend_rad = (p["bend_x_rad"], p["bend_y_rad"], 0.0)
-        on.model.change(lambda model: turn_body(model, "gripper", bend_rad))
+
+        def change(model: mujoco.MjModel) -> None:
+            for hand in on.model.bodies("gripper"):
+                turn_body(model, hand, bend_rad)
+
+        on.model.change(change)
 
 
 class _Deadline(BlindMechanism):

@@ -32,7 +32,7 @@ PER_JOINT: Final = (
 )
 """What is said of one joint, as "joint.parameter". Friction is beyond the model's own, or less."""
 JOINTS: Final = tuple(
-    dict.fromkeys(joint for arm in CELL_ARMS.values() for joint in arm.joint_names[:-1])
+    dict.fromkeys(arm.joint_names[k] for arm in CELL_ARMS.values() for k in arm.arm_columns)
 )
 """Joints of all arms of the cell, without grippers."""
 
@@ -54,7 +54,8 @@ class _Drives(Mechanism):
         raise UnusableInputError(f"{self.key} is measured by gaploop identify, never drawn.")
 
     def apply(self, p: Values, on: Appliers) -> None:
-        joints = on.model.arm.joint_names[:-1]
+        arm = on.model.arm
+        joints = [arm.joint_names[k] for k in arm.arm_columns]
         foreign = {
             q.name.partition(".")[0]
             for q in self.parameters[len(SHARED) :]
@@ -81,9 +82,10 @@ class _Drives(Mechanism):
             model.dof_frictionloss[dof] = max(friction_nm, 0.0)
 
         on.model.change_servos(change)
-        play = [*(p[f"{joint}.backlash_rad"] for joint in joints), 0.0]
-        limit = [*(p[f"{joint}.speed_limit_rad_s"] for joint in joints), np.inf]
-        on.commands.play_rad = on.commands.play_rad + np.array(play)
+        play, limit = np.zeros(len(arm.joint_names)), np.full(len(arm.joint_names), np.inf)
+        play[arm.arm_columns] = [p[f"{joint}.backlash_rad"] for joint in joints]
+        limit[arm.arm_columns] = [p[f"{joint}.speed_limit_rad_s"] for joint in joints]
+        on.commands.play_rad = on.commands.play_rad + play
         on.commands.speed_limit_rad_s = np.minimum(on.commands.speed_limit_rad_s, limit)
 
 

@@ -240,18 +240,23 @@ class ModelApplier:
             change: given the model, the servo, its joint's degree of freedom, and how much
                 stronger the servo is than the SO-101's: by that a torque grows.
         """
-        servos = self.arm.servos
+        arm = self.arm
 
         def all_of_them(model: mujoco.MjModel) -> None:
-            for name, stall_nm in zip(self.arm.joint_names[:-1], servos.stall_nm, strict=False):
+            for k in arm.arm_columns:
+                name, stall_nm = arm.joint_names[k], arm.servos.stall_nm[k]
                 dof = int(model.joint(name).dofadr[0])
                 change(model, model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0])
 
         self.change(all_of_them)
 
+    def bodies(self, *names: str) -> list[str]:
+        """Return what an arm's bodies, or servos, are called in the model: of a pair, both."""
+        return [side.prefix + name for side in self.arm.arms for name in names]
+
     def fingers(self, model: mujoco.MjModel) -> list[int]:
-        """Return the geoms of both jaws in a compiled model."""
-        bodies = {model.body(name).id for name in self.arm.finger_bodies}
+        """Return the geoms of all jaws in a compiled model."""
+        bodies = {model.body(name).id for name in self.bodies(*self.arm.finger_bodies)}
         return [g for g in range(model.ngeom) if int(model.geom_bodyid[g]) in bodies]
 
     def compile(self) -> mujoco.MjModel:
@@ -260,7 +265,8 @@ class ModelApplier:
         self.options = replace(self.options, edits=(*self._edits, *hand))
         model = scene.build_model(self.options)
         limit_nm = self.arm.servos.gripper_nm
-        model.actuator("gripper").forcerange[:] = (-limit_nm, limit_nm)
+        for name in self.bodies("gripper"):
+            model.actuator(name).forcerange[:] = (-limit_nm, limit_nm)
         self.put_on(model)
         return model
 
@@ -447,7 +453,7 @@ class SensorPath:
     """
 
     def __init__(self, arm: CellArm) -> None:
-        self.arm = arm
+        self.arm, self._grippers = arm, arm.grippers
         self.zero_rad: Vector = np.zeros(len(arm.joint_names))
         self.step_rad = self.noise_rad = self.stale_fraction = self.outage_s = 0.0
         self.faults: dict[str, ReadingFault] = {}
@@ -482,7 +488,7 @@ class SensorPath:
             read = q_rad + offset
             offset += np.round(read / self.step_rad) * self.step_rad - read
         # The gripper's zero is the closed jaw, which every calibration finds.
-        offset[-1] = 0.0
+        offset[self._grippers] = 0.0
         return offset
 
     def position(self, t_s: float, q_rad: Vector) -> Vector:

@@ -99,7 +99,7 @@ class _Sticky(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         def edit(spec: mujoco.MjSpec) -> None:
-            for name in on.model.arm.finger_bodies:
+            for name in on.model.bodies(*on.model.arm.finger_bodies):
                 spec.add_actuator(
                     name=f"adhesion_{name}", trntype=mujoco.mjtTrn.mjTRN_BODY, target=name,
                     ctrllimited=True, ctrlrange=[0.0, 1.0],
@@ -656,7 +656,8 @@ class _ZeroOffset(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
-        on.sensors.zero_rad[:-1] += [p.get(key, 0.0) for key in on.sensors.arm.zero_keys]
+        arm = on.sensors.arm
+        on.sensors.zero_rad[arm.arm_columns] += [p.get(key, 0.0) for key in arm.zero_keys]
 
 
 class _Tolerance(Mechanism):

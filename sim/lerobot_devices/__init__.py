@@ -27,6 +27,7 @@ from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import ScriptedLeader, Sees
 from gaploop.sim.lerobot_devices.config import ScriptedConfig, So101SimConfig
 from gaploop.sim.randomise import known_and_drawn
+from gaploop.sim.relay import RelayLeader, scripted
 from gaploop.sim.scene import CAMERA_NAME
 
 __all__ = ["Scripted", "ScriptedConfig", "So101Sim", "So101SimConfig"]
@@ -166,7 +167,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
             raise unknown_choice("sight", config.sees, ("scene", "tracker"), "--teleop.sees")
         self.arm = arm_named(config.model, "--teleop.model")
         self._connected = False
-        self._leader: ScriptedLeader | None = None
+        self._leader: ScriptedLeader | RelayLeader | None = None
         self._done_s: float | None = None
 
     @property
@@ -217,7 +218,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         cell, scene = _CELLS[config.cell]
         if self._leader is None:
             sees: Sees = "tracker" if config.sees == "tracker" else "scene"
-            self._leader = ScriptedLeader(cell, config.seed, sees=sees, retries=config.retries)
+            self._leader = scripted(cell, config.seed, sees=sees, retries=config.retries)
         leader = self._leader
         if not leader.done():
             self._done_s = None

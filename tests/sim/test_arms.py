@@ -115,9 +115,10 @@ def test_scenes_of_the_so101_are_those_that_its_base_was_made_of(nominal: SimCel
 @pytest.mark.parametrize("arm", CELL_ARMS.values())
 def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
     n = len(arm.joint_names)
-    for values in (arm.home_q_rad, arm.servos.stall_nm, arm.servos.nm_per_a, (*arm.zero_keys, "")):
+    for values in (arm.home_q_rad, arm.servos.stall_nm, arm.servos.nm_per_a):
         assert len(values) == n
-    assert arm.joint_names[-1] == "gripper"
+    assert len(arm.zero_keys) == n - len(arm.arms)
+    assert arm.grippers == [arm.columns(side).stop - 1 for side in arm.arms]
     assert max(arm.main_joints) < arm.n_arm
     grip = arm.grip
     assert grip.travel_rad[0] <= grip.shut_rad < grip.empty_rad < grip.open_rad
