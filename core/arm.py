@@ -305,6 +305,12 @@ class CellArm:
         """Columns of all joints but the grippers."""
         return [k for k, name in enumerate(self.joint_names) if not name.endswith("gripper")]
 
+    def at_work(self, q_rad: FloatArray) -> Mounted:
+        """Return which of `arms` is further from its home, by joint positions [rad]: it works."""
+        away_rad = np.abs(q_rad - np.asarray(self.home_q_rad))
+        away_rad[self.grippers] = 0.0
+        return max(self.arms, key=lambda side: float(away_rad[self.columns(side)].max()))
+
     def columns(self, side: Mounted) -> slice:
         """Return the columns of the joints of one of `arms`."""
         before = self.arms[: self.arms.index(side)]

@@ -33,9 +33,7 @@ def load(mjcf: Path, paint: Paint) -> Any:
     for side in PAIR:
         arm = side.arm.load(mjcf, paint)
         for option in ("timestep", "iterations", "ls_iterations", "impratio", "integrator", "cone"):
-            setattr(
-                spec.option, option, getattr(arm.option, option)
-            )  # or it warns that they differ
+            setattr(spec.option, option, getattr(arm.option, option))  # or it warns
         frame = spec.worldbody.add_frame(pos=[*side.at_m, 0.0])
         spec.attach(arm, prefix=side.prefix, frame=frame)
     return spec

@@ -48,7 +48,7 @@ class LiveSignals:
     def __init__(self, joints: Sequence[str], control_hz: float, fps: float) -> None:
         self._joints, self._rate_hz, self._fps = tuple(joints), control_hz, fps
         self._arm = np.array([i for i, name in enumerate(joints) if "gripper" not in name])
-        self._gripper = next((i for i, name in enumerate(joints) if "gripper" in name), None)
+        self._grippers = [i for i, name in enumerate(joints) if "gripper" in name]
         self.reset()
 
     def reset(self) -> None:
@@ -84,8 +84,8 @@ class LiveSignals:
         self._shakes.push(arm_read, arm_sent)
         self._paths.push(arm_read, arm_sent)
         short_rad = NAN
-        if self._gripper is not None:
-            short_rad = float(read[self._gripper] - sent[self._gripper])
+        if self._grippers:
+            short_rad = float((read - sent)[self._grippers].max())
             self._hold.push(short_rad > HELD_RAD)
         self._effort += float(np.nansum(np.abs(state.current_a)))
         self._currents.push(state.current_a[self._arm])
@@ -105,7 +105,7 @@ class LiveSignals:
         known = {
             "tracking_rms_rad": (self._square / (self.ticks * len(self._arm))) ** 0.5,
             "oscillation_energy_rad2_s2": self._shakes.energy,
-            "held_s": NAN if self._gripper is None else held_s,
+            "held_s": held_s if self._grippers else NAN,
             "current_jump_a": self._currents.rms,
             "effort_a": self._effort / self.ticks if self._currents.seen else NAN,
             "load_jump_pct": self._loads.rms,

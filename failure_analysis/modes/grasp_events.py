@@ -75,24 +75,26 @@ def grasp_events(
         return GraspEvents()
     if not reads_jaws(motion):
         return _by_tracker(view, closings, measured)
-    if load_share is not None and motion.gripper is not None:
-        effort = np.abs(load_share[:, motion.gripper])
-        closings = tuple(_by_effort(grasp, motion, effort) for grasp in closings)
+    if load_share is not None:
+        effort = np.abs(load_share)
+        closings = tuple(_by_effort(g, motion, effort[:, g.gripper]) for g in closings)
     events = list[Event]()
-    for grasp in closings:
+    for number, grasp in enumerate(closings):
+        whose = motion.joints[grasp.gripper].partition("gripper")[0].replace("_", " ")  # of a pair
+        handed_over = any(later.gripper != grasp.gripper for later in closings[number + 1 :])
         if not grasp.held:
             times = "once" if len(closings) == 1 else f"{len(closings)} times"
             short = f"they stop {abs(math.degrees(grasp.short_rad)):.1f}° from the command"
-            message = f"the gripper closed {times} and its jaws met ({short})"
+            message = f"the {whose}gripper closed {times} and its jaws met ({short})"
             met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
             missed = Evidence("grip_short_rad", grasp.short_rad, "rad", message)
             events.append(Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, missed))
         elif not math.isnan(grasp.lost_s):
             held_s = grasp.lost_s - grasp.close_s
-            message = f"the jaws closed on nothing {held_s:.1f} s after the grasp"
+            message = f"the {whose}jaws closed on nothing {held_s:.1f} s after the grasp"
             lost = Evidence("held_s", held_s, "s", message)
             events.append(Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, lost))
-        elif grasp.released:
+        elif grasp.released and not handed_over:
             events.append(_released(grasp, measured))
     held = [grasp for grasp in closings if grasp.held]
     if not held:
@@ -117,10 +119,10 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     lag_s = 0.0 if math.isnan(motion.lag_samples) else motion.lag_samples / motion.rate_hz
     settled_s = grasp.close_s + SETTLE_S + lag_s
     inside = (motion.t_s >= settled_s) & (motion.t_s < grasp.open_s)
-    if motion.gripper is None or inside.sum() < 3:
+    if inside.sum() < 3:
         return grasp
     first = inside & (motion.t_s < settled_s + 0.15)
-    at_rest = np.ptp(motion.position_rad[first, motion.gripper]) < RESTING_RAD
+    at_rest = np.ptp(motion.position_rad[first, grasp.gripper]) < RESTING_RAD
     works = float(np.median(effort[first])) > WORKING_SHARE
     if not works and not (effort[inside] > WORKING_SHARE).any():
         return replace(grasp, short_rad=min(grasp.short_rad, 0.0), lost_s=math.nan)
@@ -138,11 +140,11 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
 
 
 def reads_jaws(motion: ArmMotion) -> bool:
-    """Say whether the gripper's opening was read at all, apart from its command."""
-    if motion.gripper is None:
-        return False
-    read, sent = motion.position_rad[:, motion.gripper], motion.sent_rad[:, motion.gripper]
-    return bool(np.ptp(read) > 0.05 * np.ptp(sent)) and not np.array_equal(read, sent)
+    """Say whether a gripper's opening was read at all, apart from its command."""
+    jaws = ((motion.position_rad[:, k], motion.sent_rad[:, k]) for k in motion.grippers)
+    return any(
+        np.ptp(read) > 0.05 * np.ptp(sent) and not np.array_equal(read, sent) for read, sent in jaws
+    )
 
 
 def _released(grasp: Grasp, measured: TakeSignals) -> Event:

@@ -116,9 +116,12 @@ def _error(motion: ArmMotion) -> Strip:
 def _gripper(motion: ArmMotion) -> Strip | None:
     if motion.gripper is None:
         return None
-    sent, read = (v[:, motion.gripper] for v in (motion.sent_rad, motion.position_rad))
-    lines = (("command", sent), ("reading", read))
-    return Strip("gripper", "°", tuple(_line(n, motion.t_s, np.degrees(v)) for n, v in lines))
+    lines = [
+        _line(f"{motion.joints[k].partition('gripper')[0]}{name}", motion.t_s, np.degrees(v[:, k]))
+        for k in motion.grippers
+        for name, v in (("command", motion.sent_rad), ("reading", motion.position_rad))
+    ]
+    return Strip("gripper", "°", tuple(lines))
 
 
 def _speed(motion: ArmMotion) -> Strip:

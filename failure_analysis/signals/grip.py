@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
@@ -48,11 +50,11 @@ def held_share(view: TakeView) -> float:
 def grip_creep_rad(view: TakeView) -> float:
     """How far the jaws close on between settling on an object and opening again."""
     grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or not grasp.held or motion.gripper is None:
+    if grasp is None or motion is None or not grasp.held:
         return NAN
     until = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
-    read = motion.position_rad[inside, motion.gripper]
+    read = motion.position_rad[inside, grasp.gripper]
     return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else NAN
 
 
@@ -74,11 +76,11 @@ def grip_width_m(view: TakeView) -> float:
 def slip_rad_s(view: TakeView) -> float:
     """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
     grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or motion.gripper is None or not grasp.held:
+    if grasp is None or motion is None or not grasp.held:
         return NAN
     inside = (motion.t_s > grasp.close_s + 0.5) & (motion.t_s < grasp.open_s - 0.05)
-    steady = np.abs(motion.sent_velocity_rad_s[:, motion.gripper]) < SLOW_RAD_S
-    speed = -motion.velocity_rad_s[inside & steady, motion.gripper]
+    steady = np.abs(motion.sent_velocity_rad_s[:, grasp.gripper]) < SLOW_RAD_S
+    speed = -motion.velocity_rad_s[inside & steady, grasp.gripper]
     return float(max(0.0, speed.max())) if len(speed) >= 5 else NAN
 
 
@@ -108,10 +110,14 @@ def apart_m(view: TakeView) -> float:
     return float(np.median(away))
 
 
-def _lifting(view: TakeView, values: FloatArray) -> float:
-    """Change of `values`, shape (n,), from just before the gripper closes to just after lifting.
+def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
+    """Change of a value from just before the gripper closes to just after lifting.
 
     Both are at nearly the same pose, so that gravity on the arm itself drops out.
+
+    Args:
+        view: the take.
+        of: gives the values, shape (n,), of the columns of lift, elbow and wrist of an arm.
     """
     motion = view.motion
     held = [g for g in grasps(motion) if g.held] if motion is not None else []
@@ -122,6 +128,7 @@ def _lifting(view: TakeView, values: FloatArray) -> float:
     carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
     if before.sum() < 3 or carried.sum() < 5:
         return NAN
+    values = of(motion.arm_of(grasp.gripper)[1:4])
     return float(np.median(values[carried]) - np.median(values[before]))
 
 
@@ -145,17 +152,17 @@ def carry_current_a(view: TakeView) -> float:
     motion = view.motion
     if motion is None or not np.isfinite(motion.current_a).any():
         return NAN
-    return _lifting(view, np.nansum(np.abs(motion.current_a[:, motion.arm_joints[1:4]]), axis=1))
+    return _lifting(view, lambda arm: np.nansum(np.abs(motion.current_a[:, arm]), axis=1))
 
 
 @signal("grip_current_a", "A", "currents", 0.02, "the gripper squeezes with {value}")
 def grip_current_a(view: TakeView) -> float:
     """Median gripper current while it holds."""
     grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or motion.gripper is None:
+    if grasp is None or motion is None:
         return NAN
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < grasp.open_s)
-    values = np.abs(motion.current_a[inside, motion.gripper])
+    values = np.abs(motion.current_a[inside, grasp.gripper])
     return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else NAN
 
 
@@ -163,10 +170,10 @@ def grip_current_a(view: TakeView) -> float:
 def grip_current_peak_a(view: TakeView) -> float:
     """99th percentile of the gripper's current from its closing to its opening."""
     grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or motion.gripper is None:
+    if grasp is None or motion is None:
         return NAN
     inside = (motion.t_s > grasp.close_s) & (motion.t_s < grasp.open_s)
-    values = np.abs(motion.current_a[inside, motion.gripper])
+    values = np.abs(motion.current_a[inside, grasp.gripper])
     return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else NAN
 
 
@@ -176,7 +183,7 @@ def carry_sag_rad(view: TakeView) -> float:
     motion = view.motion
     if motion is None:
         return NAN
-    return _lifting(view, np.abs(motion.residual_rad[:, motion.arm_joints[1:4]]).mean(axis=1))
+    return _lifting(view, lambda arm: np.abs(motion.residual_rad[:, arm]).mean(axis=1))
 
 
 @signal("contact_height_m", "m", "motion", 0.0008, "the descent stops {value} above the command")

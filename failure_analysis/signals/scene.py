@@ -154,7 +154,7 @@ def held_s(view: TakeView) -> float:
     motion = view.motion
     if motion is None or motion.gripper is None:
         return NAN
-    short = (motion.position_rad - motion.sent_rad)[:, motion.gripper] > HELD_RAD
+    short = motion.short_rad > HELD_RAD
     edges = np.flatnonzero(np.diff(np.r_[0, short.astype(np.int8), 0]))
     runs = (edges[1::2] - edges[::2]) / motion.rate_hz
     return float(np.maximum(runs - HOLD_S, 0.0).sum())

@@ -110,7 +110,7 @@ def headway(view: TakeView) -> Headway | None:
     tool_m = tool_places(motion.position_rad[rows], motion.joints)
     if tool_m is None:
         return None
-    short_rad = (motion.position_rad - motion.sent_rad)[rows, motion.gripper]
+    short_rad = motion.short_rad[rows]
     object_m, target_m, visible = scene_xy_m(scene)
     state = Headway()
     for k, time_s in enumerate(t_s):

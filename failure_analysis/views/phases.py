@@ -38,6 +38,7 @@ class Grasp:
         width_rad: reading of the gripper once settled [rad].
         short_rad: how far that is from the command: more than `HELD_RAD` means held [rad].
         lost_s: when a held object went, before opening was commanded; NaN if it didn't [s].
+        gripper: column of the gripper: of a pair, which hand it was.
     """
 
     close_s: float
@@ -46,6 +47,7 @@ class Grasp:
     width_rad: float
     short_rad: float
     lost_s: float
+    gripper: int
 
     @property
     def held(self) -> bool:
@@ -54,10 +56,13 @@ class Grasp:
 
 
 def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
-    """Find every closing of the gripper, oldest first; none where there is no gripper."""
-    if motion.gripper is None:
-        return ()
-    sent, read = motion.sent_rad[:, motion.gripper], motion.position_rad[:, motion.gripper]
+    """Find every closing of every gripper, oldest first; none where there is no gripper."""
+    found = [grasp for gripper in motion.grippers for grasp in _grasps_of(motion, gripper)]
+    return tuple(sorted(found, key=lambda grasp: grasp.close_s))
+
+
+def _grasps_of(motion: ArmMotion, gripper: int) -> tuple[Grasp, ...]:
+    sent = motion.sent_rad[:, gripper]
     low, high = float(sent.min()), float(max(sent[0], np.percentile(sent, 90)))
     if high - low < 0.2:
         return ()
@@ -66,11 +71,12 @@ def grasps(motion: ArmMotion) -> tuple[Grasp, ...]:
     found = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         if (stop - start) / motion.rate_hz >= 0.15:
-            found.append(_grasp(motion, sent, read, int(start), int(stop)))
+            found.append(_grasp(motion, gripper, int(start), int(stop)))
     return tuple(found)
 
 
-def _grasp(motion: ArmMotion, sent: FloatArray, read: FloatArray, start: int, stop: int) -> Grasp:
+def _grasp(motion: ArmMotion, gripper: int, start: int, stop: int) -> Grasp:
+    sent, read = motion.sent_rad[:, gripper], motion.position_rad[:, gripper]
     lag = 0.0 if np.isnan(motion.lag_samples) else motion.lag_samples
     settled = min(start + round(SETTLE_S * motion.rate_hz + lag), stop - 1)
     window = slice(settled, min(settled + max(3, round(0.1 * motion.rate_hz)), stop))
@@ -84,9 +90,8 @@ def _grasp(motion: ArmMotion, sent: FloatArray, read: FloatArray, start: int, st
         if len(later):
             lost = float(motion.t_s[settled + later[0]])
     t_s = motion.t_s
-    return Grasp(
-        float(t_s[start]), float(t_s[min(stop, len(t_s) - 1)]), stop < len(t_s), width, short, lost
-    )
+    open_s, released = float(t_s[min(stop, len(t_s) - 1)]), stop < len(t_s)
+    return Grasp(float(t_s[start]), open_s, released, width, short, lost, gripper)
 
 
 def main_grasp(motion: ArmMotion) -> Grasp | None:

@@ -64,9 +64,24 @@ class ArmMotion:
 
     @cached_property
     def gripper(self) -> int | None:
-        """Column of the gripper, if the arm has one."""
-        found = [i for i, name in enumerate(self.joints) if "gripper" in name]
-        return found[0] if found else None
+        """Column of the gripper, if the arm has one; of a pair, the first arm's."""
+        return self.grippers[0] if self.grippers else None
+
+    @cached_property
+    def grippers(self) -> tuple[int, ...]:
+        """Columns of all grippers: a pair of arms has two."""
+        return tuple(i for i, name in enumerate(self.joints) if "gripper" in name)
+
+    @cached_property
+    def short_rad(self) -> FloatArray:
+        """How far a gripper stays open beyond its command [rad], shape (n,); the most of a pair."""
+        columns = list(self.grippers)
+        return np.asarray((self.position_rad - self.sent_rad)[:, columns].max(axis=1))
+
+    def arm_of(self, gripper: int) -> NDArray[np.int64]:
+        """Columns of the joints of the arm that a gripper is on: `left_…` of `left_gripper`."""
+        prefix = self.joints[gripper].partition("gripper")[0]
+        return np.array([i for i in self.arm_joints if self.joints[i].startswith(prefix)])
 
     @cached_property
     def lag_samples(self) -> float:
@@ -114,6 +129,8 @@ class ToolPath:
 def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
     """Return the tool centre at joint positions, or None for an arm that isn't known here.
 
+    Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
+
     Args:
         q_rad: joint positions [rad], shape (n, n_joints).
         joints: joint names, which tell the arm.
@@ -126,8 +143,12 @@ def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
     known = arm_with_joints(tuple(joints))
     if known is None:
         return None
-    arm = _kinematics(known)
-    return np.array([arm.tcp(row)[0] for row in q_rad]).reshape(-1, 3)
+    places = []
+    for row in q_rad:
+        side = known.at_work(row) if known.mounted else known.arms[0]
+        tool_m, _ = _kinematics(side.arm).tcp(row[known.columns(side)])
+        places.append(tool_m + np.array([*side.at_m, 0.0]))
+    return np.array(places).reshape(-1, 3)
 
 
 @cache
