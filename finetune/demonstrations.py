@@ -30,7 +30,7 @@ from gaploop.sim.arms import SO101
 from gaploop.sim.gaps.mechanism import Values
 
 MAX_S: Final = 10.0
-"""A demonstration's time limit [simulated s]."""
+"""A demonstration's time limit for each arm of the cell [simulated s]."""
 CHUNK: Final = 10
 """Takes that a worker records between two reports."""
 
@@ -150,7 +150,8 @@ def _take(rig: EmbeddedRig, scene: int) -> TrainingEpisode | None:
     rig.reset(scene)
     memory = _Memory(rig.follower)
     leader = rig.scripted_leader(scene)
-    result = run_take(rig, leader, seed=scene, max_s=MAX_S, sinks=(memory,))
+    longest_s = MAX_S * len(rig.cell.arm.arms)
+    result = run_take(rig, leader, seed=scene, max_s=longest_s, sinks=(memory,))
     if result.outcome is not Outcome.SUCCESS:
         return None
     return memory.episode(f"scripted-{scene}", scene)

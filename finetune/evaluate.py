@@ -170,7 +170,7 @@ def evaluate(
     seed: int = 0,
     workers: int = 2,
     task: str = "pick_place",
-    max_s: float = MAX_S,
+    max_s: float | None = None,
     progress: Callable[[int], None] | None = None,
     base: Mapping[str, Any] | None = None,
     folder: Path | None = None,
@@ -197,7 +197,7 @@ def evaluate(
         seed: first scene.
         workers: processes; 1 stays in this one.
         task: the cell's task.
-        max_s: longest rollout [simulated s].
+        max_s: longest rollout [simulated s]; None for `MAX_S` for each arm of the cell.
         progress: called with the number of rollouts just finished.
         base: the setting that the others are variations of, one of `conditions`. The policy is
             then told the same domain under all of them, so that only what is varied differs.
@@ -224,10 +224,11 @@ def evaluate(
     injected = any(severity > 0 for severity in (gaps or {}).values())
     is_target = bool(base or parameters) or injected
     domain = None if base is None else float(is_target)
-    arm, known = arm_named(robot).name, dict(parameters or {})
+    arm, known = arm_named(robot), dict(parameters or {})
+    longest_s = MAX_S * len(arm.arms) if max_s is None else max_s
     spec = CellSpec(
-        task, dict(gaps or {}), gap_seed, max_s, domain, speed_scale, arm, known, randomise, sees,
-        policy_fps,
+        task, dict(gaps or {}), gap_seed, longest_s, domain, speed_scale, arm.name, known,
+        randomise, sees, policy_fps,
     )  # fmt: skip
     for condition in conditions:
         SIM_STATION.check_conditions(condition, "--env.conditions")

@@ -62,8 +62,8 @@ class EvaluateConfig:
     workers: int = 2
     """Processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
-    max_s: float = 8.0
-    """Longest rollout [simulated s]."""
+    max_s: float | None = None
+    """Longest rollout [simulated s]; 8 for each arm of the cell unless given."""
     output_dir: Path | None = None
     """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it was."""
     json: bool = False
