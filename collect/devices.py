@@ -152,7 +152,7 @@ class LoopMonitor:
         """Take note of a turn."""
         self.statistics.tick(tick)
         if tick.frames:
-            self.pictures = {name: frame.image for name, frame in tick.frames.items()}
+            self.pictures = {n: f.image for n, f in tick.frames.items() if f.image.ndim == 3}
 
     def loop(self, tripped: SafetyReason, snapshot: Snapshot | None = None) -> Loop:
         """Return how the loop does.

@@ -28,7 +28,7 @@ import numpy as np
 
 from gaploop.collect import encoder_choice
 from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
-from gaploop.collect.video_stream import SOFTWARE, VideoStream
+from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
@@ -95,7 +95,11 @@ class LocalTake:
     def __init__(self, folder: Path, cameras: CameraSpecs) -> None:
         self._streams = {
             camera: VideoStream(
-                folder / f"{camera}.mkv", spec["width"], spec["height"], spec["fps"]
+                folder / f"{camera}.mkv",
+                spec["width"],
+                spec["height"],
+                spec["fps"],
+                encoder_of(spec, SOFTWARE),
             )
             for camera, spec in cameras.items()
         }
@@ -239,7 +243,8 @@ class _RemoteTake:
             if slot < 0:
                 dropped.add(camera)
             else:
-                np.copyto(self._process.ring.slots[camera][slot], picture)
+                target = self._process.ring.slots[camera][slot]
+                np.copyto(target.view(picture.dtype).reshape(picture.shape), picture)
                 self._shown[camera] = picture
         self._process.tell({"show": self._uid, "slots": slots})
         self._check()

@@ -29,10 +29,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.video_stream import SOFTWARE, VideoStream
+from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
-from gaploop.core.types import Image
+from gaploop.core.types import Image, is_depth
 from gaploop.teleop.stopping import CleanupStep, one_line
 
 # -- pictures in memory that recorder and encoder share ------------------------------------------
@@ -72,7 +72,10 @@ class Ring:
         handle: int | None = None,
         counts: Mapping[str, int] | None = None,
     ) -> None:
-        shapes = {c: (int(s["height"]), int(s["width"]), 3) for c, s in cameras.items()}
+        shapes = {
+            c: (int(s["height"]), int(s["width"]), 2 if is_depth(s) else 3)
+            for c, s in cameras.items()
+        }
         counts = _counts(cameras) if counts is None else counts
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
         self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
@@ -80,7 +83,7 @@ class Ring:
             os.ftruncate(self.handle, max(size, 1))
         memory = np.frombuffer(mmap.mmap(self.handle, max(size, 1)), dtype=np.uint8)
         self.slots: dict[str, Image] = {}
-        """Camera to its slots, shape (slots, height, width, 3)."""
+        """Camera to its slots, shape (slots, height, width, 3); of depth two bytes a pixel."""
         self.behind: dict[str, int] = {}
         """Camera to how many of them wait where the reader is behind."""
         start = 0
@@ -177,7 +180,7 @@ class _Server:
             try:
                 for camera, spec in self._specs.items():
                     path = folder / f"{camera}.mkv"
-                    encoder = spec.get("encoder", SOFTWARE)
+                    encoder = encoder_of(spec, spec.get("encoder", SOFTWARE))
                     size = spec["width"], spec["height"]
                     streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
             except DeviceError as error:

@@ -34,7 +34,7 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.files import sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import plain_name
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import FloatArray, Image, is_depth
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
 
@@ -411,10 +411,12 @@ class FrameRow:
         for camera, spec in cameras.items():
             if camera not in self.pictures:
                 raise DeviceError(f"No picture of camera '{camera}' at {self.t_s:.3f} s. Check it.")
-            picture, shape = self.pictures[camera], (spec["height"], spec["width"], 3)
-            if picture.shape != shape or picture.dtype != np.uint8:
+            picture, shape = self.pictures[camera], (spec["height"], spec["width"])
+            kind = np.dtype(np.uint16 if is_depth(spec) else np.uint8)
+            shape += () if is_depth(spec) else (3,)
+            if picture.shape != shape or picture.dtype != kind:
                 raise DeviceError(
-                    f"Camera '{camera}' gave {picture.dtype} {picture.shape}, not uint8 {shape}. "
+                    f"Camera '{camera}' gave {picture.dtype} {picture.shape}, not {kind} {shape}. "
                     "Set its size and restart."
                 )
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+
 from gaploop.collect.recorder import channels
 from gaploop.collect.video_stream import CODEC
 from gaploop.core.arm import CellArm
@@ -17,6 +19,7 @@ from gaploop.core.protocols import CameraSource, Follower, Leader, SceneTracker,
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.take import TakeInfo
+from gaploop.core.types import DEPTH_CODEC
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.sim.arms import SO101
 from gaploop.sim.cell import SimCell
@@ -129,9 +132,10 @@ class Rig:
         columns = channels(self.follower, self.sensors, leader)
         cameras: dict[str, dict[str, Any]] = {}
         for camera in self.cameras:
-            height, width = camera.frame().image.shape[:2]
-            size = {"width": width, "height": height}
-            cameras[camera.name] = {**size, "fps": self.fps, "codec": CODEC}
+            picture = camera.frame().image
+            size = {"width": picture.shape[1], "height": picture.shape[0]}
+            codec = DEPTH_CODEC if picture.dtype == np.uint16 else CODEC
+            cameras[camera.name] = {**size, "fps": self.fps, "codec": codec}
         return TakeHeader(info, tuple(names), cameras, columns)
 
 

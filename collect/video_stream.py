@@ -22,10 +22,11 @@ from av.video.reformatter import VideoReformatter
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError, UnusableInputError
-from gaploop.core.types import Image
+from gaploop.core.types import DEPTH_CODEC, Image, is_depth
 
 CODEC: Final = "h264"
 SOFTWARE: Final = "libx264"
+LOSSLESS: Final = DEPTH_CODEC
 _NO_DELAY: Final = {"g": "10", "bf": "0"}
 HARDWARE: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "h264_videotoolbox": ("yuv420p", {**_NO_DELAY, "realtime": "1"}),
@@ -44,6 +45,7 @@ _ENCODERS: Final = {
         "yuv420p",
         {"preset": "ultrafast", "tune": "zerolatency", "g": "10", "threads": "1"},
     ),
+    LOSSLESS: ("gray16le", {"level": "3", "threads": "1"}),
     **HARDWARE,
 }
 _COARSE: Final = {"qmin": "38"}
@@ -51,6 +53,11 @@ _COARSE: Final = {"qmin": "38"}
 which with a simpler conversion takes half the time. The quantiser's bounds aren't written into the
 parameter sets, so that both encoders' pictures are one stream."""
 MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
+
+
+def encoder_of(spec: Mapping[str, Any], chosen: str) -> str:
+    """Return FFmpeg's encoder of a camera: the one chosen for pictures, of depth the lossless."""
+    return LOSSLESS if is_depth(spec) else chosen
 
 
 def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
@@ -63,6 +70,9 @@ def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
+_PIXEL_BYTES: Final = {"rgb24": 3, "gray16le": 2}
+
+
 class _Frame:
     """A frame in FFmpeg's own memory, used again and again: its routines read beyond a row's end,
     which in memory that isn't theirs may be no memory at all."""
@@ -72,7 +82,7 @@ class _Frame:
         self._planes = []
         for plane in self.frame.planes:
             rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
-            self._planes.append(rows[:, : plane.width * (3 if kind == "rgb24" else 1)])
+            self._planes.append(rows[:, : plane.width * _PIXEL_BYTES.get(kind, 1)])
 
     def fill(self, values: Image) -> None:
         """Copy all planes, one after another, shape (bytes,)."""
@@ -100,6 +110,7 @@ class VideoStream:
     ) -> None:
         self.pictures = self.packets = self.coarse = 0
         self._path, self._is_software = path, encoder == SOFTWARE
+        self._is_lossless = encoder == LOSSLESS
         self._last: tuple[Image, av.VideoFrame] | None = None
         self._closing = threading.Lock()
         rate = Fraction(fps).limit_denominator(1000)
@@ -139,7 +150,7 @@ class VideoStream:
         """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.
 
         Args:
-            picture: shape (height, width, 3).
+            picture: shape (height, width, 3); of a depth stream uint16, shape (height, width).
             coarse: spend half the time on it, at the cost of its quality; software only.
 
         Raises:
@@ -160,8 +171,10 @@ class VideoStream:
             self._yuv.fill(planes)
             return self._yuv.frame
         if self._rgb is None:
-            self._rgb = _Frame(width, height, "rgb24")
-        self._rgb.fill(picture.reshape(-1))
+            self._rgb = _Frame(width, height, "gray16le" if self._is_lossless else "rgb24")
+        self._rgb.fill(picture.reshape(-1).view(np.uint8))
+        if self._is_lossless:
+            return self._rgb.frame
         return self._reformatter.reformat(self._rgb.frame, format=self._format)
 
     def encode_again(self) -> None:

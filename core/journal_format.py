@@ -3,7 +3,7 @@
     journal/<uid>/take.json        header, written atomically first
                   frames.arrows    Arrow IPC stream, policy rate
                   telemetry.arrows Arrow IPC stream, control rate
-                  <camera>.mkv     one picture per frame row, streamed encode
+                  <camera>.mkv     one picture per frame row, streamed encode; depth lossless
                   events.jsonl     keys, phase marks, interventions, safety trips
                   end.json         written atomically last; its presence is the seal
 
@@ -30,7 +30,7 @@ from gaploop.core.files import open_video_file, read_json, regular_file, sha256
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.take import Frames, Images, Take, TakeInfo, frames_per_second
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import FloatArray, Image, is_depth
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind, outcome
 
 HEADER: Final = "take.json"
@@ -61,7 +61,8 @@ class TakeHeader:
     Attributes:
         info: what is known about the take.
         environment_state_names: names of the tracked scene's entries; empty where nothing tracks.
-        cameras: camera to {"width", "height", "fps", "codec"}.
+        cameras: camera to {"width", "height", "fps", "codec"}; a depth stream's codec is
+            `DEPTH_CODEC`.
         channels: telemetry column to unit, without `t_ns`.
     """
 
@@ -277,7 +278,8 @@ def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = Non
         telemetry=telemetry,
         failure_mode=said.get("failure_mode", ""),
         phase=said.get("phase", ""),
-        cameras={c: _video(camera_path(folder, c)) for c in header.cameras},
+        cameras=_streams(folder, header, depth=False),
+        depth=_streams(folder, header, depth=True),
     )
 
 
@@ -319,14 +321,20 @@ def _frames(table: pa.Table, header: TakeHeader) -> Frames:
     )
 
 
-def _video(path: Path) -> Images:
+def _streams(folder: Path, header: TakeHeader, *, depth: bool) -> dict[str, Images]:
+    kind = "gray16le" if depth else "rgb24"
+    wanted = (c for c, spec in header.cameras.items() if is_depth(spec) == depth)
+    return {camera: _video(camera_path(folder, camera), kind) for camera in wanted}
+
+
+def _video(path: Path, kind: str) -> Images:
     def pictures() -> Iterator[Image]:
         import av  # here: reading headers and telemetry needs no codec
 
         try:
             with open_video_file(path) as container:
                 for frame in container.decode(video=0):
-                    yield frame.to_ndarray(format="rgb24")
+                    yield frame.to_ndarray(format=kind)
         except (UnusableInputError, av.FFmpegError, *DAMAGE):
             return  # a kill tore the tail: what was whole has been yielded
 

@@ -116,6 +116,7 @@ class Take:
         phase: labelled phase, or "".
         episode: index in the dataset it was read from, or None.
         cameras: camera name to its pictures.
+        depth: depth stream to its pictures [mm], uint16, shape (height, width).
     """
 
     info: TakeInfo
@@ -126,6 +127,7 @@ class Take:
     phase: str = ""
     episode: int | None = None
     cameras: Mapping[str, Images] = field(default_factory=dict)
+    depth: Mapping[str, Images] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:

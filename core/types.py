@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,14 @@ from numpy.typing import NDArray
 type FloatArray = NDArray[np.float64]
 type Image = NDArray[np.uint8]
 """RGB image, shape (height, width, 3)."""
+DEPTH_CODEC: Final = "ffv1"
+"""Depth streams are 16-bit grey [mm], encoded without loss."""
+
+
+def is_depth(spec: Mapping[str, Any]) -> bool:
+    """Say whether a camera of a take's header is a depth stream."""
+    return spec.get("codec") == DEPTH_CODEC
+
 
 NO_REPLY: Final = 1 << 15
 """Bit of `FollowerState.status`: the servo didn't answer this turn. Its position is then the last
@@ -115,7 +123,8 @@ class CameraFrame:
     """One picture and when it was taken.
 
     Attributes:
-        image: RGB, uint8, shape (height, width, 3).
+        image: RGB, uint8, shape (height, width, 3); a depth stream's: distance [mm], uint16, shape
+            (height, width), 0 where it can't be told.
         t_capture_s: capture time on the loop's clock [s].
     """
 

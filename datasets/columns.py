@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.files import parse_json
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
+from gaploop.core.types import is_depth
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
 STATE: Final = "observation.state"
@@ -120,10 +121,12 @@ def frame_features(
     if environment_names:
         features[ENVIRONMENT] = vector(list(environment_names))
     for camera, spec in cameras.items():
+        depth = is_depth(spec)
         features[f"{IMAGES}{camera}"] = {
-            "dtype": "video",
-            "shape": (int(spec["height"]), int(spec["width"]), 3),
+            "dtype": "image" if depth else "video",
+            "shape": (int(spec["height"]), int(spec["width"]), 1 if depth else 3),
             "names": ["height", "width", "channels"],
+            **({"info": {"is_depth_map": True, "depth_unit": "mm"}} if depth else {}),
         }
     return features | gap_features(vector(joints), cameras)
 
@@ -177,7 +180,7 @@ def frame_columns(take: Take) -> dict[str, NDArray[Any]]:
         INTERVENTION: frames.intervention.astype(bool),
         SAFETY: frames.safety.astype(np.int64),
     }
-    for camera in take.cameras:
+    for camera in (*take.cameras, *take.depth):
         ages = frames.camera_age_s.get(camera, np.full(len(frames), np.nan))
         known = np.where(np.isfinite(ages), ages, AGE_UNKNOWN_S)
         columns[age_column(camera)] = known.astype(np.float32)

@@ -219,8 +219,8 @@ def _write(
                 info.joint_names, header.environment_state_names, header.cameras
             )
             writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
-        videos = {camera: journal_format.camera_path(folder, camera) for camera in header.cameras}
-        writer.save_take(take.info.task, columns.frame_columns(take), videos)
+        videos = {camera: journal_format.camera_path(folder, camera) for camera in take.cameras}
+        writer.save_take(take.info.task, columns.frame_columns(take), videos, take.depth)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))
@@ -238,7 +238,7 @@ def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str
     try:
         journal_format.require_as_sealed(folder)
         take = read_take(folder, events)
-        for camera in take.cameras:
+        for camera in (*take.cameras, *take.depth):
             verify(journal_format.camera_path(folder, camera), len(take.frames))
     except UnusableInputError as error:
         return str(error)

@@ -8,6 +8,7 @@ Written against LeRobot 0.6.1 (`lerobot/datasets/dataset_writer.py`).
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import numpy as np
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.datasets.dataset_writer import DatasetWriter
 from lerobot.datasets.feature_utils import get_hf_features_from_features
+from lerobot.datasets.image_writer import write_image
 from lerobot.datasets.io_utils import write_info
 from numpy.typing import NDArray
 
+from gaploop.core.take import Images
 from gaploop.datasets import layout
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.lerobot_stats import of_key_frames
@@ -82,13 +85,19 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         }
 
     def save_take(
-        self, task: str, columns: Mapping[str, NDArray[Any]], videos: Mapping[str, Path]
+        self,
+        task: str,
+        columns: Mapping[str, NDArray[Any]],
+        videos: Mapping[str, Path],
+        depth: Mapping[str, Images],
     ) -> None:
         """Append one episode.
 
         Args:
             columns: feature to values, one row per frame.
             videos: camera to its encoded video, one picture per frame.
+            depth: depth stream to its pictures, stored as LeRobot stores them: lossless TIFF in the
+                rows. Until the rows are written they lie under `images` of this dataset.
         """
         self._length = n = len(next(iter(columns.values())))
         meta = self._meta
@@ -110,15 +119,29 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         for key, values in buffer.items():
             if isinstance(values, np.ndarray) and values.dtype == np.float32:
                 buffer[key] = values.astype(np.float64)
+        for camera, pictures in depth.items():
+            key = f"{IMAGES}{camera}"
+            for k, picture in enumerate(pictures()):
+                path = self._get_image_file_path(meta.total_episodes, key, k)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_image(picture, path)
+                buffer[key].append(str(path))
         self.save_episode(episode_data=buffer)
+        shutil.rmtree(self._root / "images", ignore_errors=True)
 
     def _save_episode_data(self, episode_buffer: dict[str, Any]) -> dict[str, Any]:
         """Append the rows to the data file of this session.
 
-        LeRobot maps over every row here to embed images, of which there are none: 0.5 s a take.
+        LeRobot maps over every row here to embed images, of which there are mostly none: 0.5 s a
+        take.
         """
         schema = get_hf_features_from_features(self._meta.features).arrow_schema
-        arrays = {name: np.asarray(episode_buffer[name]) for name in schema.names}
+        arrays: dict[str, Any] = {
+            name: [{"bytes": Path(path).read_bytes(), "path": Path(path).name} for path in values]
+            if name in self._meta.image_keys
+            else np.asarray(values)
+            for name, values in ((name, episode_buffer[name]) for name in schema.names)
+        }
         first = self._meta.total_frames
         place = self._data.append(table_of(arrays, schema))
         last = first + len(arrays["index"])

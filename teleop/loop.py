@@ -258,7 +258,11 @@ class _Loop:
             self._frames += 1
             pictures, tracked = self._look()
             if self.on_frame:
-                images = {name: picture.image for name, picture in pictures.items()}
+                images = {
+                    name: picture.image
+                    for name, picture in pictures.items()
+                    if picture.image.dtype == np.uint8  # policies are fed no depth
+                }
                 units = self._follower.to_units(state.position_rad)
                 observation = Observation(units, tracked, images)
                 for callback in self.on_frame:

@@ -52,6 +52,7 @@ class LerobotCamera:
         """What went wrong last, or empty."""
         self._camera, self._clock = camera, clock
         self._newest: CameraFrame | None = None
+        self._newest_depth: CameraFrame | None = None
         self._first, self._stop = threading.Event(), threading.Event()
         try:
             camera.connect()
@@ -76,6 +77,18 @@ class LerobotCamera:
             )
         return newest
 
+    @property
+    def depth(self) -> LerobotDepth | None:
+        """The camera's depth stream, where its config has `use_depth`."""
+        return LerobotDepth(self) if self._newest_depth is not None else None
+
+    def depth_frame(self) -> CameraFrame:
+        """Return the newest depth picture [mm], taken with `frame`'s; as it does."""
+        newest = self._newest_depth
+        if newest is None:
+            raise DeviceError(f"Camera {self.name!r} has given no depth yet.")
+        return newest
+
     def close(self) -> None:
         """Stop the thread and disconnect; safe to call twice, never raises."""
         self._stop.set()
@@ -90,7 +103,12 @@ class LerobotCamera:
                 # LeRobot stamps pictures with time.perf_counter(); age is the same on any clock.
                 taken_s = getattr(self._camera, "latest_timestamp", None)
                 age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
-                self._newest = CameraFrame(np.asarray(image), self._clock.now_s() - age_s)
+                at_s = self._clock.now_s() - age_s
+                if getattr(self._camera, "use_depth", False):
+                    depth = np.asarray(self._camera.read_latest_depth())
+                    depth = np.ascontiguousarray(depth.reshape(depth.shape[:2]))
+                    self._newest_depth = CameraFrame(depth, at_s)
+                self._newest = CameraFrame(np.asarray(image), at_s)
                 self._first.set()
                 self.fault = ""
             except _faults() as error:
@@ -109,6 +127,14 @@ class LerobotCamera:
         if not self.fault:
             log.warning("camera %s: %s", self.name, first_line(error))
         self.fault = first_line(error)
+
+
+class LerobotDepth:
+    """The depth stream of a camera, called as LeRobot calls it. Implements `CameraSource`."""
+
+    def __init__(self, camera: LerobotCamera) -> None:
+        self.name = f"{camera.name}_depth"
+        self.frame, self.close = camera.depth_frame, camera.close
 
 
 def _faults() -> tuple[type[BaseException], ...]:

@@ -17,7 +17,7 @@ from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, check_supply, let_go, open_arm
-from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
+from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
 from gaploop.teleop.lerobot_devices.faults import (
     LEROBOT_FAULTS,
     connect,
@@ -118,8 +118,10 @@ def connected_teleoperator(teleop_config: Any) -> Any:
         return device
 
 
-def make_cameras(robot_config: Any, clock: Clock | None = None) -> tuple[LerobotCamera, ...]:
-    """Connect the cameras of a LeRobot `RobotConfig`; all or none.
+def make_cameras(
+    robot_config: Any, clock: Clock | None = None
+) -> tuple[LerobotCamera | LerobotDepth, ...]:
+    """Connect the cameras of a LeRobot `RobotConfig`; all or none. Depth streams come last.
 
     Raises:
         DeviceError: one can't be opened.
@@ -129,12 +131,12 @@ def make_cameras(robot_config: Any, clock: Clock | None = None) -> tuple[Lerobot
     clock = clock or MonotonicClock()
     cameras = _build(make_cameras_from_configs, camera_configs(robot_config), "camera")
     with contextlib.ExitStack() as undo:
-        sources = []
+        sources: list[LerobotCamera] = []
         for name, camera in cameras.items():
             sources.append(LerobotCamera(name, camera, clock))
             undo.callback(sources[-1].close)
         undo.pop_all()
-    return tuple(sources)
+    return (*sources, *(s.depth for s in sources if s.depth is not None))
 
 
 def _build(make: Any, config: Any, kind: str) -> Any:

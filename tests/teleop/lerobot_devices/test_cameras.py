@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from lerobot.robots.so_follower import SO101FollowerConfig
 from plugin_devices import FakeCamera
@@ -101,3 +102,28 @@ def test_the_cameras_of_two_arms_keep_lerobots_names() -> None:
         cameras={"top": one},
     )
     assert list(camera_configs(robot)) == ["top", "left_wrist", "right_wrist"]
+
+
+class DepthCamera(FakeCamera):  # type: ignore[misc]
+    """As LeRobot's RealSense with `use_depth`: millimetres, shape (height, width, 1)."""
+
+    use_depth = True
+
+    def read_latest_depth(self) -> Any:
+        return np.full((4, 6, 1), 40_000, dtype=np.uint16)
+
+
+def test_a_depth_stream_comes_with_its_cameras_pictures() -> None:
+    colour_only, _ = open_camera()
+    assert colour_only.depth is None
+    colour_only.close()
+    fake = DepthCamera(FakeCameraConfig(fps=200, width=6, height=4))
+    camera = LerobotCamera("top", fake, MonotonicClock())
+    depth = camera.depth
+    assert depth is not None
+    assert depth.name == "top_depth"  # as LeRobot's robots call it
+    picture = depth.frame().image
+    assert picture.shape == (4, 6)
+    assert picture.dtype == np.uint16
+    assert (picture == 40_000).all()
+    camera.close()
