@@ -37,6 +37,16 @@ or something else took its torque or its settings. The bit stays until `torque_o
 again."""
 
 
+SPEED: Final = ".vel"
+"""How a base's speeds are called among a follower's joints: LeKiwi's `x.vel`, `y.vel` [m/s] and
+`theta.vel` [rad/s]. They stand last, and are never held: the base stands still instead."""
+
+
+def feature_of(joint: str) -> str:
+    """Return what LeRobot calls a joint's entry in state and action."""
+    return joint if joint.endswith(SPEED) else f"{joint}.pos"
+
+
 class SafetyReason(IntFlag):
     """Why the safety filter changed a command; stored as a bit set in `gap.safety`."""
 

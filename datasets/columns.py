@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gaploop.core.files import parse_json
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
-from gaploop.core.types import is_depth
+from gaploop.core.types import feature_of, is_depth
 from gaploop.core.vocabulary import Domain, FailureMode, GapDimension, Outcome, Phase, TakeKind
 
 STATE: Final = "observation.state"
@@ -112,7 +112,7 @@ def frame_features(
         environment_names: names of the tracked scene's entries; empty where nothing tracks.
         cameras: camera to {"width", "height", …} as in the take's header [pixels].
     """
-    joints = [f"{name}.pos" for name in joint_names]
+    joints = [feature_of(name) for name in joint_names]
 
     def vector(names: list[str]) -> dict[str, Any]:
         return {"dtype": "float32", "shape": (len(names),), "names": names}

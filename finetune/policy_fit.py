@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.protocols import Follower
-from gaploop.core.types import FloatArray, Image
+from gaploop.core.types import FloatArray, Image, feature_of
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
@@ -188,7 +188,7 @@ def _faults(facts: PolicyFacts, seen: ArmInputs) -> Iterator[CheckResult]:
 
 
 def _names(what: str, wanted: Sequence[str], seen: ArmInputs) -> Iterator[CheckResult]:
-    have = [f"{name}.pos" for name in seen.joint_names]
+    have = [feature_of(name) for name in seen.joint_names]
     if all(name.isdigit() for name in wanted):  # the policy doesn't name them
         if len(wanted) != len(have):
             yield _bad(f"{what}: the policy has {len(wanted)} entries, the arm {len(have)}",

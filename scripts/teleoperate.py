@@ -217,13 +217,15 @@ class _RerunSink:
         if now_s < self._next_s or not tick.policy_frame:
             return
         self._next_s = now_s + SHOW_S
+        from gaploop.core.types import feature_of
+
         names, to_units = self._follower.joint_names, self._follower.to_units
         position, sent = to_units(tick.state.position_rad), to_units(tick.command.sent_rad)
         observation: dict[str, Any] = {
-            f"{name}.pos": float(value) for name, value in zip(names, position, strict=True)
+            feature_of(name): float(value) for name, value in zip(names, position, strict=True)
         }
         observation |= {name: frame.image for name, frame in tick.frames.items()}
-        action = {f"{name}.pos": float(value) for name, value in zip(names, sent, strict=True)}
+        action = {feature_of(name): float(value) for name, value in zip(names, sent, strict=True)}
         self._log("rerun", observation=observation, action=action)
 
 

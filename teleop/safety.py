@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Final
 
@@ -35,6 +35,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import SafetyLimits, Station
 from gaploop.core.types import (
     NO_REPLY,
+    SPEED,
     FloatArray,
     FollowerState,
     LeaderSample,
@@ -91,6 +92,9 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
+    if any(name.endswith(SPEED) for name in follower.joint_names):
+        speeds = sum(name.endswith(SPEED) for name in follower.joint_names)
+        return DrivingFilter(limits, joint_limits_rad, period_s, guards, grips, speeds=speeds)
     return SafetyFilter(limits, joint_limits_rad, period_s, guards, grips)
 
 
@@ -354,6 +358,92 @@ class SafetyFilter:
                 for joint, q in zip(joints, allowed, strict=True):
                     reached[joint] = q
         return reached
+
+
+BASE_M_S2: Final = 0.5
+"""A base gains at most so much speed in a second [m/s², rad/s²]; it loses any at once."""
+_STANDS: Final = SafetyReason.TRIPPED | SafetyReason.NON_FINITE | SafetyReason.LEADER_JUMP
+
+
+class DrivingFilter(SafetyFilter):
+    """A filter of an arm on a base that drives.
+
+    The last joints are speeds of the base. Where the arm is held, after a trip, an e-stop, a stale
+    leader or a request that makes no sense, the base stands still: to hold a speed is to drive on.
+
+    Args:
+        limits: of the arm; as of `SafetyFilter`, like all others.
+        joint_limits_rad: of the arm's joints and then of the speeds [m/s, rad/s].
+        period_s: time between two commands [s].
+        guards: workspace boxes of the arm.
+        grips: which joints hold things.
+        speeds: how many of the last joints are speeds.
+    """
+
+    def __init__(
+        self,
+        limits: SafetyLimits,
+        joint_limits_rad: FloatArray,
+        period_s: float,
+        guards: Sequence[WorkspaceGuard] = (),
+        grips: Sequence[int] = (),
+        *,
+        speeds: int,
+    ) -> None:
+        bounds = np.asarray(joint_limits_rad, dtype=np.float64)
+        self._n_arm = len(bounds) - speeds
+        self._slowest, self._fastest = bounds[self._n_arm :].T
+        self._base: FloatArray = np.zeros(speeds)
+        self._gain = BASE_M_S2 * period_s
+        super().__init__(limits, bounds[: self._n_arm], period_s, guards, grips)
+
+    @property
+    def sent_rad(self) -> FloatArray:
+        """What was sent last [rad], then the base's speeds, shape (n_joints,)."""
+        return np.concatenate([self._sent, self._base])
+
+    def reset(self, q_rad: FloatArray) -> None:
+        """Start a take at rest, wherever the base was going."""
+        self._base = np.zeros_like(self._base)
+        super().reset(np.asarray(q_rad, dtype=np.float64)[: self._n_arm])
+
+    def hold(self) -> SafeCommand:
+        """Return the command that keeps the arm where it was sent last, and the base too."""
+        self._base = np.zeros_like(self._base)
+        arm = super().hold()
+        return replace(arm, requested_rad=self.sent_rad, sent_rad=self.sent_rad)
+
+    def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
+        """Return what may be sent now; the arguments are `SafetyFilter`'s."""
+        try:
+            asked = np.asarray(sample.q_rad, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            asked = np.empty(0)
+        own = replace(
+            state, **{f.name: getattr(state, f.name)[: self._n_arm] for f in fields(state)[1:]}
+        )
+        arm = super().filter(replace(sample, q_rad=asked[: self._n_arm]), own, now_s)
+        base, reasons = asked[self._n_arm :], arm.reasons
+        if base.shape != self._base.shape or not np.isfinite(base).all():
+            base, reasons = np.full_like(self._base, np.nan), reasons | SafetyReason.NON_FINITE
+        if reasons & _STANDS:
+            self._base = np.zeros_like(self._base)
+        else:
+            wanted = np.clip(base, self._slowest, self._fastest)
+            reasons |= SafetyReason.VELOCITY if (wanted != base).any() else SafetyReason.NONE
+            # From where it goes towards what is asked: slower at once, faster bit by bit.
+            start = np.where(self._base * wanted > 0, self._base, 0.0)
+            slower = np.abs(wanted) <= np.abs(start)
+            gained = start + np.clip(wanted - start, -self._gain, self._gain)
+            reasons |= SafetyReason.NONE if slower.all() else _gaining(wanted, gained)
+            self._base = np.where(slower, wanted, gained)
+        requested = np.concatenate([arm.requested_rad, base])
+        return SafeCommand(requested, self.sent_rad, reasons)
+
+
+def _gaining(wanted: FloatArray, gained: FloatArray) -> SafetyReason:
+    is_short = (np.abs(wanted - gained) > CHANGED_RAD).any()
+    return SafetyReason.ACCELERATION if is_short else SafetyReason.NONE
 
 
 class _Jump(Enum):

@@ -3,8 +3,8 @@
 What it doesn't report is NaN. Its values are taken for degrees unless it is known to use radians;
 a robot of other units is scaled alike everywhere, so that nothing but the names is wrong.
 
-A base that drives (LeKiwi's `x.vel`) is told to stand still: the safety filter holds positions, and
-to hold a speed would be to drive on.
+A base that drives (LeKiwi) has its speeds, such as `x.vel`, after the arm's joints: the safety
+filter limits them, and where it would hold an arm it has the base stand still.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
+from gaploop.core.types import (
+    NO_REPLY,
+    SPEED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+)
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.stopping import undisturbed
 
@@ -34,7 +41,12 @@ IN_RADIANS: Final = ("unitree_g1", "unitree_g1_dex3")
 SEND_TRIES: Final = 20
 """So many sends in a row may fail before the loop is told: 0.1 s at 200 Hz."""
 _POSITION: Final = ".pos"
-_SPEED: Final = ".vel"
+_TURNS: Final = "theta"
+"""A base's speed of turning is called so; the others are in m/s."""
+MOST_M_S: Final = 0.2
+MOST_RAD_S: Final = math.radians(60.0)
+"""Highest speeds of a base, unless the station allows less [m/s, rad/s]: the middle ones of the
+three that LeRobot drives a LeKiwi at."""
 _ARM: Final = "arm_"
 """LeKiwi's joints are called as its leader arm's, behind this."""
 _READINGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,6 +61,11 @@ _READINGS: Final[Mapping[str, tuple[str, ...]]] = {
 def number_keys(features: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the features that are single numbers; the others are pictures."""
     return tuple(key for key, kind in features.items() if kind in (float, int))
+
+
+def speeds_of(follower: Follower | OwnUnits) -> list[str]:
+    """Return a follower's speeds of a base; a leader without a base leaves them at 0."""
+    return [name for name in follower.joint_names if name.endswith(SPEED)]
 
 
 class OwnUnits:
@@ -82,16 +99,20 @@ class GenericFollower:
         self.device, self._clock = device, clock
         self.robot_type: str = device.name
         keys = number_keys(device.action_features)
-        self._keys = tuple(key for key in keys if not key.endswith(_SPEED))
-        self._still = {key: 0.0 for key in keys if key.endswith(_SPEED)}
-        if not self._keys:
+        arm = tuple(key for key in keys if not key.endswith(SPEED))
+        speeds = tuple(key for key in keys if key.endswith(SPEED))
+        if not arm:
             raise UnusableInputError(f"{device.name} takes no joint positions; it can't follow.")
-        prefix = _ARM if all(key.startswith(_ARM) for key in self._keys) else ""
+        self._keys, self._n_arm = arm + speeds, len(arm)
+        prefix = _ARM if all(key.startswith(_ARM) for key in arm) else ""
         self.joint_names = tuple(
             key.removeprefix(prefix).removesuffix(_POSITION) for key in self._keys
         )
         self.units = "rad" if device.name in IN_RADIANS else "deg"
-        self._rad_per_unit = 1.0 if self.units == "rad" else math.pi / 180.0
+        degree = 1.0 if self.units == "rad" else math.pi / 180.0
+        self._rad_per_unit = np.array(
+            [1.0 if k in speeds and not k.startswith(_TURNS) else degree for k in self._keys]
+        )
         self._position: FloatArray = np.full(len(self._keys), np.nan)
         self._failed_reads = self._failed_sends = self._failed_in_a_row = 0
         self._is_failing = False
@@ -106,11 +127,14 @@ class GenericFollower:
 
     def _limits(self, station: Station, start_rad: FloatArray) -> FloatArray:
         limits = np.stack([start_rad - WINDOW_RAD, start_rad + WINDOW_RAD], axis=1)
+        for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
+            most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
+            limits[k] = -most, most
         given = station.joint_limits_rad
         for k, name in enumerate(self.joint_names):
             if name in given:
                 limits[k] = given[name]
-        free = [name for name in self.joint_names if name not in given]
+        free = [name for name in self.joint_names[: self._n_arm] if name not in given]
         if free:
             log.warning(
                 "%s gives no joint limits: %s may move %.0f° either way from here. Set "
@@ -173,7 +197,13 @@ class GenericFollower:
                 ) from error
 
     def _action(self, values: Sequence[float]) -> dict[str, float]:
-        return {**dict(zip(self._keys, values, strict=True)), **self._still}
+        return dict(zip(self._keys, values, strict=True))
+
+    def _standing(self) -> dict[str, float]:
+        """Return the action that holds the arm where it is, with a base that stands still."""
+        values = self.to_units(self.read().position_rad)
+        values[self._n_arm :] = 0.0
+        return self._action(values.tolist())
 
     def torque_on(self) -> None:
         """Hold the robot where it is, as far as its class can.
@@ -185,8 +215,7 @@ class GenericFollower:
             if not self._connected:
                 connect(self.device)
                 self._connected = True
-            goals = self.to_units(self.read().position_rad).tolist()
-            self.device.send_action(self._action(goals))
+            self.device.send_action(self._standing())
             for switch in _switches(self.device, "enable_torque"):
                 switch()
         except LEROBOT_FAULTS as error:
@@ -204,6 +233,9 @@ class GenericFollower:
         if not self._connected:
             return
         failed = []
+        if self._n_arm < len(self._keys):
+            with contextlib.suppress(*LEROBOT_FAULTS):  # one that isn't heard stops by itself
+                self.device.send_action(self._standing())
         switches = _switches(self.device, "disable_torque")
         for switch in switches:
             try:
@@ -228,11 +260,13 @@ class GenericFollower:
 
     def to_units(self, q_rad: FloatArray) -> FloatArray:
         """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
-        return np.asarray(q_rad, dtype=np.float64) / self._rad_per_unit
+        q = np.asarray(q_rad, dtype=np.float64)
+        return np.asarray(q / self._rad_per_unit[: q.shape[-1]])
 
     def from_units(self, values: FloatArray) -> FloatArray:
         """Convert the robot's LeRobot units, shape (n_joints,), to joint angles [rad]."""
-        return np.asarray(values, dtype=np.float64) * self._rad_per_unit
+        q = np.asarray(values, dtype=np.float64)
+        return np.asarray(q * self._rad_per_unit[: q.shape[-1]])
 
     def close(self) -> None:
         """Take torque off and disconnect; safe to call twice.
@@ -263,7 +297,8 @@ class GenericLeader:
         self.device, self._clock = device, clock
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
-        if set(by_joint) != set(follower.joint_names):
+        wanted = set(follower.joint_names)
+        if not set(by_joint) <= wanted or not wanted - set(by_joint) <= set(speeds_of(follower)):
             features = dict(device.action_features)
             names = features.get("names")  # as the keyboard's and gamepad's: a tool's steps
             says = map(str, names if isinstance(names, Mapping | list | tuple) else features)
@@ -273,9 +308,9 @@ class GenericLeader:
                 f"takes {', '.join(follower.joint_names)}. Choose a leader made for it; a tool is "
                 "moved by --teleop.type=keyboard or gamepad."
             )
-        self._keys = [by_joint[name] for name in follower.joint_names]
+        self._keys = [by_joint.get(name, "") for name in follower.joint_names]
         self._from_units: Callable[[FloatArray], FloatArray] = follower.from_units
-        self._last = LeaderSample(-math.inf, np.full(len(keys), np.nan))
+        self._last = LeaderSample(-math.inf, np.full(len(self._keys), np.nan))
         self._failed = 0
         self._is_failing = False
         self._connected = True
@@ -297,7 +332,7 @@ class GenericLeader:
         now_s = self._clock.now_s()
         try:
             action = self.device.get_action()
-            values = np.array([_number(action.get(key)) for key in self._keys])
+            values = np.array([_number(action.get(key)) if key else 0.0 for key in self._keys])
             self._is_failing = False
         except LEROBOT_FAULTS as error:
             self._failed += not self._is_failing

@@ -17,7 +17,14 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower
-from gaploop.core.types import NO_REPLY, FloatArray, FollowerState, LeaderSample, SafeCommand
+from gaploop.core.types import (
+    NO_REPLY,
+    SPEED,
+    FloatArray,
+    FollowerState,
+    LeaderSample,
+    SafeCommand,
+)
 from gaploop.teleop.lerobot_devices.arm import ConnectedArm
 from gaploop.teleop.lerobot_devices.generic import OwnUnits
 from gaploop.teleop.lerobot_devices.units import joined
@@ -247,12 +254,14 @@ class ServoLeader(ServoArms):
         follower: Follower | OwnUnits,
     ) -> None:
         super().__init__(device, arms, group)
-        if set(self.joint_names) != set(follower.joint_names):
+        led = [name for name in follower.joint_names if not name.endswith(SPEED)]
+        self._still = np.zeros(len(follower.joint_names) - len(led))  # of a base
+        if set(self.joint_names) != set(led):
             raise UnusableInputError(
                 f"The leader's joints ({', '.join(self.joint_names)}) aren't those of the follower "
                 f"({', '.join(follower.joint_names)})."
             )
-        self._order = [self.joint_names.index(name) for name in follower.joint_names]
+        self._order = [self.joint_names.index(name) for name in led]
         # Within its clamps the way through LeRobot's units is a straight line: found once.
         units = self.convert
         low, high = units.low_ticks[self._order], units.high_ticks[self._order]
@@ -288,7 +297,8 @@ class ServoLeader(ServoArms):
     def ticks_at(self, q_rad: FloatArray) -> FloatArray:
         """Return its own goals [ticks], within its range, where it would ask for `q_rad` [rad]."""
         ticks = np.empty(len(self._order))
-        ticks[self._order] = (np.asarray(q_rad) - self._offset) / self._slope
+        q = np.asarray(q_rad)[: len(self._order)]
+        ticks[self._order] = (q - self._offset) / self._slope
         return np.asarray(np.clip(ticks, self.convert.low_ticks, self.convert.high_ticks))
 
     def send_ticks(self, ticks: FloatArray) -> None:
@@ -322,7 +332,8 @@ class ServoLeader(ServoArms):
             for own, low, high, slope, offset in self._way
         ]
         oldest_s = min(min(bus.heard_s) for bus in self.buses)
-        return LeaderSample(min(read_s, oldest_s), np.array(wanted), state=state)
+        q_rad = np.concatenate([wanted, self._still])
+        return LeaderSample(min(read_s, oldest_s), q_rad, state=state)
 
     def _unwrapped(self, ticks: list[float]) -> list[float]:
         """Return positions [ticks] that go on where an encoder begins again at 0.

@@ -18,6 +18,7 @@ from lerobot.teleoperators.teleoperator import Teleoperator
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
 
 from gaploop.core.errors import DeviceError
+from gaploop.core.types import feature_of
 from gaploop.teleop.leaders.remote import LeaderLink
 from gaploop.teleop.lerobot_remote.config import BrowserConfig, RemoteLeaderConfig
 from gaploop.teleop.link import TOKEN_VARIABLE, parse_address, require_token
@@ -47,7 +48,7 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
     def action_features(self) -> dict[str, Any]:
         """Joint positions of the leader; none before it is connected."""
         joints = [] if self._link is None else self._link.card.joints
-        return {f"{joint}.pos": float for joint in joints}
+        return {feature_of(joint): float for joint in joints}
 
     @property
     def feedback_features(self) -> dict[str, Any]:

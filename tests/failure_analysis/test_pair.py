@@ -30,7 +30,7 @@ def jaws(close_s: float, open_s: float, held_rad: float, t_s: FloatArray) -> tup
 
 def relay(left_rad: float = 0.2, right_rad: float = 0.2) -> Take:
     """The left hand holds from 1 to 3 s and the right one from 5 to 7 s, as far apart as given."""
-    t_s = np.arange(0.0, SECONDS, 0.01)
+    t_s: FloatArray = np.arange(0.0, SECONDS, 0.01)
     sent = np.tile(PAIR.home_q_rad, (len(t_s), 1))
     sent[:, 0] += 0.8 * np.exp(-((t_s - 2.0) ** 2))
     sent[:, 6] -= 0.8 * np.exp(-((t_s - 6.0) ** 2))

@@ -10,6 +10,7 @@ import pytest
 from gaploop.core.arm import Mounted
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.types import FloatArray
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
 from gaploop.sim.expert import nominal_arm
@@ -43,7 +44,7 @@ def test_both_grippers_go_from_0_to_100() -> None:
     assert np.allclose(from_degrees(to_degrees(q_rad, PAIR), PAIR), q_rad)
 
 
-def miss_m(side: Mounted, place_m: np.ndarray) -> float:
+def miss_m(side: Mounted, place_m: FloatArray) -> float:
     """How far from a place on the table this arm's hand stays, pointing down [m]."""
     ik, q = ArmIk(nominal_arm(side.arm), side.arm), np.array(side.arm.home_q_rad)[:5]
     target = np.array([*(place_m - side.at_m), 0.0125])

@@ -7,7 +7,8 @@ import inspect
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +18,12 @@ import pytest
 from gaploop.core.clock import ManualClock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.station import Station
-from gaploop.core.types import SafeCommand
+from gaploop.core.types import SafeCommand, SafetyReason
 from gaploop.scripts._devices import registries
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.faults import connect, is_uncalibrated
-from gaploop.teleop.lerobot_devices.generic import GenericFollower
+from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeader
+from gaploop.teleop.safety import make_safety
 
 ZMQ = pytest.importorskip("zmq")
 
@@ -129,21 +131,86 @@ def lekiwi(host: Host, tmp_path: Any) -> GenericFollower:
     return follower
 
 
-def test_a_lekiwi_follows_with_its_arm_and_its_base_stands_still(tmp_path: Any) -> None:
+BASE = ("x.vel", "y.vel", "theta.vel")
+
+
+def heard(host: Host, send: Callable[[], object], **wanted: float) -> None:
+    """Wait until the host has heard these values, sending on."""
+    end_s = time.monotonic() + 120.0
+    keys = {name.replace("_vel", ".vel"): value for name, value in wanted.items()}
+    while any(host.heard.get(key) != pytest.approx(v) for key, v in keys.items()):
+        send()
+        assert time.monotonic() < end_s, host.heard
+        time.sleep(0.002)
+
+
+def test_a_lekiwi_follows_with_its_arm_and_its_base_in_its_units(tmp_path: Any) -> None:
     with Host() as host:
         follower = lekiwi(host, tmp_path)
         assert follower.joint_names[:2] == ("shoulder_pan", "shoulder_lift")  # as its leader's
-        assert len(follower.joint_names) == 6
-        np.testing.assert_allclose(np.degrees(follower.read().position_rad), 5.0)
+        assert follower.joint_names[6:] == BASE
+        read = follower.read().position_rad
+        np.testing.assert_allclose(np.degrees(read[:6]), 5.0)
+        np.testing.assert_allclose(read[6:], [5.0, 5.0, np.radians(5.0)])  # m/s, m/s, rad/s
+        np.testing.assert_allclose(follower.joint_limits_rad[6:, 1], [0.2, 0.2, np.radians(60)])
         follower.torque_on()
-        goal = np.radians([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-        end_s = time.monotonic() + 20.0
-        while host.heard.get("arm_gripper.pos") != pytest.approx(6.0):
-            follower.send(SafeCommand(goal, goal))
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        heard(host, lambda: None, x_vel=0.0, theta_vel=0.0)  # whatever the base did before
+        goal = np.array([*np.radians([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 0.1, 0.0, np.radians(30.0)])
+        heard(host, lambda: follower.send(SafeCommand(goal, goal)), x_vel=0.1, theta_vel=30.0)
         assert host.heard["arm_shoulder_pan.pos"] == pytest.approx(1.0)
-        assert {host.heard[key] for key in ("x.vel", "y.vel", "theta.vel")} == {0.0}
+        follower.torque_off()  # LeRobot's client would leave the last speed standing
+        heard(host, lambda: None, x_vel=0.0, y_vel=0.0, theta_vel=0.0)
+        follower.close()
+
+
+class Driver:
+    """A teleoperator of the arm, and of the base where it has one."""
+
+    name = "driver"
+
+    def __init__(self, *base: float) -> None:
+        joints = [key.removeprefix("arm_") for key in Host.KEYS[:6]]
+        self.says = dict.fromkeys(joints, 5.0) | dict(zip(BASE, base, strict=False))
+        self.action_features = dict.fromkeys(self.says, float)
+
+    def get_action(self) -> dict[str, float]:
+        return self.says
+
+
+def test_a_leader_without_a_base_lets_it_stand(tmp_path: Any) -> None:
+    with Host() as host:
+        follower = lekiwi(host, tmp_path)
+        clock = ManualClock(1.0)
+        asked = GenericLeader(Driver(), follower, clock).read(1.0).q_rad
+        np.testing.assert_allclose(asked, [*np.radians([5.0] * 6), 0.0, 0.0, 0.0])
+        driven = GenericLeader(Driver(0.1, 0.0, 30.0), follower, clock).read(1.0).q_rad
+        np.testing.assert_allclose(driven[6:], [0.1, 0.0, np.radians(30.0)])
+        follower.close()
+
+
+def test_a_base_stops_when_the_one_who_drives_it_is_gone(tmp_path: Any) -> None:
+    with Host() as host:
+        follower = lekiwi(host, tmp_path)
+        host.at |= dict.fromkeys(BASE, 0.0)
+        safety = make_safety(Station(name="test"), follower, 0.01)
+        leader = GenericLeader(Driver(0.1, 0.0, 0.0), follower, ManualClock(0.0))
+        follower.torque_on()
+        state, sample = follower.read(), leader.read(0.0)
+        safety.reset(state.position_rad)
+        now_s = 0.0
+
+        def turn() -> None:
+            nonlocal now_s
+            now_s += 0.01
+            follower.send(safety.filter(replace(sample, t_s=min(now_s, 1.0)), state, now_s))
+
+        while now_s < 1.0:
+            turn()
+        heard(host, lambda: None, x_vel=0.1)
+        while not safety.tripped:
+            turn()
+        assert safety.tripped & SafetyReason.STALE_LEADER
+        heard(host, turn, x_vel=0.0)
         follower.close()
 
 
