@@ -212,7 +212,7 @@ def resolve(
     rename |= checked_rename(info.features, names)
     kept = {n: c for n, c in spec.cameras.items() if n not in bare}
     kept |= {c.name: replace(c, name="") for c in bare.values()}
-    spec, info = replace(spec, cameras=kept), renamed(info, names)
+    spec, info = replace(spec, cameras=kept), renamed(info, rename)
     _check_names(spec, info)
     units = known_units(episodes, info)
     vectors = empty_vectors(info)
