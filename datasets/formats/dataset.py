@@ -323,7 +323,7 @@ def write_dataset(
                 for camera, images in episode.pictures.items():
                     path = videos[camera] = pictures / f"{len(videos)}.mp4"
                     _encode(images, path, about, camera, episode, encoding or VIDEOS[video])
-                writer.save_take(episode.task, dict(episode.columns), videos)
+                writer.save_take(episode.task, dict(episode.columns), videos, {})
                 shutil.rmtree(pictures)
                 if episode.telemetry is not None:
                     path = telemetry_path(stage, episode.uid)

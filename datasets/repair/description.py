@@ -436,10 +436,11 @@ def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str
         k in stored.values() or k in more or f["dtype"] == "video"
         for k, f in info["features"].items()
     )
-    for column, name in stored.items() if schema is not None and whole else ():
-        spec = _described(schema.field(column).type)
-        if spec and name not in info["features"]:
-            more.setdefault(name, spec)
+    if schema is not None and whole:
+        for column, name in stored.items():
+            spec = _described(schema.field(column).type)
+            if spec and name not in info["features"]:
+                more.setdefault(name, spec)
     if more:
         info["features"] |= more
         save(draft, info)

@@ -363,7 +363,10 @@ def rewrite_files(
             continue
         table = pq.read_table(path, partitioning=None)
         for name, kind in mixed.items():
-            column = table[name].cast(kind, safe=False)
+            try:
+                column = table[name].cast(kind)
+            except pa.ArrowInvalid:  # it would lose something, such as fractions
+                continue
             at = table.schema.get_field_index(name)
             table = table.set_column(at, pa.field(name, kind), column)
         if mixed:
