@@ -152,13 +152,6 @@ def run_module(module: ModuleType, command: str, arguments: list[str], program: 
 
 
 def _run(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
-    from gaploop.scripts.options import loading
-
-    with loading(program):
-        return _answer(program, module, config_class, arguments)
-
-
-def _answer(program: str, module: ModuleType, config_class: type, arguments: list[str]) -> int:
     from gaploop.scripts._arguments import parse
     from gaploop.scripts.options import setup_logging, stdout_is_json
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import printable
@@ -357,41 +357,6 @@ def lines_while(
     finally:
         ended.set()
         thread.join()
-
-
-class _Heard:
-    """A stream that notes that something was written to it."""
-
-    def __init__(self, stream: TextIO, heard: threading.Event) -> None:
-        self._stream, self._heard = stream, heard
-
-    def write(self, text: str) -> int:
-        """Write as the stream does."""
-        self._heard.set()
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def loading(program: str, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
-    """Say on stderr that a command loads while the block runs, until it says something itself.
-
-    Args:
-        program: what a user typed.
-        wait: waits for so long [s] or until something was written; returns whether it was.
-    """
-    heard = threading.Event()
-    with lines_while(lambda: f"{program}: loading …", wait or heard.wait):
-        try:
-            with (
-                contextlib.redirect_stdout(cast(TextIO, _Heard(sys.stdout, heard))),
-                contextlib.redirect_stderr(cast(TextIO, _Heard(sys.stderr, heard))),
-            ):
-                yield
-        finally:
-            heard.set()
 
 
 def print_error(message: str, command: str = "") -> None:

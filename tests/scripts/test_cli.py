@@ -453,32 +453,6 @@ def test_piped_work_that_takes_long_tells_on_lines_what_it_waits_for(
     assert second.startswith("Diagnosing: 3 of 40 …")
 
 
-def test_a_command_that_loads_for_long_says_so_until_it_says_something(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Incident: record and evaluate were silent for half a minute on a busy machine."""
-    waiting, go = threading.Event(), threading.Event()
-
-    def wait(_pause_s: float) -> bool:
-        if waiting.is_set():
-            go.wait(60)
-            return True
-        waiting.set()
-        return False
-
-    with options.loading("gaploop record", wait):
-        assert waiting.wait(60)
-        print("2 takes")
-        print("no light", file=sys.stderr)
-        go.set()
-    said = capsys.readouterr()
-    assert said.out == "2 takes\n"
-    assert sorted(said.err.splitlines()) == ["gaploop record: loading …", "no light"]
-    with options.loading("gaploop record"):
-        print("at once")
-    assert capsys.readouterr() == ("at once\n", "")
-
-
 def test_progress_counts_and_says_nothing_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     with options.progress("Working", total=3) as advance:
         advance()
