@@ -71,21 +71,16 @@ class TierAccuracy:
 
 
 _TRIED: Final = "181 failures of 63 blind stations"
+_STATIONS: Final = "14 blind stations with LeRobot's columns"
 _NOTE: Final = "2026-11, docs/diagnosis.md"
 ACCURACY: Final[Mapping[tuple[Tier, ReferenceKind], TierAccuracy]] = {
     (Tier.LEROBOT, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.64, 0.0, 1.0), _TRIED, _NOTE),
     (Tier.LEROBOT, ReferenceKind.STATION): TierAccuracy(Estimate(0.12, 0.07, 0.21), _TRIED, _NOTE),
     (Tier.SCENE, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.75, 0.68, 0.81), _TRIED, _NOTE),
+    (Tier.TWIN, ReferenceKind.GAP_FREE): TierAccuracy(Estimate(0.79, 0.52, 0.92), _STATIONS, _NOTE),
+    (Tier.TWIN, ReferenceKind.STATION): TierAccuracy(Estimate(0.43, 0.21, 0.67), _STATIONS, _NOTE),
 }
 """Measured in the embedded cell, whose nominal takes are gap-free and simulated alike."""
-
-TWIN_ACCURACY: Final = TierAccuracy(
-    Estimate(1.0, 0.51, 1.0),
-    "4 blind stations whose gap an oracle's twin held, and 'not measured' said of all 8 others",
-    "2026-11-24, docs/diagnosis.md",
-)
-"""Of a verdict against the station's own demonstrations; measured twins were tried at two stations,
-both right."""
 
 STATIC: Final = (
     D.VISUAL_DOMAIN, D.OBJECT_PROPERTY, D.ACTUATOR_RESPONSE, D.SPATIAL_GEOMETRY,
@@ -131,7 +126,8 @@ class EvidenceBase:
         if kind is ReferenceKind.SIMULATED:
             kind = ReferenceKind.GAP_FREE
         if self.tier is Tier.TWIN:
-            return TWIN_ACCURACY
+            known = ReferenceKind.GAP_FREE, ReferenceKind.STATION
+            return ACCURACY[self.tier, kind if kind in known else ReferenceKind.STATION]
         own = kind is ReferenceKind.STATION and not self.other_driver  # tried with demonstrations
         return None if own else ACCURACY.get((self.tier, kind))
 
