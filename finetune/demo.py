@@ -33,7 +33,7 @@ from gaploop.finetune.closed_loop import (
     close_the_gap,
     measured,
 )
-from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S
+from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
@@ -45,7 +45,11 @@ ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
 """Weaker gaps rarely make a policy fail, so that there would be little to diagnose."""
 SEVERITIES: Final = (0.85, 1.0)
-"""Range that severities are drawn from: enough for the base policy to fail."""
+"""Range that severities are drawn from: mostly enough for the base policy to fail."""
+TRIED, LEAST_FAILING, DRAWS = 8, 3, 6
+"""Rollouts by which a drawn cell is tried, how many must fail, how often it is drawn at most."""
+TRIED_SEEDS: Final = 900
+"""Scenes of these begin here."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,14 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
     size = QUICK if quick else FULL
     nominal = measured(folder / "nominal.json", base, None, size.budget.evaluated, "base", say)
     sim = _sim_takes(folder, size.sim_takes, say)
+
+    def fails(cell: TargetCell) -> bool:
+        say("Looking for cells in which the base policy fails", 0, 1)
+        tried = evaluate(
+            base, TRIED, gaps=cell.gaps, gap_seed=cell.gap_seed, seed=TRIED_SEEDS, workers=1
+        )
+        return tried.trials - tried.successes >= LEAST_FAILING
+
     loops = tuple(
         close_the_gap(
             target,
@@ -229,20 +241,33 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
             seed=seed,
             say=_within(f"Cell {name}", say),
         )
-        for name, target in zip("AB", draw_targets(seed), strict=True)
+        for name, target in zip("AB", draw_targets(seed, fails), strict=True)
     )
     result = DemoResult(seed, base, nominal, loops, tuple(_sweep(folder, seed, base, size, say)))
     write_json(folder / "demo.json", result.to_json())
     return result
 
 
-def draw_targets(seed: int) -> tuple[TargetCell, TargetCell]:
-    """Draw two cells with gaps of different dimensions, out of all nine."""
+def draw_targets(
+    seed: int, fails: Callable[[TargetCell], bool] = lambda _cell: True
+) -> tuple[TargetCell, TargetCell]:
+    """Draw two cells with gaps of different dimensions, out of all nine.
+
+    Args:
+        seed: of the draw.
+        fails: says whether there is anything to find out in a cell; one without is drawn anew.
+    """
     rng = np.random.default_rng([seed, 42])
-    one, other = (
-        TargetCell({str(d): round(float(rng.uniform(*SEVERITIES)), 2)}, int(rng.integers(10**6)))
-        for d in rng.choice([d.value for d in GapDimension], 2, replace=False)
-    )
+
+    def drawn(dimension: str) -> TargetCell:
+        for _ in range(DRAWS):
+            severity = round(float(rng.uniform(*SEVERITIES)), 2)
+            cell = TargetCell({dimension: severity}, int(rng.integers(10**6)))
+            if fails(cell):
+                break
+        return cell
+
+    one, other = map(drawn, rng.choice([d.value for d in GapDimension], 2, replace=False).tolist())
     return one, other
 
 
