@@ -29,9 +29,9 @@ class Histogram:
         self.worst_s = math.nan
 
     def add(self, duration_s: float) -> None:
-        """Count one duration [s]; NaN is passed over, a negative one counts by its size."""
+        """Count one duration [s], a negative one by its size; what isn't finite is passed over."""
         size_s = abs(duration_s)
-        if size_s != size_s:
+        if not math.isfinite(size_s):
             return
         place = int(math.log(size_s / _SMALLEST_S) / _GROWTH) if size_s > _SMALLEST_S else 0
         self._counts[min(place, _BINS - 1)] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lerobot.teleoperators.config import TeleoperatorConfig
 
@@ -18,7 +18,7 @@ class RemoteLeaderConfig(TeleoperatorConfig):  # type: ignore[misc]
     """
 
     address: str
-    token: str = ""
+    token: str = field(default="", repr=False)  # messages of LeRobot's hold the configuration
 
 
 @TeleoperatorConfig.register_subclass("browser")

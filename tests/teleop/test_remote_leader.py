@@ -266,3 +266,8 @@ def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
         RemoteLeader(RemoteLeaderConfig(address="h"))
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", TOKEN)
     assert RemoteLeader(RemoteLeaderConfig(address="h")).action_features == {}
+
+
+def test_messages_that_hold_the_configuration_keep_the_token() -> None:
+    """LeRobot printed it in "Error creating robot with config …"."""
+    assert "secret" not in repr(RemoteLeaderConfig(address="lab:8440", token="secret"))

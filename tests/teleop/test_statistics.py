@@ -46,6 +46,14 @@ def test_nothing_measured_is_nan_and_extremes_fit() -> None:
     assert histogram.worst_s == 1e9
 
 
+def test_a_leader_never_heard_of_is_infinitely_late_and_breaks_nothing() -> None:
+    """Killed before its first reading, its trip was lost and the command ended with 0."""
+    histogram = Histogram()
+    histogram.add(math.inf)
+    histogram.add(0.002)
+    assert histogram.worst_s == 0.002
+
+
 def test_figures_of_a_steady_loop() -> None:
     statistics = LoopStatistics(("a", "b"), PERIOD_S, SafetyLimits())
     for index in range(401):
