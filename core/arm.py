@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import util
 from pathlib import Path
 from typing import Any, Final
@@ -290,17 +291,17 @@ class CellArm:
         """Number of joints without the gripper."""
         return len(self.arm_columns)
 
-    @property
+    @cached_property
     def arms(self) -> tuple[Mounted, ...]:
         """The arms of a pair, or the one arm."""
         return self.mounted or (Mounted("", self, (0.0, 0.0)),)
 
-    @property
+    @cached_property
     def grippers(self) -> list[int]:
         """Columns of the grippers."""
         return [k for k, name in enumerate(self.joint_names) if name.endswith("gripper")]
 
-    @property
+    @cached_property
     def arm_columns(self) -> list[int]:
         """Columns of all joints but the grippers."""
         return [k for k, name in enumerate(self.joint_names) if not name.endswith("gripper")]

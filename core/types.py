@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntFlag
 from typing import Any, Final
 
@@ -94,6 +94,10 @@ class FollowerState:
     temperature_c: FloatArray
     voltage_v: FloatArray
     status: NDArray[np.int64]
+
+    def part(self, joints: slice) -> FollowerState:
+        """Return what some of the servos report."""
+        return replace(self, **{f.name: getattr(self, f.name)[joints] for f in fields(self)[1:]})
 
 
 @dataclass(frozen=True)

@@ -331,8 +331,13 @@ def _tracked(observation: Observation, bundle: act.ActBundle) -> FloatArray | No
     scene, steps = observation.environment_state, bundle.preprocessor.steps
     light = next((s for s in steps if isinstance(s, LightStep)), None)
     tracker = next((s for s in steps if isinstance(s, TrackerStep)), None)
-    if scene is None or light is None or tracker is None or light.camera not in observation.images:
+    if scene is None or light is None or tracker is None:
         return scene
+    if light.camera not in observation.images:
+        raise UnusableInputError(
+            f"The policy allows for the light in pictures of '{light.camera}', and there are none: "
+            f"{', '.join(observation.images) or 'no camera'}. Name the overhead camera so."
+        )
     picture = {f"{IMAGES}{light.camera}": np.array(observation.images[light.camera])}
     found = tracker.observation(light.observation(picture))[act.ENVIRONMENT]
     return np.append(np.asarray(found, dtype=np.float64)[:-1], scene[-1])  # as the rig: the domain

@@ -440,7 +440,12 @@ def _answer(result: FinetuneResult) -> dict[str, Any]:
 
 
 def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
+    from gaploop.finetune.lerobot_policy import cell_of
+
     done, ended = result.policy, result.policy.result
+    task, robot = cell_of(done.folder) or ("pick_place", "so101")
+    where = "" if task == "pick_place" else f" --env.task={task}"
+    where += "" if robot == "so101" else f" --env.robot={robot}"
     mixed = config.sim or config.sim_takes or config.mixture
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
     best = ""
@@ -450,7 +455,7 @@ def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
     lines = [result.choice.message()] if result.choice else []
     lines.append(
         f"{done.folder} ({done.id}): {ended.steps} steps, loss {ended.loss:.4f}.{best}{early}"
-        f"{warning} Try it: gaploop evaluate --policy.path={done.folder} --n=100"
+        f"{warning} Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100"
     )
     return "\n".join([*lines, *([result.retention.message()] if result.retention else [])])
 

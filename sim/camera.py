@@ -43,28 +43,24 @@ class _Spare(threading.local):
 
     def __init__(self) -> None:
         self._contexts: list[mujoco.GLContext] = []
-        self._most = MOST_SPARE
 
     def take(self, width: int, height: int) -> mujoco.GLContext:
         if self._contexts:
             return self._contexts.pop()
         context = mujoco.GLContext(width, height)
+        _contexts.add(context)
         _free_at_exit()
         return context
 
     def give_back(self, context: mujoco.GLContext) -> None:
-        if len(self._contexts) < self._most:
+        if len(self._contexts) < MOST_SPARE:
             self._contexts.append(context)
         else:
             context.free()
 
-    def end(self) -> None:
-        """Free what is kept and keep no more."""
-        self._most = 0
-        while self._contexts:
-            self._contexts.pop().free()
 
-
+_contexts: weakref.WeakSet[mujoco.GLContext] = weakref.WeakSet()
+"""All that weren't freed, of whatever thread."""
 _spare = _Spare()
 
 
@@ -75,7 +71,8 @@ def _free_at_exit() -> None:
     def end() -> None:
         for camera in list(LayeredCamera.drawing):
             camera.close()
-        _spare.end()
+        for context in list(_contexts):
+            context.free()
 
     atexit.register(end)
 

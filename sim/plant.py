@@ -11,7 +11,6 @@ copy of the model once, and the positions of all bodies through shared memory af
 
 from __future__ import annotations
 
-import atexit
 import base64
 import json
 import multiprocessing
@@ -304,7 +303,6 @@ class _Painter:
         width, height = size_px
         set_offscreen(model, width, height)
         self._renderer = mujoco.Renderer(model, height, width)
-        atexit.register(self._renderer.close)  # before EGL's own end
 
     def draw(self, camera: str, state: FloatArray) -> NDArray[np.uint8]:
         """Return the picture of a camera, RGB, shape (height, width, 3)."""

@@ -6,7 +6,6 @@ its goal. An arm whose turn is over goes home, so that it stands in nobody's way
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -38,9 +37,7 @@ class _Side:
 
     def read(self) -> FollowerState:
         """What this arm's servos report."""
-        state = self._cell.read()
-        own = {f.name: getattr(state, f.name)[self.columns] for f in fields(state)[1:]}
-        return replace(state, **own)
+        return self._cell.read().part(self.columns)
 
     def truth(self) -> dict[str, Any]:
         """Privileged state of the scene, as this arm's person sees it."""

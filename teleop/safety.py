@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -92,8 +92,7 @@ def make_safety(station: Station, follower: Follower, period_s: float) -> Safety
     stall_a = min(station.safety.stall_current_a, highest_a)
     limits = replace(station.safety, stall_current_a=stall_a)
     grips = [k for k, name in enumerate(follower.joint_names) if "gripper" in name]
-    if any(name.endswith(SPEED) for name in follower.joint_names):
-        speeds = sum(name.endswith(SPEED) for name in follower.joint_names)
+    if speeds := sum(name.endswith(SPEED) for name in follower.joint_names):
         return DrivingFilter(limits, joint_limits_rad, period_s, guards, grips, speeds=speeds)
     return SafetyFilter(limits, joint_limits_rad, period_s, guards, grips)
 
@@ -419,10 +418,8 @@ class DrivingFilter(SafetyFilter):
             asked = np.asarray(sample.q_rad, dtype=np.float64).reshape(-1)
         except (TypeError, ValueError):
             asked = np.empty(0)
-        own = replace(
-            state, **{f.name: getattr(state, f.name)[: self._n_arm] for f in fields(state)[1:]}
-        )
-        arm = super().filter(replace(sample, q_rad=asked[: self._n_arm]), own, now_s)
+        own = slice(self._n_arm)
+        arm = super().filter(replace(sample, q_rad=asked[own]), state.part(own), now_s)
         base, reasons = asked[self._n_arm :], arm.reasons
         if base.shape != self._base.shape or not np.isfinite(base).all():
             base, reasons = np.full_like(self._base, np.nan), reasons | SafetyReason.NON_FINITE

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import damage
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from gaploop.core.labels import LabelEvent
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
+from gaploop.datasets.sources import load_takes
 from gaploop.scripts.cli import main
 
 type Write = Callable[..., str]
@@ -310,6 +312,21 @@ def follow(root: Path, code: str, old: Path) -> None:
             continue
         done = run_fix(next(f for f in found if f.fix == fix), old)
         assert code not in {f.code for f in check(done)}
+
+
+@pytest.mark.parametrize("fault", ["overlap", "between pictures"])
+def test_stretches_that_are_laid_out_anew_hold_each_takes_own_pictures(
+    store: Path, tmp_path: Path, fault: str
+) -> None:
+    code, plant = ALL[fault]
+    base = store / next(b for b, faults in BASES.items() if fault in faults)
+    root = Path(shutil.copytree(base, tmp_path / "set"))
+    plant(root)
+    done = run_fix(next(f for f in check(root) if f.code == code), base)
+    for was, now in zip(load_takes(base), load_takes(done), strict=True):
+        for camera, pictures in was.cameras.items():
+            for a, b in zip(pictures(), now.cameras[camera](), strict=True):
+                assert np.abs(a.astype(float) - b).mean() < 3.0
 
 
 @pytest.mark.parametrize("fault", MOTION)

@@ -19,6 +19,7 @@ from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import learn
 from gaploop.failure_analysis.planning.document import plan_markdown
 from gaploop.failure_analysis.planning.offers import (
+    LIGHT,
     RANGES,
     STEPS,
     PlanContext,
@@ -29,6 +30,7 @@ from gaploop.failure_analysis.planning.offers import (
 from gaploop.failure_analysis.planning.plan import LEAST_POINTS, Ask, Planned, plan_for
 from gaploop.scripts import _arguments
 from gaploop.scripts.cli import config_class_of, main, positional
+from gaploop.sim import recalibration
 from gaploop.sim.randomise import preset
 
 D = GapDimension
@@ -224,6 +226,7 @@ def test_light_is_taken_out_of_pictures(images: bool, tmp_path: Path) -> None:
     assert max(found, key=lambda o: o.fixed.mean()).remedy == "recalibrate"
     blurred = about(tmp_path, "visual_domain.blur.defocus_fraction")
     assert [o.remedy for o in offers(D.VISUAL_DOMAIN, blurred, images)] == ["resimulate"]
+    assert LIGHT == recalibration.LIGHT
 
 
 def test_what_is_not_offered_brings_nothing() -> None:
