@@ -352,11 +352,12 @@ class _Station:
         return _Done(run / POLICY, "recalibrated by the truth", is_trained=False)
 
 
-def _won(bits: str) -> FloatArray:
+def won(bits: str) -> FloatArray:
+    """Return 1.0 for each success of `proof.site.bits`, and 0.0 for each failure."""
     return np.array([bit == "1" for bit in bits], dtype=np.float64)
 
 
-def _mean(stations: Sequence[FloatArray], resamples: int = 2000) -> Estimate | None:
+def mean_of(stations: Sequence[FloatArray], resamples: int = 2000) -> Estimate | None:
     """Return the mean over stations, by bootstrap over stations and then over scenes."""
     if not stations:
         return None
@@ -378,17 +379,17 @@ def _figures(rows: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
         ("fixable", {k: r for k, r in dimensions.items() if r["kind"] in FIXABLE}),
     ):
         found[name] = {
-            "success": _mean([_won(r["after"]) for r in of.values()]),
+            "success": mean_of([won(r["after"]) for r in of.values()]),
             "hours": float(np.mean([r["hours"] for r in of.values()])) if of else None,
             "stations": len(of),
         }
         for other in ("nothing", "collect"):
             theirs = {r["site"]: r for r in rows if r["arm"] == other and r["site"] in of}
-            found[name][f"over_{other}"] = _mean(
-                [_won(of[k]["after"]) - _won(theirs[k]["after"]) for k in theirs]
+            found[name][f"over_{other}"] = mean_of(
+                [won(of[k]["after"]) - won(theirs[k]["after"]) for k in theirs]
             )
-    found["kept"] = _mean(
-        [_won(r["nominal_after"]) - _won(r["nominal_before"]) for r in mine.values()]
+    found["kept"] = mean_of(
+        [won(r["nominal_after"]) - won(r["nominal_before"]) for r in mine.values()]
     )
     return found
 

@@ -34,7 +34,7 @@ from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainRes
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.tracked import TrackedWork
-from gaploop.finetune.tuning.work import AdaptOptions, Work
+from gaploop.finetune.tuning.work import RANDOMISED, AdaptOptions, Work
 
 ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
@@ -251,6 +251,8 @@ def _asked(options: AdaptOptions, base: Path) -> dict[str, Any]:
     alpha = {} if options.full else {"alpha": options.lora.alpha or 2 * options.lora.r}
     mixed = load_mixture(options.mixture) if options.mixture else None
     roots = [r for s in mixed.sources for r in s.roots] if mixed else []
+    if options.randomise.kinds == RANDOMISED:
+        known["randomise"].pop("kinds")  # as runs say that began before there was a choice
     value = {
         **known,
         "lora": {**lora, **alpha},

@@ -70,9 +70,11 @@ class RandomiseFlags:
     """Visual randomisation of training pictures."""
 
     strength: float = 0.0
-    """0 for none to 1 for strong: light, noise, camera pose, background."""
+    """0 for none to 1 for strong."""
     ramp: float = 0.3
     """Part of the run over which the strength rises from 0."""
+    kinds: list[str] = field(default_factory=lambda: ["light", "camera", "background"])
+    """What of a picture: light (and noise), camera (moved), background (replaced)."""
 
 
 @dataclass
@@ -408,7 +410,9 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         rename=config.rename_map,
         cache=config.cache.options(),
         workers=config.num_workers,
-        randomise=Randomise(config.randomise.strength, config.randomise.ramp),
+        randomise=Randomise(
+            config.randomise.strength, config.randomise.ramp, tuple(config.randomise.kinds)
+        ),
         device=config.device,
         merge=config.merge,
         trackers=tuple(config.trackers),

@@ -80,9 +80,14 @@ class Randomiser:
     ) -> torch.Tensor:
         rng = np.random.default_rng((*seed, sum(key.encode())))
         frames = sample.reshape(-1, *sample.shape[-3:])
-        frames = self._background(key, frames, strength, rng)
-        frames = _jittered(frames, strength, rng)
-        return _lit(frames, strength, rng).reshape(sample.shape)
+        kinds = self._options.kinds
+        if "background" in kinds:
+            frames = self._background(key, frames, strength, rng)
+        if "camera" in kinds:
+            frames = _jittered(frames, strength, rng)
+        if "light" in kinds:
+            frames = _lit(frames, strength, rng)
+        return frames.reshape(sample.shape)
 
     def _background(
         self, key: str, frames: torch.Tensor, strength: float, rng: np.random.Generator

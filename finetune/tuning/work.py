@@ -22,6 +22,8 @@ STATS: Final = ("base", "new", "merged")
 LEAST, MOST = 0.25, 4.0
 """No dimension that is collected for is left out or drowns the others."""
 COLLECT: Final = "collect"
+RANDOMISED: Final = ("light", "camera", "background")
+"""What of a training picture is randomised; light stands for noise, too."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,17 @@ class Randomise:
     Attributes:
         strength: 0 for none to 1 for strong.
         ramp: part of the run over which the strength rises from 0.
+        kinds: what of a picture, of `RANDOMISED`.
     """
 
     strength: float = 0.0
     ramp: float = 0.3
+    kinds: tuple[str, ...] = RANDOMISED
 
     def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in RANDOMISED:
+                raise unknown_choice("kind of randomisation", kind, RANDOMISED, "--randomise.kinds")
         if not 0 <= self.strength <= 1 or not 0 <= self.ramp <= 1:
             raise UnusableInputError(
                 f"--randomise.strength={self.strength:g} and --randomise.ramp={self.ramp:g} must "
