@@ -3,9 +3,8 @@
     lerobot-eval --env.discover_packages_path=gaploop.sim.lerobot_env --env.type=so101_cell \
         --policy.path=me/pick_place_adapter --eval.n_episodes=50
 
-The policy's own preprocessor reads the scene from the pictures. Between the policy and the arm
-there is no safety filter and no interpolation here, as there is in gaploop's evaluation: figures
-of the two differ a little.
+The policy's own preprocessor reads the scene from the pictures. Between two goals the command
+moves in a straight line, as in gaploop's own evaluation; only the safety filter is missing here.
 """
 
 from __future__ import annotations
@@ -175,6 +174,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         self.render_mode = "rgb_array"
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": fps}
         self._period_s, self._max_steps = 1.0 / fps, max_steps
+        self._turns = max(1, round(self._cell.control_hz / fps))
         self._max_episode_steps = max_steps  # what lerobot-eval asks for
         self._scene = first_scene - 1
         self._first_scene = first_scene
@@ -198,14 +198,17 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         super().reset(seed=seed, options=options)
         self._scene = self._scene + 1 if seed is None else self._first_scene + seed
         self._cell.reset(self._scene)
+        self._goal_rad = self._cell.read().position_rad
         self._step = self._succeeded_for = 0
         return self._seen(), {"is_success": False}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
         """Send goals [°, gripper 0 to 100], shape (n_joints,), and let one frame pass."""
         goal_rad = from_degrees(np.asarray(action, dtype=np.float64), self._cell.arm)
-        self._cell.command(goal_rad)
-        self._cell.advance(self._period_s)
+        before_rad, self._goal_rad = self._goal_rad, goal_rad
+        for turn in range(1, self._turns + 1):
+            self._cell.command(before_rad + turn / self._turns * (goal_rad - before_rad))
+            self._cell.advance(self._period_s / self._turns)
         self._step += 1
         self._succeeded_for = self._succeeded_for + 1 if self._cell.success() else 0
         over = self._succeeded_for * self._period_s >= SUCCESS_HELD_S

@@ -51,6 +51,11 @@ def spearman(result: dict[str, object]) -> dict[str, float]:
     return {row["predictor"]: row["spearman"] for row in rows}
 
 
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim_predicts, "RESAMPLES", 200)
+
+
 @pytest.mark.parametrize("base_says", [True, False])
 def test_a_predictor_is_found_to_rank_or_not(tmp_path: Path, base_says: bool) -> None:
     path = counts(tmp_path / "trials.csv", base_says)

@@ -23,6 +23,11 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.planning.curves import prior_entries
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DRAWS", 200)
+
+
 def a_study(
     targeted: dict[int, float], uniform: dict[int, float], sites: int = 3
 ) -> list[StudyRow]:
