@@ -162,14 +162,16 @@ def prior_curves(
 
     Args:
         entries: trials as `responses.json` holds them.
-        image_policy: the policy sees pictures. The trials are of one that sees tracked poses, and
-            tell nothing of light and clutter for another.
+        image_policy: the policy sees pictures. Trials of such a one tell of its kind alone; where
+            there are none, those of policies that see tracked poses stand in.
     """
     curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
-    unlike = _responses()["no_response_of_image_policies"] if image_policy else ()
+    entries = sorted(entries, key=lambda entry: str(entry["id"]))
+    own = set(_responses()["no_response_of_image_policies"]) if image_policy else set()
+    own |= {e["dimension"] for e in entries if _sees_pictures(e) and image_policy}
     sites: dict[tuple[str, str], list[Trial]] = {}
-    for entry in sorted(entries, key=lambda entry: str(entry["id"])):
-        if entry["dimension"] not in unlike:
+    for entry in entries:
+        if _sees_pictures(entry) == (entry["dimension"] in own):
             d = GapDimension(entry["dimension"])
             before, after = tuple(entry["before"]), tuple(entry["after"])
             trial = Trial(entry["id"], {d: entry["takes"]}, {d: 1.0}, before, after)
@@ -182,6 +184,10 @@ def prior_curves(
         weight = 1.0 / (BEFORE_ANY_SITE + seen[d])
         curves[d] = Curve((1.0 - weight) * curves[d].probability + weight * site.probability)
     return curves
+
+
+def _sees_pictures(entry: Mapping[str, Any]) -> bool:
+    return entry.get("sees") == "pictures"
 
 
 def flat_curve(no_response: float) -> Curve:

@@ -133,7 +133,7 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
     """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
 
     Args:
-        images: the policy sees pictures; sites of one that sees poses don't count for it.
+        images: the policy sees pictures; only sites of one that does count for it.
     """
     known = _known()
     assumed = known["assumed"].get(remedy, {})
@@ -144,7 +144,8 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
     sites = [
         site
         for site in known["sites"]
-        if (site["remedy"], site["dimension"]) == (remedy, dimension.value) and not images
+        if (site["remedy"], site["dimension"]) == (remedy, dimension.value)
+        and (site.get("sees") == "pictures") == images
     ]
     shares = [float(assumed[dimension.value])]
     for site in sites:

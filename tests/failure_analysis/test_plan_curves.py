@@ -195,14 +195,29 @@ def test_one_site_rolled_out_for_ever_says_no_more_than_one_site() -> None:
     assert sites < 0.2 * untried
 
 
+def test_what_a_policy_that_sees_was_tried_on_tells_of_its_kind_alone() -> None:
+    seen = {**idle("a"), "after": [95, 100], "sees": "pictures"}
+    tried = [], [seen], [idle("b")], [seen, idle("b")]
+    tracked, sees = (
+        [prior_curves(e, kind)[OBJECT].fixed(AT_20)[0] for e in tried] for kind in (False, True)
+    )
+    assert tracked[0] == tracked[1] > tracked[2] == tracked[3]
+    assert sees[1] == sees[3] > sees[0] > sees[2]
+
+
 def test_a_site_lies_where_the_others_let_expect_it() -> None:
     """Left out one at a time; a rate of 100 rollouts is known within some ten points."""
     every, inside = prior_entries(), []
     sites = {entry["site"] for entry in every}
-    others = {site: prior_curves([e for e in every if e["site"] != site]) for site in sites}
+    others = {
+        (site, sees): prior_curves([e for e in every if e["site"] != site], sees)
+        for site in sites
+        for sees in (False, True)
+    }
     for entry in every:
         (before, n), after = entry["before"], entry["after"][0]
-        low, high = others[entry["site"]][D(entry["dimension"])].interval(entry["takes"])
+        curves = others[entry["site"], entry.get("sees") == "pictures"]
+        low, high = curves[D(entry["dimension"])].interval(entry["takes"])
         inside.append(low - 0.1 <= (after - before) / (n - before) <= high + 0.1)
     assert np.mean(inside) >= 0.85  # of 95 %, less three standard errors
 
