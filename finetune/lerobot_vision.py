@@ -22,7 +22,7 @@ from gaploop.finetune.batches import Signature
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
-from gaploop.finetune.lerobot_policy import WEIGHTS, policy_id
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id
 from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy
 from gaploop.finetune.training import Progress, TrainResult, train
@@ -131,6 +131,12 @@ def pretrain_vision(
             "neither --sim nor --held_out. On datasets of your own: gaploop train -- "
             "--policy.type=keypoint."
         )
+    start = load_policy(options.start).bundle if options.start else None
+    if start and not (isinstance(start.policy, KeypointPolicy) and start.chunk == CHUNK):
+        raise UnusableInputError(
+            f"--policy.path={options.start} isn't a keypoint policy of {CHUNK} targets a plan. "
+            "Begin with base_vision, or with what pretrain --vision made of another task."
+        )
     cell = DemonstratedCell(options.task, options.robot, options.parameters, options.randomise)
     folder = writable_folder(options.output_dir)
     spec = replace(options.spec, steps=max(1, options.spec.steps // 2))
@@ -141,7 +147,7 @@ def pretrain_vision(
     rig = cell.rig()
     joints = tuple(f"{joint}.pos" for joint in rig.follower.joint_names)
     known = Signature(rig.fps, joints, (), joints, rig.follower.units, rig.follower.robot_type)
-    bundle = build(known, takes, rig.cell.image_size, seed=spec.seed)
+    bundle = start or build(known, takes, rig.cell.image_size, seed=spec.seed)
     rig.close()
     if not (first / POLICY).exists():
         first.mkdir(exist_ok=True)

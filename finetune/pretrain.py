@@ -46,6 +46,8 @@ class PretrainOptions:
         robot: the cell's arm that `takes` are recorded with.
         parameters: what is known of the cell that `takes` show, as a twin's.
         randomise: what each of `takes` is drawn from.
+        start: a policy that sees whose weights and statistics are begun with, such as one of
+            another task; new ones are drawn without it.
     """
 
     roots: tuple[Path, ...]
@@ -61,6 +63,7 @@ class PretrainOptions:
     robot: str = SO101.name
     parameters: Mapping[str, Values] = field(default_factory=dict)
     randomise: Randomisation | None = None
+    start: str | Path = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 gaploop pretrain --takes=400 --output_dir=base          # records scripted takes, then trains
 gaploop pretrain --vision --takes=600 --output_dir=base_vision   # sees pictures, no tracker
+gaploop pretrain --vision --policy.path=base_vision --env.task=pick_lift --takes=300 --steps=4000 \\
+    --output_dir=base_lift                              # another task, from the weights of one
 gaploop pretrain --sim='[sim_takes]' --steps=6000 --output_dir=base
 """
 
@@ -32,6 +34,8 @@ class PretrainConfig:
     """Without datasets: scripted takes of the embedded cell to record first."""
     vision: bool = False
     """Train a policy that sees the camera's pictures and the joints, on --takes recorded for it."""
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    """With --vision: begin with this policy's weights, such as base_vision for another task."""
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
     select: str = "demonstrations"
     """Which takes: demonstrations, successful or all."""
@@ -67,6 +71,11 @@ def run(config: PretrainConfig) -> int:
             "A base is trained on the nominal, a randomised or a twin's cell: leave --env.gaps and "
             "--env.conditions away."
         )
+    if config.policy.path and not config.vision:
+        raise UnusableInputError(
+            "--policy.path is begun with by --vision only. Leave it out, or adapt that policy with "
+            "gaploop finetune."
+        )
     roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
     known, drawn = config.env.drawn(config.env.robot, "--env.robot")
     if roots and (known or drawn):
@@ -95,6 +104,7 @@ def run(config: PretrainConfig) -> int:
         robot=config.env.robot,
         parameters=known,
         randomise=drawn,
+        start=config.policy.path,
     )
     record = not roots and config.takes
     with (

@@ -78,6 +78,21 @@ def _interrupt_at_step_2(step: int, _steps: int, _loss: float) -> None:
         raise KeyboardInterrupt
 
 
+def test_a_base_of_another_task_is_begun_with_and_keeps_its_statistics(
+    takes: Path, tmp_path: Path
+) -> None:
+    spec = replace(VISION_SPEC, steps=2, batch_size=4, warmup_steps=1, lr=1e-9)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "takes").symlink_to(takes)
+    options = PretrainOptions((), tmp_path / "out", takes=2, spec=spec, start="base_vision")
+    made, base = (load_policy(p).bundle for p in (pretrain_vision(options).folder, BASE))
+    assert made.policy.head.weight.allclose(base.policy.head.weight, atol=1e-6)
+    state = {"observation.state": torch.zeros(1, 6)}
+    assert torch.equal(*(b.preprocessor(state)["observation.state"] for b in (made, base)))
+    with pytest.raises(UnusableInputError, match="isn't a keypoint policy"):
+        pretrain_vision(replace(options, start="base"))
+
+
 def test_vision_records_its_own_takes(tmp_path: Path) -> None:
     with pytest.raises(UnusableInputError, match="--takes=600"):
         pretrain_vision(PretrainOptions((tmp_path,), tmp_path / "out"))
@@ -134,10 +149,12 @@ def test_a_sample_of_plain_lerobot_is_planned_as_when_driving() -> None:
 
 
 def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
-    here = evaluate(BASE, 3, workers=1)
-    there = evaluate_gym(BASE, CellEnvConfig(), 3)
+    """An adapter of it solved a scene there that it failed here: commands went in steps there."""
+    gaps = {"spatial_geometry.camera_pose": 0.6}
+    here = evaluate(BASE, 4, gaps=gaps, gap_seed=5, workers=1)
+    there = evaluate_gym(BASE, CellEnvConfig(gaps=gaps, gap_seed=5), 4)
     assert [r.success for r in here.outcomes] == [r.success for r in there.outcomes]
-    assert here.successes >= 2
+    assert 0 < here.successes < 4
 
 
 def test_gaploop_train_knows_the_type_by_itself(tmp_path: Path) -> None:
