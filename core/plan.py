@@ -194,8 +194,10 @@ def _filled(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
+def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
     """Read and check a plan against the station it is to be collected on.
+
+    With None, what is to be set up isn't checked, for readers that nothing is set up for.
 
     Raises:
         UnusableInputError: what is wrong in it, where, and what is valid.
@@ -229,7 +231,7 @@ def load_plan(path: Path, station: Station = SIM_STATION) -> Plan:
 _PLAN_ESTIMATES: Final = ("gain_points", "success_now", "success_then", "hours", "cost")
 
 
-def _item(value: Any, where: str, station: Station) -> PlanItem:
+def _item(value: Any, where: str, station: Station | None) -> PlanItem:
     if not isinstance(value, dict):
         raise UnusableInputError(f"{where} must be a mapping, got {value!r}.")
     keys = PlanItem.__dataclass_fields__
@@ -238,7 +240,8 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
     conditions = value.get("conditions") or {}
     if not isinstance(conditions, dict):
         raise UnusableInputError(f"{where}: conditions must be a mapping, got {conditions!r}.")
-    station.check_conditions(conditions, where)
+    if station is not None:
+        station.check_conditions(conditions, where)
     return PlanItem(
         id=str(value["id"]),
         dimension=dimension(value["dimension"], where),
@@ -248,7 +251,7 @@ def _item(value: Any, where: str, station: Station) -> PlanItem:
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
         share=number(value.get("share", 0.0), f"{where}: share", 0, 1),
-        vary=_vary(value.get("vary") or {}, conditions, where, station),
+        vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
         sensors=_texts(value.get("sensors"), f"{where}: sensors"),
         test=str(value.get("test", "")),
         may_follow=_count(value.get("may_follow", 0), f"{where}: may_follow"),

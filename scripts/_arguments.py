@@ -194,7 +194,8 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     """Return the config that a command line asks for.
 
     Args:
-        config_class: the command's dataclass.
+        config_class: the command's dataclass. Options of the groups that its `UNREAD` names are
+            left out, whatever they are.
         argv: what stands after the command.
         positional: the options that arguments without a name fill, in order; the last may be
             a list and takes all that are left.
@@ -205,9 +206,11 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     """
     given_path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
     nested = load_yaml(Path(given_path), "Config file") if given_path else {}
+    unread = getattr(config_class, "UNREAD", ())
+    argv = list(_without(argv, unread))
     return _config(
         config_class,
-        nested,
+        {name: value for name, value in nested.items() if name not in unread},
         chosen_types(argv),
         lambda options: _read(argv, options, positional, program),
         (f"{given_path}: unknown", f"{program} --help=all"),
@@ -308,6 +311,21 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             name, equals, text = token[2:].partition("=")
             after = argv[place + 1] if place + 1 < len(argv) else None
             yield name, text if equals else after
+
+
+def _without(argv: Sequence[str], groups: Collection[str]) -> Iterator[str]:
+    """Yield a command line without the options of some groups, and without what they are given."""
+    left_out = False
+    for token in argv:
+        is_option = token.startswith("--")
+        if not is_option and left_out:
+            left_out = False
+            continue
+        name, equals, _ = token[2:].partition("=")
+        left_out = is_option and name.partition(".")[0] in groups
+        if not left_out:
+            yield token
+        left_out = left_out and not equals
 
 
 def _read(

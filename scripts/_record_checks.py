@@ -37,8 +37,8 @@ def check_options(config: Any) -> None:
     robot_of(config)
     if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
         raise UnusableInputError(
-            f"--teleop.type={EXPERT} drives the embedded cell only. For --robot.type="
-            f"{config.robot.type} choose a leader: so101_leader, keyboard, gamepad, motion, …"
+            f"--teleop.type={EXPERT} drives the embedded cell only. For an arm choose a leader "
+            "with --teleop.type: so101_leader, keyboard, gamepad, motion, …"
         )
     if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
         raise UnusableInputError(

@@ -384,7 +384,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
                 f"--plan={config.plan} weighs --real by dimension; {config.mixture} has weights of "
                 "its own. Give one of the two."
             )
-        weights = weights_of(load_plan(config.plan))
+        weights = weights_of(load_plan(config.plan, None))
     share = parse_share(config.mix.real)
     return AdaptOptions(
         base=base,

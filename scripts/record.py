@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan
-from gaploop.core.station import Station
+from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
 from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
@@ -150,12 +150,24 @@ def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: of LeRobot's devices only where one of them is asked for."""
     from gaploop.scripts._arguments import chosen_types, file_types
 
+    if {"--status", "--status=true"} & set(arguments):
+        return StatusConfig
     chosen = {**file_types(arguments), **chosen_types(arguments)}
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
     from gaploop.scripts._record_arms import config_class
 
     return config_class()
+
+
+@dataclass
+class StatusConfig(RecordConfig):
+    """With `--status`: no arm is needed, so that what a command says of one is left unread."""
+
+    UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian", "force")
+
+
+StatusConfig.__doc__ = RecordConfig.__doc__
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,8 @@ def run(config: Any) -> int:
     if config.env.show_ranges():
         return 0
     if config.status:
-        campaign = _asked(config)[1]
+        station = load_station(config.station) if config.station else SIM_STATION
+        campaign = _asked(config, station)[1]
         if campaign is None:
             raise UnusableInputError("--status of what? Name a plan with --plan=plan.yaml.")
         options.emit(config.json, campaign.as_json(), campaign.as_text())
@@ -230,26 +243,28 @@ def record(config: Any) -> RecordResult:
     return _recorded(config)[0]
 
 
-def _asked(config: Any) -> tuple[tuple[Quota, ...], Campaign | None, Station, Path, Path]:
-    """Return what is to be recorded, at which station, into which dataset and journal."""
+def _asked(config: Any, station: Station) -> tuple[tuple[Quota, ...], Campaign | None, Path, Path]:
+    """Return what is to be recorded at a station, into which dataset and journal."""
     from gaploop.collect.campaign import Quota
     from gaploop.collect.campaign import campaign as in_order
 
-    check_options(config)
-    station = session_station(config.robot, config.station)
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
-    plan = load_plan(config.plan) if config.plan is not None else None
+    # A station whose file names nothing that can be set up is asked for what the cell's plans name.
+    names = station if station.conditions else replace(station, conditions=SIM_STATION.conditions)
+    plan = load_plan(config.plan, names) if config.plan is not None else None
     quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
     campaign = (
         None if plan is None else Campaign(plan, tuple(quotas), journal, station, config.consents)
     )
-    return tuple(quotas), campaign, station, root, journal
+    return tuple(quotas), campaign, root, journal
 
 
 def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     """Record and publish; return what came of it, and the signals that stopped it."""
-    quotas, campaign, station, root, journal = _asked(config)
+    check_options(config)
+    station = session_station(config.robot, config.station)
+    quotas, campaign, root, journal = _asked(config, station)
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
     require_consents(asked, station, config.consent, config.consents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -180,6 +181,68 @@ def test_the_status_says_what_is_there_and_what_comes_next(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.yaml"]
     assert main(["record", f"--dataset.root={tmp_path / 'set'}", "--status"]) == 2
     assert "--plan" in capsys.readouterr().err
+
+
+def test_the_status_needs_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Incident: with an arm it asked for a port, then for a leader, and then moved nothing."""
+    command = ["record", f"--plan={tmp_path / 'plan.yaml'}", f"--dataset.root={tmp_path / 'set'}"]
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    rig = tmp_path / "rig.yaml"
+    rig.write_text("robot: {type: so101_follower, port: /dev/none}\nteleop: {type: so101_leader}\n")
+    for more in (
+        ["--robot.type=so101_follower"],
+        ["--robot.type", "so101_follower", "--robot.port", "/dev/none", "--status=true"],
+        ["--teleop.type=so101_leader", "--teleop.port=/dev/none", "--force.feedback=true"],
+        [f"--config_path={rig}"],
+    ):
+        assert main([*command, "--status", *more]) == 0
+        assert "0 of 6 takes" in capsys.readouterr().out
+    assert main([*command, "--status", "--robt.type=so101_follower"]) == 2
+    assert "--robt.type" in capsys.readouterr().err
+
+
+def test_a_plan_names_what_its_station_defines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Incident: a station's own names were refused, and the embedded cell's offered in their place.
+
+    A station whose file names nothing keeps the cell's names, which plans for it hold.
+    """
+    plan, lab = tmp_path / "plan.yaml", tmp_path / "lab.yaml"
+    command = ["record", f"--plan={plan}", f"--dataset.root={tmp_path / 'set'}", "--status"]
+    plan.write_text(PLAN.replace("[dim, warm]", "all"))
+    lab.write_text("name: lab\nconditions: {lighting: [morning, evening]}\n")
+    assert main([*command, f"--station={lab}"]) == 0
+    assert "lighting: morning" in capsys.readouterr().out
+    plan.write_text(PLAN)
+    assert main([*command, f"--station={lab}"]) == 2
+    assert "One of: evening, morning" in capsys.readouterr().err
+    lab.write_text("name: lab\n")
+    assert main([*command, f"--station={lab}"]) == 0
+    plan.write_text(PLAN.replace("[dim, warm]", "[morning, evening]"))
+    # As finetune --plan reads it:
+    assert [item.takes for item in load_plan(plan, None).items] == [4, 2]
+
+
+def test_the_docs_cost_table_is_what_the_command_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Incident: two of its hours were 0.1 off, for they were another plan's."""
+    docs = (Path(__file__).parents[2] / "docs/campaigns.md").read_text()
+    (people,) = re.findall(r"```yaml\n(participants:.*?)```", docs, re.DOTALL)
+    item = "{id: p/1, dimension: human_behavior, takes: 200, remedy: demonstrate}"
+    item = item.replace("}", ", conditions: {human: reach_in}, vary: {grid_cell: all}}")
+    plan = f"schema: gaploop.plan.v1\nid: plan-7\nitems: [{item}]\n{people}"
+    (tmp_path / "plan.yaml").write_text(plan)
+    (tmp_path / "lab.yaml").write_text(
+        "name: lab\ncosts: {rate_per_hour: 40, fee_per_person: 15}\n"
+    )
+    command = ["record", f"--plan={tmp_path / 'plan.yaml'}", f"--dataset.root={tmp_path / 'set'}"]
+    assert main([*command, f"--station={tmp_path / 'lab.yaml'}", "--status"]) == 0
+    printed = re.findall(r"(\d+ takes) +(\d+) +(\d+\.\d) +(\d+)\n", capsys.readouterr().out)
+    table = re.findall(r"\| (\d+ takes) \| (\d+) \| (\d+\.\d) \| (\d+) \|\n", docs)
+    assert len(table) == 4
+    assert printed == table
 
 
 def test_the_table_has_a_bar_for_every_setup_and_one_for_the_dimension(
