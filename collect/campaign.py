@@ -112,6 +112,12 @@ def effort(before: Mapping[str, object] | None, after: Mapping[str, object]) -> 
     return sum(SETUP_EFFORT.get(name, 1.0) for name in changed(before, after))
 
 
+def efforts(order: Sequence[Quota]) -> list[float]:
+    """Return the effort of every change of set-up of an order."""
+    between = (effort(a.conditions, b.conditions) for a, b in itertools.pairwise(order))
+    return [each for each in between if each]
+
+
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
     """Return the conditions that differ between two set-ups."""
     names = dict.fromkeys((*before, *after))
@@ -190,7 +196,8 @@ def _split_stretches(order: list[int]) -> list[int]:
 TAKE_S: Final = 15.0
 RESET_S: Final = 30.0
 SETUP_S: Final = 60.0
-"""Before any take: a take, putting things back, and what a change of set-up adds [s]. Assumed."""
+"""Before any take: a take, putting things back, and what a change of set-up of effort 1 adds [s].
+Assumed."""
 PAUSE_S: Final = 600.0
 """A longer gap between two takes is a pause, and no measure of anything [s]."""
 
@@ -229,7 +236,7 @@ class CampaignProgress:
         left: what is still to be recorded, in order; one quota for each stretch of takes.
         take_s: median length of a take [s].
         reset_s: median time from the end of a take to the next one's start [s].
-        setup_s: what a change of set-up adds to that [s].
+        setup_s: what a change of set-up of effort 1 adds to that [s].
         attempts_per_take: attempts for each take that counts.
         left_s: estimated time for what is left [s].
         measured: takes behind the estimate; 0 where it is assumed.
@@ -356,10 +363,11 @@ def campaign_progress(
     if takes:
         lengths, resets, changes = intervals(takes)
         take_s, reset_s = median(lengths), median(resets) if resets else RESET_S
-        setup_s = max(0.0, median(changes) - reset_s) if changes else SETUP_S
+        each = efforts(quotas)
+        if changes and each:
+            setup_s = max(0.0, median(changes) - reset_s) / (sum(each) / len(each))
     per_take = len(takes) / max(1, sum(t.counts for t in takes)) if takes else 1.0
-    moves = sum(bool(changed(a.conditions, b.conditions)) for a, b in itertools.pairwise(left))
-    left_s = sum(lacking) * per_take * (take_s + reset_s) + moves * setup_s
+    left_s = sum(lacking) * per_take * (take_s + reset_s) + sum(efforts(left)) * setup_s
     wanted = Counter[str]()
     for quota in quotas:
         wanted[quota.key] += quota.takes

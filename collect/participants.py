@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Final
 from gaploop.collect.campaign import (
     CampaignProgress,
     Quota,
-    changed,
+    efforts,
     sealed_takes,
     still_missing,
 )
@@ -157,8 +156,8 @@ def programme_costs(
             (costs.take_s, now.take_s), (costs.reset_s, now.reset_s), (costs.setup_s, now.setup_s)
         )
     )  # fmt: skip
-    moves = sum(bool(changed(a.conditions, b.conditions)) for a, b in itertools.pairwise(order))
-    each_s = now.attempts_per_take * (take_s + reset_s) + moves / max(1, now.wanted) * setup_s
+    setups_s = sum(efforts(order)) * setup_s
+    each_s = now.attempts_per_take * (take_s + reset_s) + setups_s / max(1, now.wanted)
     welcome_s = WELCOME_S if costs.welcome_s is None else costs.welcome_s
     found = []
     for takes in sorted({now.wanted, *PROGRAMME}):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gaploop.collect.campaign import (
     BLOCK_TAKES,
+    SETUP_EFFORT,
     Quota,
     campaign,
     campaign_progress,
@@ -244,7 +245,7 @@ def test_progress_counts_labels_and_estimates_from_what_was_seen(tmp_path: Path)
     order = [Quota(2, "i", {}, dim), Quota(2, "i", {}, warm), Quota(2, "i", {}, dim)]
     nothing = campaign_progress(tmp_path / "none", order)
     assert (nothing.have, nothing.wanted, nothing.measured) == (0, 6, 0)
-    assert nothing.left_s == 6 * (15 + 30) + 2 * 60
+    assert nothing.left_s == 6 * (15 + 30) + 2 * SETUP_EFFORT["lighting"] * 60
     take(tmp_path, 0, dim)
     relabelled = take(tmp_path, 10, dim)  # 8 s after the end of the one before
     take(tmp_path, 22, dim, Outcome.FAILURE)  # 10 s
@@ -255,12 +256,25 @@ def test_progress_counts_labels_and_estimates_from_what_was_seen(tmp_path: Path)
     assert [(s.have, s.wanted) for s in seen.setups] == [(2, 4), (2, 2)]
     assert seen.left == (Quota(2, "i", {}, dim),)
     assert (seen.take_s, seen.reset_s) == (2.0, 9.0)
-    assert seen.setup_s == pytest.approx((30 + 98) / 2 - 9)
+    assert seen.setup_s == pytest.approx(((30 + 98) / 2 - 9) / SETUP_EFFORT["lighting"])
     assert seen.left_s == pytest.approx(2 * 6 / 5 * (2 + 9))
     event = labels.LabelEvent(relabelled, "outcome", "failure", "ana", "engineer")
     labels.append(tmp_path / LABELS, event)
     assert campaign_progress(tmp_path, order).have == 3
     assert campaign_progress(tmp_path, order, TakeKind.ROLLOUT).have == 0
+
+
+def test_a_campaign_that_moves_the_object_only_takes_as_long_as_its_plan_said(
+    tmp_path: Path,
+) -> None:
+    """Incident: `plan` said 21 minutes, and `record --plan` 32 for the same 20 takes.
+
+    A change of grid cell counted as much as a new lamp.
+    """
+    cells = [Quota(2, "i", {}, {"grid_cell": [row, 0]}) for row in range(3)]
+    order = in_blocks(cells, "draw")
+    changes = 60 * SETUP_EFFORT["grid_cell"] * (len(order) - 1)
+    assert campaign_progress(tmp_path, order).left_s == pytest.approx(6 * 45 + changes)
 
 
 def test_the_plan_in_the_docs_is_a_plan(tmp_path: Path) -> None:
