@@ -127,7 +127,7 @@ def grid_cell(condition: str, base: str) -> tuple[int, int] | None:
 def words(condition: str, base: str = NOMINAL) -> str:
     """Return a setting in words, without what it shares with the base."""
     said = [_phrase(n, v) for n, v in varied(condition, base).items()]
-    return "; ".join(said) or "base"
+    return "; ".join(said) or "as it is"
 
 
 def order(condition: str, base: str) -> tuple[Any, ...]:

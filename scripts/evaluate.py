@@ -121,7 +121,8 @@ def run(config: Any) -> int:
     if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
         return 0
     result, notes = _evaluated(config)
-    lines = [*_lines(result, drops(result)), *([notes] if notes else [])]
+    who = config.policy.path or "recorded rollouts"
+    lines = [*_lines(result, drops(result), who), *([notes] if notes else [])]
     if config.output_dir is not None:
         lines.append(str(config.output_dir / "evaluation.json"))
     options.emit(config.json, _answer(result), "\n".join(lines))
@@ -290,8 +291,8 @@ def _write(config: Any, result: "Evaluation", folder: Path) -> None:
     write_run(folder, "evaluate", options.jsonable(config), [policy], summary)
 
 
-def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
-    """Return what people read: each setting, what it costs, what went wrong."""
+def _lines(result: "Evaluation", against: Sequence["Drop"], who: str) -> list[str]:
+    """Return what people read: whose rollouts, each setting, what it costs, what went wrong."""
     from gaploop.core.statistics import points
     from gaploop.finetune.evaluation import NOMINAL
     from gaploop.finetune.factors import order, words
@@ -299,7 +300,7 @@ def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())
     cell = f"cell with {gaps} (gap_seed {result.gap_seed})" if gaps else "nominal cell"
     place = ", ".join(filter(None, (result.where, cell if gaps or not result.where else "")))
-    lines = [place if result.base == NOMINAL else f"{place}, {result.base}"]
+    lines = [f"{who}: {place}" if result.base == NOMINAL else f"{who}: {place}, {result.base}"]
     drop = {d.condition: d for d in against}
     names = sorted(result.by_condition, key=lambda n: order(n, result.base))
     width = max(len(words(n, result.base)) for n in names)
@@ -318,7 +319,7 @@ def _lines(result: "Evaluation", against: Sequence["Drop"]) -> list[str]:
         sure = [d for d in against if d.verdict != "not shown"]
         scenes = "on equal scenes" if result.paired else "scenes not equal"
         lines.append(
-            f"{len(sure)} of {len(against)} settings differ from the base beyond chance "
+            f"{len(sure)} of {len(against)} settings differ from the cell as it is beyond chance "
             f"({scenes}, 5 % for all together)."
         )
     return [*lines, f"Evidence: {result.evidence}."]
