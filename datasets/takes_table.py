@@ -59,8 +59,8 @@ def takes_dataset(
         streaming: read take after take while it is iterated, for what doesn't fit into memory.
 
     Returns:
-        A `Dataset` (`to_pandas()`, `to_polars()`), in memory: nothing is copied to a cache. With
-        `streaming` an `IterableDataset`.
+        A `Dataset` (`to_pandas()`; `to_polars()` where polars is installed), in memory: nothing is
+        copied to a cache. With `streaming` an `IterableDataset`.
 
     Raises:
         UnusableInputError: neither journal nor dataset, or an unknown kind of rows.

@@ -19,6 +19,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, uuid7, write_json
 from gaploop.core.labels import LabelEvent
 from gaploop.core.take import Take
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import (
     Domain,
     FailureMode,
@@ -37,7 +38,7 @@ from gaploop.failure_analysis.attribution.station_labels import (
     weighted_targets,
 )
 from gaploop.failure_analysis.cameras import MOST_TAKES, CameraReference, StationCameras
-from gaploop.failure_analysis.modes.force_classes import ForceClasses
+from gaploop.failure_analysis.modes.force_classes import ELSEWHERE, ForceClasses
 from gaploop.failure_analysis.modes.rules import ModeCall, failure_mode
 from gaploop.failure_analysis.reference import Reference, choose_reference
 from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals, measure, registry
@@ -259,6 +260,7 @@ def diagnose(
     if cameras is not None:
         usual = replace(usual, signals={**usual.signals, **cameras.signals})
     failures, shown = [], dict[str, Mapping[str, CameraTrace]]()
+    windows: list[FloatArray] = []
     for take in every:
         if needs_diagnosis(take):
             view = prepared(take, usual, images)
@@ -268,6 +270,7 @@ def diagnose(
                 if len(shown) < MOST_TAKES:  # pictures of thousands would fill memory
                     shown[take.info.uid] = trace.cameras
             view.policy = trace
+            windows += [view.wrench] if view.wrench is not None else []
             failures.append(_MeasuredFailure.of(view, usual))
             if on_take is not None:
                 on_take(take)
@@ -276,6 +279,8 @@ def diagnose(
     found = tuple(_conclude(failure, usual, judge, base) for failure in failures)
     summary = summarise(found, every, usual)
     summary |= {"tier": base.tier.value, "evidence": base.to_json()}
+    if force_classes and windows and not any(map(force_classes.knows, windows)):
+        summary["evidence"]["says"] = [*summary["evidence"]["says"], ELSEWHERE]
     summary["reference"]["kind"] = base.reference.value
     summary["station"] = passive_verdict(found, base).to_json()
     summary["unseen"] = dict(Counter(why for take in found for why in take.unseen))

@@ -20,6 +20,13 @@ from gaploop.failure_analysis.views.view import TakeView
 TREES: Final = 100
 NORMAL: Final = "normal"
 """Label of a window in which nothing failed; that of takes that went well."""
+ELSEWHERE: Final = (
+    "Warning: classes of force windows were learned from others than these, and labels of one task "
+    "or sensor seldom carry over to another (71 of 117 and 43 of 88 windows right: "
+    "docs/real_input.md). Label some of these takes (gaploop label), and name their folder with "
+    "--forces."
+)
+"""What to say where no window was among those that were learned from."""
 
 
 class ForceClasses:
@@ -29,11 +36,17 @@ class ForceClasses:
         from sklearn.ensemble import ExtraTreesClassifier
 
         self._trees: Any = ExtraTreesClassifier(TREES, random_state=seed)
+        self._learned: set[bytes] = set()
 
     def fit(self, windows: FloatArray | list[FloatArray], labels: NDArray[np.str_]) -> ForceClasses:
         """Learn from labelled windows: `labels` has one word for each, two words at least."""
         self._trees.fit([_features(w) for w in windows], labels)
+        self._learned = set(map(_key, windows))
         return self
+
+    def knows(self, window: FloatArray) -> bool:
+        """Say whether this very window was among those that it learned from."""
+        return _key(window) in self._learned
 
     def predict(self, windows: FloatArray) -> NDArray[np.str_]:
         """Return the likeliest class of each window, shape (n_windows,)."""
@@ -74,6 +87,10 @@ def learn_force_classes(path: Path) -> ForceClasses:
             "--outcome=success where nothing failed."
         )
     return ForceClasses().fit(windows, labels)
+
+
+def _key(window: FloatArray) -> bytes:
+    return np.asarray(window, dtype=np.float32).tobytes()
 
 
 def _features(window: FloatArray) -> FloatArray:
