@@ -14,7 +14,7 @@ ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl
 endif
 
-.PHONY: help setup machine demo bench test test-all test-ros2 fuzz lint types format clean distclean
+.PHONY: help setup machine demo bench test test-all tests-alone test-ros2 fuzz lint types format clean distclean
 
 help:
 	@echo "make setup     .venv with everything (about 3 minutes, 6.5 GB)"
@@ -49,11 +49,16 @@ demo: setup
 bench: setup
 	@$(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
-test: lint types
-	$(PYTEST) $(TWO)
+# Types are checked beside the tests: a first time they take a minute and a half of one core.
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types tests-alone
 
-test-all: lint types
-	$(PYTEST) $(TWO) -m "slow or not slow"
+test-all: lint
+	@$(MAKE) --no-print-directory -j 2 types tests-alone WHICH='-m "slow or not slow"'
+
+WHICH ?=
+tests-alone: setup
+	$(PYTEST) $(TWO) $(WHICH)
 
 # ROS 2's wheels set a library path for every Python of their environment, so they get their own.
 ROS2 := .venv-ros2/bin/python
