@@ -49,6 +49,7 @@ from gaploop.failure_analysis.diagnosis import (
     suggested_labels,
 )
 from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.curves import learn
 from gaploop.failure_analysis.planning.offers import (
     DELAY,
     LIGHT,
@@ -504,7 +505,10 @@ def plan_for(
     Remedies that are commands are weighed where `about` fills them in.
     """
     if not path.exists():
-        save_plan(planned_for(diagnosis, Ask(Budget(takes=takes), about=about)).plan, path)
+        images = about is not None and about.sees_pictures
+        curves = learn(image_policy=images)
+        ask = Ask(Budget(takes=takes), curves, image_policy=images, about=about)
+        save_plan(planned_for(diagnosis, ask).plan, path)
     return load_plan(path)
 
 

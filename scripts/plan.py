@@ -95,8 +95,9 @@ class PlanConfig:
     record_with: str = ""
     """How takes are recorded at the station, such as '--robot.type=so101_follower
     --robot.port=/dev/ttyACM0 --teleop.type=so101_leader --teleop.port=/dev/ttyACM1'."""
-    policy_sees: Literal["poses", "images"] = "poses"
-    """Whether the policy gets tracked poses or pictures: pictures it can learn to see through."""
+    policy_sees: Literal["", "poses", "images"] = ""
+    """Whether the policy gets tracked poses or pictures, which it can learn to see through; as its
+    config.json says unless given."""
     least_gain: float = 0.1
     """Percentage points of success that a take must be expected to bring."""
     json: bool = False
@@ -184,7 +185,6 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         for take in _seen_takes(config.takes):
             takes.append(take)
             advance()
-    images = config.policy_sees == "images"
     about = PlanContext(
         _folder(config),
         config.policy.required(),
@@ -195,6 +195,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
         tuple(config.takes),
         _measured(config.runs),
     )
+    images = config.policy_sees == "images" if config.policy_sees else about.sees_pictures
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
         budget,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core.files import read_json
 from gaploop.core.plan import ExpectedValue
 from gaploop.core.twin import Twin
 from gaploop.core.types import FloatArray
@@ -97,6 +98,16 @@ class PlanContext:
     record_with: str = ""
     takes: tuple[Path, ...] = ()
     machine_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the policy is fed pictures, as its config.json says; one that isn't here is."""
+        for part in ("", "adapter", "policy", "merged"):  # a policy, or the run that made it
+            config = Path(self.policy, part, "config.json")
+            if config.exists():
+                features = read_json(config).get("input_features") or {}
+                return any(f.get("type") == "VISUAL" for f in features.values())
+        return self.policy != "base"
 
     @property
     def arm(self) -> str:

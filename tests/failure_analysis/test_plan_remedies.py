@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,20 @@ def twin(*names: str) -> Twin:
 def about(folder: Path, *names: str, **more: str) -> PlanContext:
     known = twin(*names) if names else None
     return PlanContext(folder, "base", known, folder / "my twin.yaml" if names else None, **more)
+
+
+def test_what_a_policy_is_fed_is_read_and_not_asked(tmp_path: Path) -> None:
+    """A plan for base_vision said that a policy that sees tracked poses can't learn to see."""
+    for feature, name in (("VISUAL", "run/adapter"), ("ENV", "tracked")):
+        config = {"input_features": {"x": {"type": feature}}}
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    sees = {
+        name: PlanContext(policy=name).sees_pictures
+        for name in ("base", "base_vision", "me/on_hub", *map(str, tmp_path.iterdir()))
+    }
+    tracked = {"base", str(tmp_path / "tracked")}
+    assert {name for name, pictures in sees.items() if not pictures} == tracked
 
 
 def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
@@ -258,7 +273,8 @@ def test_the_command_takes_a_twin_and_prints_what_to_type(
 ) -> None:
     save_diagnosis(diagnosed({"actuator_response": 0.9}), tmp_path / "diagnosis.json")
     save_twin(replace(twin(WEAK), station="b"), tmp_path / "twin.yaml")
-    command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=mine"]
+    command = ["plan", str(tmp_path), f"--twin={tmp_path / 'twin.yaml'}", "--policy.path=mine",
+               "--policy_sees=poses"]  # fmt: skip
     assert main([*command, f"--output_dir={tmp_path / 'p'}"]) == 0
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if line.startswith("gaploop ")]
