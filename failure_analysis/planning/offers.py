@@ -74,6 +74,13 @@ STEPS: Final[Mapping[str, str]] = {
 """How each remedy is carried out, in words."""
 
 
+PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
+QUICK: Final = "keypoint"
+"""A kind of policy that learns from pictures in minutes."""
+SHIPPED: Final[Mapping[str, Any]] = {"base": {}, "base_vision": {**PICTURES, "type": QUICK}}
+"""What must be known of the policies that ship."""
+
+
 @dataclass(frozen=True)
 class PlanContext:
     """What commands are filled in with.
@@ -100,14 +107,20 @@ class PlanContext:
     machine_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def sees_pictures(self) -> bool:
-        """Whether the policy is fed pictures, as its config.json says; one that isn't here is."""
+    def config(self) -> Mapping[str, Any]:
+        """The policy's config.json; of one that isn't here, that it is fed pictures."""
         for part in ("", "adapter", "policy", "merged"):  # a policy, or the run that made it
-            config = Path(self.policy, part, "config.json")
-            if config.exists():
-                features = read_json(config).get("input_features") or {}
-                return any(f.get("type") == "VISUAL" for f in features.values())
-        return self.policy != "base"
+            path = Path(self.policy, part, "config.json")
+            if path.exists():
+                found: dict[str, Any] = read_json(path)
+                return found
+        return SHIPPED.get(self.policy, PICTURES)
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the policy is fed pictures."""
+        features = self.config.get("input_features") or {}
+        return any(f.get("type") == "VISUAL" for f in features.values())
 
     @property
     def arm(self) -> str:
@@ -242,7 +255,8 @@ def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
     known = {**MACHINE_S, **about.machine_s}
     seconds = ROLLOUTS * known["rollout"]
     if takes is not None:
-        trained = "training of pictures" if images and not about.machine_s else "training"
+        slow = images and not about.machine_s and about.config.get("type") != QUICK
+        trained = "training of pictures" if slow else "training"
         seconds += (MIXED + takes) * known["take"] + known[trained]
     return round(seconds / 3600.0, 2)
 

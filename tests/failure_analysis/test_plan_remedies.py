@@ -26,6 +26,7 @@ from gaploop.failure_analysis.planning.offers import (
     PlanContext,
     commands,
     fixed_by,
+    machine_hours,
     offers,
 )
 from gaploop.failure_analysis.planning.plan import LEAST_POINTS, Ask, Planned, plan_for
@@ -66,6 +67,8 @@ def test_what_a_policy_is_fed_is_read_and_not_asked(tmp_path: Path) -> None:
     }
     tracked = {"base", str(tmp_path / "tracked")}
     assert {name for name, pictures in sees.items() if not pictures} == tracked
+    hours = {name: machine_hours(PlanContext(policy=name), True, 20) for name in sees}
+    assert hours["base_vision"] < 0.5 < 4 < hours["me/on_hub"]
 
 
 def diagnosed(shares: dict[str, float], count: int = 16) -> Diagnosis:
