@@ -77,7 +77,10 @@ STEPS: Final[Mapping[str, str]] = {
 PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
 QUICK: Final = "keypoint"
 """A kind of policy that learns from pictures in minutes."""
-SHIPPED: Final[Mapping[str, Mapping[str, Any]]] = {"base": {}, "base_vision": {**PICTURES, "type": QUICK}}
+SHIPPED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "base": {},
+    "base_vision": {**PICTURES, "type": QUICK},
+}
 """What must be known of the policies that ship."""
 
 
