@@ -366,7 +366,8 @@ class ArmDevices(SessionDevices):
         """
         tripped = self.filter.tripped
         if gone := tripped & self.gone:
-            raise LostError(f"Lost contact: {say_reasons(gone)}; {say_to_do(gone)}.")
+            to_do = say_to_do(gone, getattr(self.arms.leader, "where", ""))
+            raise LostError(f"Lost contact: {say_reasons(gone)}; {to_do}.")
         if not self.control.alive:
             try:
                 self.control.finish()

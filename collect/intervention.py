@@ -18,7 +18,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from gaploop.collect.policy_leader import Pace, PolicyLeader
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import LostError, UnusableInputError
 from gaploop.core.protocols import Leader
 from gaploop.core.types import FloatArray, LeaderSample, Observation
 from gaploop.teleop.stopping import CleanupStep, one_line
@@ -264,12 +264,13 @@ class SharedLeader:
         self._policy, self._person, self._sent_rad = policy, person, sent_rad
         self._wishes: TakeOver = wishes or OnRequest()
         self.servo_joints = tuple(getattr(person, "servo_joints", ()))
+        self.where = str(getattr(person, "where", ""))
         movable: object = person
         self._movable = movable if isinstance(movable, Alignable) else None
         self._orders: deque[Callable[[float], None]] = deque()
         self._driver = Driver.NOBODY
         self._may_drive = False
-        self._fault = ""
+        self._fault, self._is_lost = "", False
         self.interventions = 0
         """How often the person took over since `begin`."""
         self._now_s = self._since_s = 0.0
@@ -293,13 +294,18 @@ class SharedLeader:
         """Why the policy doesn't drive any more in this attempt, or ""."""
         return self._fault
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether that is because it can't be reached: no fault of its own."""
+        return self._is_lost
+
     def begin(self, speed_scale: float = 1.0) -> None:
         """Let the policy drive an attempt, from the next observation on.
 
         Args:
             speed_scale: policy steps per frame, above 0 and up to 1.
         """
-        self._fault, self.interventions = "", 0
+        self._fault, self._is_lost, self.interventions = "", False, 0
 
         def start(_t_s: float) -> None:
             self._policy.speed_scale, self._policy.pace = speed_scale, Pace()
@@ -363,7 +369,9 @@ class SharedLeader:
         if isinstance(attempt.error, UnusableInputError):
             raise attempt.error
         if attempt.error is not None:
-            self._fault = f"{type(attempt.error).__name__}: {one_line(attempt.error)}"
+            self._fault, self._is_lost = one_line(attempt.error), True
+            if not isinstance(attempt.error, LostError):
+                self._fault, self._is_lost = f"{type(attempt.error).__name__}: {self._fault}", False
             self._stop_and_hold()
 
     def read(self, t_s: float) -> LeaderSample:

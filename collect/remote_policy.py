@@ -8,6 +8,7 @@ and holds at the last target where the next plan isn't there yet.
 from __future__ import annotations
 
 import io
+import math
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from PIL import Image as PillowImage
 from websockets.sync.connection import Connection
 
 from gaploop.collect.policy_leader import Planner
-from gaploop.core.errors import DAMAGE, DeviceError, GaploopError, UnusableInputError
+from gaploop.core.errors import DAMAGE, DeviceError, GaploopError, LostError, UnusableInputError
 from gaploop.core.protocols import Policy
 from gaploop.core.types import FloatArray, Image, Observation
 from gaploop.teleop import link
@@ -34,6 +35,8 @@ MOST_BYTES: Final = 64 << 20
 PLAN_BYTES: Final = 1 << 20
 PLAN_S: Final = 20.0
 """A plan that takes longer has failed [s]; the first one after a start takes longest."""
+AGAIN_S: Final = 1.0
+"""A lost link is tried again this often [s]."""
 JPEG_QUALITY: Final = 95
 type Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
@@ -193,6 +196,7 @@ class RemotePolicy:
         self._number, self._is_first = 0, True
         self._queue: deque[FloatArray] = deque()
         self._connection: Connection | None = None
+        self._why, self._again_s = "", -math.inf
         self.chunk: FloatArray | None = None
         self.on_the_way_s: list[float] = []
         """For each plan, how long it took without what the policy itself took [s]."""
@@ -215,7 +219,8 @@ class RemotePolicy:
         """Return the next joint targets, shape (n_steps, n_joints), in LeRobot units.
 
         Raises:
-            DeviceError: the link is lost, no plan comes, or the policy fails.
+            LostError: the link is lost, or no plan comes that can be used.
+            DeviceError: the policy fails.
         """
         scene = observation.environment_state
         self._number += 1
@@ -234,13 +239,30 @@ class RemotePolicy:
             answer = self._ask(question)
         except DeviceError as error:
             self.close()
-            raise DeviceError(f"The policy at {self._host}:{self._port}: {error}") from error
+            raise LostError(f"The policy at {self._host}:{self._port}: {error}") from error
         self.on_the_way_s.append(time.monotonic() - asked_s - answer.took_s)
         if answer.failed:
             raise DeviceError(f"The policy at {self._host}:{self._port}: {answer.failed}")
         self._is_first = False
         self.chunk = np.array(answer.plan, dtype=np.float64)
         return self.chunk
+
+    def blocker(self) -> str:
+        """Connect anew where the link is lost; return why that can't be, "" where there is one.
+
+        It is tried every `AGAIN_S`.
+        """
+        if self._connection is not None and self._connection.close_code is not None:
+            self.close()
+        if self._connection is None and time.monotonic() >= self._again_s:
+            self._why = ""
+            try:
+                self._connect()
+            except DeviceError as error:
+                self.close()
+                self._why = f"The policy at {self._host}:{self._port}: {error}"
+            self._again_s = time.monotonic() + AGAIN_S
+        return self._why if self._connection is None else ""
 
     def close(self) -> None:
         """Close the link; safe to call twice."""

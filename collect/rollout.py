@@ -109,6 +109,7 @@ class Attempts:
         on_note: called after every take.
         watched: returns what watches an attempt that begins, given its rig and writer; asked only
             where the policy drives at full speed.
+        blocker: why the policy can't drive now, such as a link that is lost; "" where it can.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ class Attempts:
         speed: SpeedRamp,
         on_note: Callable[[RolloutNote, TakeResult], None] = lambda _note, _result: None,
         watched: Watched = lambda _rig, _writer: (),
+        blocker: Callable[[], str] = lambda: "",
     ) -> None:
         self.speed, self.on_note, self.watched = speed, on_note, watched
+        self.blocker = blocker
         self.notes: dict[str, RolloutNote] = {}
         """Take to what it was like."""
         self.running = False
@@ -153,7 +156,8 @@ class Attempts:
                 on_frame=(shared.observe,),
                 sinks=(watch, *watchers, *given.pop("sinks", ())),
                 until_success=True,
-                ended=lambda: f"the policy failed: {shared.fault}" if shared.fault else str(over()),
+                ended=lambda: "" if shared.is_lost else _failed(shared.fault) or str(over()),
+                cut_off=lambda: shared.fault if shared.is_lost else "",
                 **given,
             )
         finally:
@@ -188,6 +192,10 @@ class Attempts:
             )
 
 
+def _failed(fault: str) -> str:
+    return f"the policy failed: {fault}" if fault else ""
+
+
 class Rollouts(Attendant):
     """Looks after a session of rollouts that nobody watches.
 
@@ -208,7 +216,7 @@ class Rollouts(Attendant):
             DeviceError: the policy failed too often in a row, or something stays in the way.
         """
         self._attempts.require_policy()
-        return overcome(blocker, stop, self.patience_s)
+        return overcome(lambda: blocker() or self._attempts.blocker(), stop, self.patience_s)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run one attempt, called as `run_take`.

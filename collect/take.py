@@ -122,14 +122,15 @@ def run_take(
     until_success: bool | None = None,
     sealer: Executor | None = None,
     ended: Callable[[], str] = lambda: "",
+    cut_off: Callable[[], str] = lambda: "",
     judged: bool = True,
 ) -> TakeResult:
     """Run one take from a fresh scene and, with a writer, record and seal it.
 
     It ends when the leader is done, success has held for `SUCCESS_HELD_S`, the safety filter
-    tripped, `max_s` passed, `ended` or `stop` say so, a camera is stale, or the recorder failed. In
-    the last three cases, and where the filter tripped because a device is gone, the take is
-    `interrupted`, with the cause as an event, and stays unsealed.
+    tripped, `max_s` passed, `ended`, `cut_off` or `stop` say so, a camera is stale, or the recorder
+    failed. In the last four cases, and where the filter tripped because a device is gone, the take
+    is `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
         rig: the arm in its cell; reset here.
@@ -144,6 +145,7 @@ def run_take(
         until_success: end on success; by default only for policies, which don't say "done".
         sealer: seals the take behind the next one's start; at once where it is None.
         ended: asked every turn; why the operator ends the take early, "" where it goes on.
+        cut_off: asked every turn; what the take can't go on without, "" where all is there.
         judged: seal it with the rig's judgement; else it is for a person to say how it went.
 
     Raises:
@@ -169,7 +171,9 @@ def run_take(
         sinks=subscribers,
         on_frame=callbacks,
         stop=lambda: (
-            bool(watch.over or watch.stale or ended()) or any(r.fault for r in recorders) or stop()
+            bool(watch.over or watch.stale or ended() or cut_off())
+            or any(r.fault for r in recorders)
+            or stop()
         ),
     )
     lost = [recorder.fault for recorder in recorders if recorder.fault]
@@ -178,10 +182,11 @@ def run_take(
     outcome = Outcome.INTERRUPTED
     if lost:
         reason = f"recording failed: {lost[0]}"
-    elif watch.stale:
-        reason = watch.stale
+    elif watch.stale or cut_off():
+        reason = watch.stale or cut_off()
     elif gone:
-        reason = f"{say_reasons(gone)}: {say_to_do(gone)}."
+        to_do = say_to_do(gone, getattr(leader, "where", ""))
+        reason = f"{say_reasons(gone)}: {to_do}."
     elif end.reason is EndReason.STOPPED and not over:
         reason = "stopped by the user"
     elif end.tripped:

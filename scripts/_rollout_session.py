@@ -60,7 +60,11 @@ def roll_out(config: Any) -> int:
             PolicyLeader if by_itself else PatientLeader,  # simulated time waits for a policy
             lag_s=config.smoothing.exponential_s,
         ),
-        Attempts(SpeedRamp(journal, id_, fixed), watched=watched),
+        Attempts(
+            SpeedRamp(journal, id_, fixed),
+            watched=watched,
+            blocker=policy.blocker if isinstance(policy, RemotePolicy) else lambda: "",
+        ),
         functools.partial(_wishes, config),
         has_person=config.take_over != "never",
         drives_between=not is_embedded,

@@ -26,7 +26,7 @@ WHAT: Final[dict[SafetyReason, str]] = {
 
 TO_DO: Final[dict[SafetyReason, str]] = {
     SafetyReason.STALL: "free the arm, bring the leader to the follower's pose",
-    SafetyReason.STALE_LEADER: "check the leader's cable and power",
+    SafetyReason.STALE_LEADER: "check the leader's cable and power, or the link to it",
     SafetyReason.HARDWARE_ERROR: "see the servo's status; fix its cause, cut its power for 5 s",
     SafetyReason.OVER_TEMPERATURE: "let it cool for some minutes",
     SafetyReason.ESTOP: "make sure that nobody is in the arm's way",
@@ -44,9 +44,18 @@ def say_reasons(reasons: SafetyReason) -> str:
     return "; ".join(WHAT[reason] for reason in reasons if reason in WHAT)
 
 
-def say_to_do(reasons: SafetyReason) -> str:
-    """Return what to do about a trip, in one line."""
-    return "; ".join(TO_DO[reason] for reason in reasons if reason in TO_DO)
+def say_to_do(reasons: SafetyReason, where: str = "") -> str:
+    """Return what to do about a trip, in one line.
+
+    Args:
+        reasons: why it tripped.
+        where: host and port of a leader on another machine, or "".
+    """
+    to_do = TO_DO
+    if where:
+        link = f"see to the link to {where}, and that gaploop serve runs there"
+        to_do = {**TO_DO, SafetyReason.STALE_LEADER: link}
+    return "; ".join(to_do[reason] for reason in reasons if reason in to_do)
 
 
 def say_status(bits: int, protocol: str = "") -> str:

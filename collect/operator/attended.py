@@ -168,7 +168,7 @@ class Supervisor(Operator):
         """
         if not self._console.asks:
             self._attempts.require_policy()
-        return super().begin(blocker, stop)
+        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
 
     def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run an attempt, called as the function of that name."""

@@ -295,6 +295,8 @@ class GenericLeader:
 
     def __init__(self, device: Any, follower: Follower | OwnUnits, clock: Clock) -> None:
         self.device, self._clock = device, clock
+        self.where = str(getattr(device, "where", ""))
+        """Host and port of a leader on another machine, or ""."""
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         wanted = set(follower.joint_names)

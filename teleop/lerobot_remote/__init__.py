@@ -45,6 +45,11 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
         self._made_s = 0.0
 
     @property
+    def where(self) -> str:
+        """Host and port of the machine with the leader."""
+        return f"{self._host}:{self._port}"
+
+    @property
     def action_features(self) -> dict[str, Any]:
         """Joint positions of the leader; none before it is connected."""
         joints = [] if self._link is None else self._link.card.joints

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.link_proxy import meddling
 from gaploop.collect import remote_policy
 from gaploop.collect.policy_leader import PatientLeader, Planner
 from gaploop.collect.remote_policy import Picture, RemotePolicy, packed, unpacked
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 from gaploop.teleop import link
 
@@ -150,11 +151,31 @@ def test_a_lost_link_is_one_line_and_connects_anew() -> None:
     with contextlib.ExitStack() as serving:
         port = serving.enter_context(served(policy))
         far = RemotePolicy(at(port), TOKEN)
+        assert not far.blocker()
         serving.close()
         for _ in range(2):
-            with pytest.raises(DeviceError, match=f"The policy at 127.0.0.1:{port}: "):
+            with pytest.raises(LostError, match=f"The policy at 127.0.0.1:{port}: "):
                 far.plan(observation())
+        assert "Does gaploop serve run there" in far.blocker()
         with served(policy, port), contextlib.closing(far):
+            assert far.plan(observation()).shape == (3, 2)
+
+
+def test_an_attempt_waits_for_a_policy_that_is_served_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_policy, "AGAIN_S", 0.0)
+    policy = FakePlanner()
+    with contextlib.ExitStack() as serving:
+        port = serving.enter_context(served(policy))
+        far = RemotePolicy(at(port), TOKEN)
+        serving.close()  # between two attempts: nobody asks for a plan
+        deadline_s = time.monotonic() + 60.0
+        while not far.blocker() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert "No link" in far.blocker()
+        with served(policy, port), contextlib.closing(far):
+            assert far.blocker() == ""
             assert far.plan(observation()).shape == (3, 2)
 
 

@@ -20,7 +20,7 @@ from gaploop.collect.rollout import (
     SpeedRamp,
 )
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
-from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.errors import DeviceError, LostError, UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, read_take, take_folders
 from gaploop.core.types import CameraFrame, FloatArray, Observation
 from gaploop.core.vocabulary import Outcome, TakeKind
@@ -31,8 +31,9 @@ class Still:
 
     fps = 50.0
 
-    def __init__(self, fails: tuple[int, ...] = ()) -> None:
+    def __init__(self, fails: tuple[int, ...] = (), error: Exception | None = None) -> None:
         self.fails, self.takes, self.frames = fails, -1, 0
+        self.error = error or RuntimeError("shapes (3,4) and (5,) not aligned")
 
     def reset(self) -> None:
         self.takes, self.frames = self.takes + (self.frames > 0 or self.takes < 0), 0
@@ -40,7 +41,7 @@ class Still:
     def act(self, observation: Observation) -> FloatArray:
         self.frames += 1
         if self.frames == 5 and self.takes in self.fails:
-            raise RuntimeError("shapes (3,4) and (5,) not aligned")
+            raise self.error
         return observation.state
 
 
@@ -84,6 +85,29 @@ def test_a_policy_that_raises_ends_its_take_and_the_session_goes_on(tmp_path: Pa
     assert [round(result.duration_s, 1) for result in end.takes] == [1.0, 0.1, 1.0]
     assert "the policy failed: RuntimeError: shapes (3,4)" in end.takes[1].reason
     assert [bool(note.fault) for note in notes] == [False, True, False]
+
+
+def test_a_policy_out_of_reach_is_no_failure_and_is_waited_for(tmp_path: Path) -> None:
+    """Incident: a killed server filled the dataset with failures of one frame, counted as rollouts.
+
+    All attempts that were asked for were over within a second, before anybody could serve it again.
+    """
+    gone = ["No link.", "No link.", ""]
+    blocked: list[str] = []
+
+    def blocker() -> str:
+        blocked.append(gone[0] if len(gone) == 1 else gone.pop(0))
+        return blocked[-1]
+
+    policy = Still(fails=(0,), error=LostError("The policy at host:8441: The link is closed."))
+    attempts = Attempts(SpeedRamp(tmp_path, "p", 1.0), blocker=blocker)
+    end = roll(tmp_path, policy, 2, attendant=Rollouts(attempts))
+    assert end.counted == 2
+    assert blocked[:3] == ["No link.", "No link.", ""]
+    outcomes = [read_end(folder) for folder in take_folders(tmp_path)]
+    assert [e.outcome for e in outcomes if e] == [Outcome.INTERRUPTED, *[Outcome.FAILURE] * 2]
+    assert outcomes[0] is not None
+    assert outcomes[0].reason.startswith("The policy at host:8441: The link is closed")
 
 
 def test_a_policy_that_always_raises_ends_the_session_in_one_line(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.station import SafetyLimits
 from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyReason
 from gaploop.teleop import link
+from gaploop.teleop.advice import say_to_do
 from gaploop.teleop.leaders import remote
 from gaploop.teleop.lerobot_devices import make_leader
 from gaploop.teleop.lerobot_remote import RemoteLeader, RemoteLeaderConfig
@@ -202,6 +203,8 @@ def test_a_server_that_ends_says_so(caplog: pytest.LogCaptureFixture) -> None:
         with led(port) as leader:
             serving.close()
             assert trips(leader) == SafetyReason.STALE_LEADER
+            # It was told as a cable that is out; which machine is gone stood nowhere.
+            assert f"127.0.0.1:{port}" in say_to_do(SafetyReason.STALE_LEADER, leader.where)
             with pytest.raises(ConnectionError, match="The link is closed"):
                 leader.device.get_action()
     assert len([r for r in caplog.records if r.name.endswith("remote")]) == 1
