@@ -143,7 +143,9 @@ def _build(make: Any, config: Any, kind: str) -> Any:
     try:
         return make(config)
     except LEROBOT_FAULTS as error:
-        raise UnusableInputError(f"--{kind}.*: {first_line(error)}") from error
+        # LeRobot puts the whole configuration before what is wrong.
+        cause = error.__cause__ if isinstance(error.__cause__, LEROBOT_FAULTS) else error
+        raise UnusableInputError(f"--{kind}.*: {first_line(cause)}") from error
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from lerobot.teleoperators.phone.config_phone import PhoneConfig, PhoneOS
 from lerobot.utils.rotation import Rotation
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.teleop.lerobot_devices.make import connected_teleoperator
 from gaploop.teleop.lerobot_devices.phone import LerobotPhone, open_phone
 
 
@@ -93,6 +94,53 @@ def test_a_phone_that_is_gone_while_held_grows_old(phone: LerobotPhone) -> None:
 
 @pytest.mark.skipif(bool(find_spec("hebi")), reason="LeRobot's extra `phone` is installed")
 def test_without_its_packages_it_is_one_line() -> None:
-    with pytest.raises(UnusableInputError, match=r"hebi.*phone") as refused:
+    with pytest.raises(UnusableInputError, match=r"^--teleop\.\*: 'hebi-py' .*phone") as refused:
         open_phone(PhoneConfig(), 2)
     assert len(str(refused.value).splitlines()) == 1
+
+
+class FakeHebi:
+    """What LeRobot's class for iPhones asks HEBI's library for: a group of one phone, in hand."""
+
+    def __init__(self) -> None:
+        self.size, self.position_m, self.pressed, self.slider = 1, np.zeros(3), True, 0.0
+        bank_a = types.SimpleNamespace(has_float=lambda _n: True, get_float=lambda _n: self.slider)
+        bank_b = types.SimpleNamespace(has_int=lambda n: n == 1, get_int=lambda _n: self.pressed)
+        self._io = types.SimpleNamespace(a=bank_a, b=bank_b)
+
+    def Lookup(self) -> FakeHebi:  # noqa: N802 - HEBI's name
+        return self
+
+    def get_group_from_names(self, *_names: list[str]) -> FakeHebi:
+        return self
+
+    def get_next_feedback(self) -> list[Any]:
+        turn_wxyz = np.array([1.0, 0.0, 0.0, 0.0])
+        return [
+            types.SimpleNamespace(
+                ar_position=self.position_m.copy(), ar_orientation=turn_wxyz, io=self._io
+            )
+        ]
+
+
+def test_lerobots_own_class_drives_with_a_made_up_phone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LeRobot's code from HEBI's feedback on, for a machine that lacks HEBI's packages."""
+    app, told = FakeHebi(), "lerobot.teleoperators.phone.teleop_phone"
+    monkeypatch.setattr(f"{told}.hebi", app)
+    monkeypatch.setattr(f"{told}.require_package", lambda *_args, **_more: None)
+    monkeypatch.setattr(f"{told}.time", types.SimpleNamespace(sleep=lambda _s: None))
+    device = connected_teleoperator(PhoneConfig(phone_os=PhoneOS.IOS))
+    phone = LerobotPhone(device, 3, lambda: 0.0)
+    try:
+        phone.take(device.get_action())
+        app.position_m = np.array([0.1, -0.2, 0.3])
+        phone.take(device.get_action())
+        intent = phone.heard().intent
+        assert intent.drives
+        assert intent.hand == pytest.approx((0.2, 0.1, 0.3, 0.0, 0.0))
+        app.pressed = False
+        phone.take(device.get_action())
+        assert not phone.heard().intent.drives
+    finally:
+        phone.close()
+    assert not device.is_connected
