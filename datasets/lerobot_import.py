@@ -8,7 +8,7 @@ joint state is copied to `observation.environment_state`, because ACT refuses st
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_places
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
@@ -30,7 +31,7 @@ from gaploop.datasets.formats.dataset import (
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.repair.description import RepairDraft, load, rename_features
+from gaploop.datasets.repair.description import RepairDraft, checked_rename, load, rename_features
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -88,6 +89,7 @@ def import_dataset(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     staging.require_new_folder(target, source)  # before what takes long
+    _look_ahead(source, options.rename)
     if not is_v2(source) and not options.rename:
         return ImportReport(_import_v3(source, target, options, on_episode))
     layout_v3 = staging.beside(target, "v3")
@@ -113,6 +115,28 @@ def import_dataset(
     return ImportReport(count, left_out)
 
 
+def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
+    """Refuse what could only be refused once all of it has been converted.
+
+    Raises:
+        UnusableInputError: a feature to be renamed isn't there, or none holds the state.
+    """
+    info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
+    features = info.get("features") if isinstance(info, dict) else None
+    if isinstance(features, dict):  # else what reads it says so
+        renamed = checked_rename(features, rename)
+        _require_state([renamed.get(name, name) for name in features], source)
+
+
+def _require_state(features: Collection[str], root: Path) -> None:
+    if columns.STATE not in features:
+        theirs = "state" if "state" in features else "THEIRS"
+        raise UnusableInputError(
+            f"{root} has no {columns.STATE}. Name the feature that holds it: "
+            f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(features)}."
+        )
+
+
 def _import_v3(
     source: Path,
     target: Path,
@@ -133,12 +157,7 @@ def _import_v3(
         raise UnusableInputError(
             f"{source} has no episodes to import. Choose others with --episodes."
         )
-    if columns.STATE not in info.features:
-        theirs = "state" if "state" in info.features else "THEIRS"
-        raise UnusableInputError(
-            f"{info.root} has no {columns.STATE}. Name the feature that holds it: "
-            f"--rename_map='{{{theirs}: {columns.STATE}}}'; there are {', '.join(info.features)}."
-        )
+    _require_state(info.features, info.root)
     said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
     changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
     pictures = any(f.get("dtype") in PICTURES for f in info.features.values())

@@ -65,6 +65,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 _TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
+_SHORT: Final = " (`gaploop <command> DIR` is short for it)"
+"""In the help of an option that a bare argument fills, where the command has one."""
 _LONGEST: Final = 1200
 """Characters of an error's line."""
 _HELP: Final = frozenset({"--help", "-h", "--help=all"})
@@ -281,7 +283,7 @@ def _command_help(program: str, module: ModuleType, config_class: type, argv: li
     ]
     for option in options:
         if option not in rare:
-            lines += _option_help(option, chosen)
+            lines += _option_help(option, chosen, program, option.name in fills)
     if example:
         lines += ["", "example:", textwrap.indent(example, "  ")]
     if rare:
@@ -299,8 +301,9 @@ def _rare(options: Sequence[Option], patterns: Sequence[str], example: str) -> l
     ]
 
 
-def _option_help(option: Option, chosen: Mapping[str, str]) -> list[str]:
-    words = option.help
+def _option_help(option: Option, chosen: Mapping[str, str], program: str, fills: bool) -> list[str]:
+    words = option.help if fills else option.help.replace(_SHORT, "")
+    words = words.replace("gaploop <command>", program)
     group, _, leaf = option.name.rpartition(".")
     if leaf == "type" and option.choices and group not in chosen:
         words += f" More options with: --{option.name}=… --help"

@@ -38,8 +38,8 @@ class EvaluateConfig:
     --output_dir keeps every rollout as it comes: after Ctrl-C the same command goes on.
 
     --rollouts counts what gaploop rollout recorded on an arm instead of rolling out. --env.type
-    rolls out, through LeRobot, in one of its gymnasium environments. With injected gaps or
-    conditions the result is sim-to-sim evidence and says so.
+    rolls out, through LeRobot, in one of its gymnasium environments (--env.type=pusht --help). With
+    injected gaps or conditions the result is sim-to-sim evidence and says so.
     """
 
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)

@@ -168,7 +168,8 @@ class FinetuneConfig:
     held_out: list[int] = field(default_factory=list)
     """Episodes of the real datasets to keep aside and measure the error on."""
     held_out_share: float = 0.0
-    """Instead: which part of the real takes to keep aside, chosen by session and dimension."""
+    """Share of the real takes to keep aside and measure the error on, chosen by session and
+    dimension; or name them with --held_out."""
     patience: int = 0
     """Stop after this many held-out evaluations (ten in a run) without a better one; 0: never."""
     stats: str = "base"

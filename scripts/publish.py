@@ -57,9 +57,15 @@ def publish(config: PublishConfig) -> PublishReport:
     Raises:
         UnusableInputError: the journal or the dataset can't be used.
     """
-    from gaploop.core.journal_format import take_folders
+    from gaploop.core.journal_format import is_journal, take_folders
     from gaploop.datasets.lerobot_publish import publish_takes
 
+    named = config.dataset.root
+    if config.journal is None and named is not None and is_journal(named):
+        raise UnusableInputError(
+            f"{named} is a journal. Publish it with: gaploop publish --journal={named} "
+            "--dataset.root=DIR, the dataset's folder."
+        )
     if config.journal is None:
         raise UnusableInputError("Which journal? Name its folder with --journal=DIR.")
     root = config.dataset.folder()

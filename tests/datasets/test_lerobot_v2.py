@@ -217,8 +217,13 @@ def test_check_sends_an_older_version_to_a_command_that_works(old: Path) -> None
     assert errors(Path(f"{old}_v3")) == []
 
 
-def test_features_are_renamed_on_the_way(old: Path, published: Path, tmp_path: Path) -> None:
-    """Sets of other projects call them `state` and `image`: nothing found joints or pictures."""
+def test_features_are_renamed_on_the_way(
+    old: Path, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sets of other projects call them `state` and `image`: nothing found joints or pictures.
+
+    And that one has no state was said once all of it had been converted.
+    """
     renames = {"observation.state": "state", OVERHEAD: "image"}
     for episode in range(len(FRAMES)):
         table = pq.read_table(data(old, episode)).replace_schema_metadata(None)
@@ -228,10 +233,22 @@ def test_features_are_renamed_on_the_way(old: Path, published: Path, tmp_path: P
     info = json.loads((old / layout.INFO).read_text())
     info["features"] = {renames.get(k, k): f for k, f in info["features"].items()}
     (old / layout.INFO).write_text(json.dumps(info))
+    shutil.copytree(old / "meta", tmp_path / "bare/meta")  # nothing to convert
+    assert import_(tmp_path / "bare", tmp_path / "back", "--format=lerobot") == 2
+    assert "--rename_map='{state: observation.state}'" in capsys.readouterr().err
     back = f"--rename_map={{state: observation.state, image: {OVERHEAD}}}"
     assert import_(old, tmp_path / "back", back) == 0
     assert errors(tmp_path / "back") == []
     require_same(published, tmp_path / "back", (0, 1, 2, 3))
+
+
+def test_a_journal_given_as_the_dataset_is_told(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gaploop publish JOURNAL` asked which journal."""
+    journal = published.with_name("journal")
+    assert main(["publish", str(journal)]) == 2
+    assert f"gaploop publish --journal={journal} --dataset.root=" in capsys.readouterr().err
 
 
 def test_repair_and_import_rename_features_of_v3(
