@@ -136,14 +136,15 @@ def serve_policy(policy: Policy, card: PolicyCard) -> Callable[[Connection], Non
             while True:
                 question = link.hear(connection, PolicyQuestion)
                 assert question is not None
-                link.say(connection, _answer(policy, question))
+                link.say(connection, answer(policy, question))
         finally:
             busy.release()
 
     return talk
 
 
-def _answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
+def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
+    """Return what a policy plans."""
     start_s, plan, failed = time.perf_counter(), [], ""
     seen = Observation(
         np.array(question.state),
@@ -168,41 +169,31 @@ def _answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
     return PolicyAnswer(question.number, time.perf_counter() - start_s, plan, failed)
 
 
-class RemotePolicy:
-    """The robot's end. A `Planner`; connects when it is made, and anew when it was lost.
+class AskedPolicy:
+    """A `Planner` whose plans another process makes.
 
     Args:
-        address: `remote://host:port`; `?pictures=raw` sends pictures as they are, `?pictures=80` as
-            JPEG of that quality; of 95 unless given.
-        token: what `gaploop serve policy` printed.
+        card: what the policy says of itself.
+        where: the other process, in words.
         task: the instruction, for policies that read one.
-
-    Raises:
-        UnusableInputError: an address or a token that can't be used.
-        DeviceError: nobody answers there, or the token is another.
+        quality: of the JPEG that pictures are sent as; None sends them as they are.
     """
 
-    def __init__(self, address: str, token: str, task: str = "") -> None:
-        self._task = task[:1000]
-        where, _, query = address.removeprefix(SCHEME).partition("?")
-        self._host, self._port = link.parse_address(where, f"--policy.path={SCHEME}…")
-        self._token = link.require_token(token, "--policy.token")
-        given = parse_qs(query).get("pictures", [str(JPEG_QUALITY)])[-1]
-        if given != "raw" and not (given.isdecimal() and 1 <= int(given) <= 100):
-            raise UnusableInputError(
-                f"{address}: pictures must be raw or a JPEG quality of 1 to 100, got '{given}'."
-            )
-        self._quality = None if given == "raw" else int(given)
+    def __init__(self, card: PolicyCard, where: str, task: str, quality: int | None) -> None:
+        self.card, self.where, self._task, self._quality = card, where, task[:1000], quality
         self._number, self._is_first = 0, True
         self._queue: deque[FloatArray] = deque()
-        self._connection: Connection | None = None
-        self._why, self._again_s = "", -math.inf
         self.chunk: FloatArray | None = None
-        self.on_the_way_s: list[float] = []
-        """For each plan, how long it took without what the policy itself took [s]."""
-        self.card = self._connect()
-        self.fps, self.execute, self.delay_s = self.card.fps, self.card.execute, self.card.delay_s
-        self.robot_type, self.needs_scene = self.card.robot_type, self.card.needs_scene
+        self.fps, self.execute, self.delay_s = card.fps, card.execute, card.delay_s
+        self.robot_type, self.needs_scene = card.robot_type, card.needs_scene
+
+    def ask(self, question: PolicyQuestion) -> PolicyAnswer:
+        """Return the answer to a question.
+
+        Raises:
+            DeviceError: none comes.
+        """
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Forget the episode before; the policy is told with the next observation."""
@@ -232,6 +223,63 @@ class RemotePolicy:
             None if scene is None else np.asarray(scene).tolist(),
             {name: packed(image, self._quality) for name, image in observation.images.items()},
         )
+        answer = self.ask(question)
+        if answer.failed:
+            raise DeviceError(f"{self.where}: {answer.failed}")
+        self._is_first = False
+        self.chunk = np.array(answer.plan, dtype=np.float64)
+        return self.chunk
+
+
+def require_plan(answer: PolicyAnswer, question: PolicyQuestion) -> None:
+    """Check that a plan has the arm's joints in each step.
+
+    Raises:
+        DeviceError: it hasn't.
+    """
+    if answer.failed:
+        return
+    if len({len(row) for row in answer.plan}) != 1:
+        raise DeviceError("It sends a plan whose steps differ in their joints.")
+    if len(answer.plan[0]) != len(question.state):
+        raise DeviceError(
+            f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here."
+        )
+
+
+class RemotePolicy(AskedPolicy):
+    """The robot's end of a link; connects when it is made, and anew when it was lost.
+
+    Args:
+        address: `remote://host:port`; `?pictures=raw` sends pictures as they are, `?pictures=80` as
+            JPEG of that quality; of 95 unless given.
+        token: what `gaploop serve policy` printed.
+        task: the instruction, for policies that read one.
+
+    Raises:
+        UnusableInputError: an address or a token that can't be used.
+        DeviceError: nobody answers there, or the token is another.
+    """
+
+    def __init__(self, address: str, token: str, task: str = "") -> None:
+        where, _, query = address.removeprefix(SCHEME).partition("?")
+        self._host, self._port = link.parse_address(where, f"--policy.path={SCHEME}…")
+        self._token = link.require_token(token, "--policy.token")
+        given = parse_qs(query).get("pictures", [str(JPEG_QUALITY)])[-1]
+        if given != "raw" and not (given.isdecimal() and 1 <= int(given) <= 100):
+            raise UnusableInputError(
+                f"{address}: pictures must be raw or a JPEG quality of 1 to 100, got '{given}'."
+            )
+        quality = None if given == "raw" else int(given)
+        self._connection: Connection | None = None
+        self._why, self._again_s = "", -math.inf
+        self.on_the_way_s: list[float] = []
+        """For each plan, how long it took without what the policy itself took [s]."""
+        where = f"The policy at {self._host}:{self._port}"
+        super().__init__(self._connect(), where, task, quality)
+
+    def ask(self, question: PolicyQuestion) -> PolicyAnswer:
+        """Return the answer to a question; connects anew where the link was lost."""
         asked_s = time.monotonic()
         try:
             if self._connection is None:
@@ -239,13 +287,9 @@ class RemotePolicy:
             answer = self._ask(question)
         except DeviceError as error:
             self.close()
-            raise LostError(f"The policy at {self._host}:{self._port}: {error}") from error
+            raise LostError(f"{self.where}: {error}") from error
         self.on_the_way_s.append(time.monotonic() - asked_s - answer.took_s)
-        if answer.failed:
-            raise DeviceError(f"The policy at {self._host}:{self._port}: {answer.failed}")
-        self._is_first = False
-        self.chunk = np.array(answer.plan, dtype=np.float64)
-        return self.chunk
+        return answer
 
     def blocker(self) -> str:
         """Connect anew where the link is lost; return why that can't be, "" where there is one.
@@ -260,7 +304,7 @@ class RemotePolicy:
                 self._connect()
             except DeviceError as error:
                 self.close()
-                self._why = f"The policy at {self._host}:{self._port}: {error}"
+                self._why = f"{self.where}: {error}"
             self._again_s = time.monotonic() + AGAIN_S
         return self._why if self._connection is None else ""
 
@@ -288,11 +332,6 @@ class RemotePolicy:
             if answer is None:
                 break
             if answer.number == question.number:  # else one that was given up
-                if not answer.failed and len({len(row) for row in answer.plan}) != 1:
-                    raise DeviceError("It sends a plan whose steps differ in their joints.")
-                if not answer.failed and len(answer.plan[0]) != len(question.state):
-                    raise DeviceError(
-                        f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here."
-                    )
+                require_plan(answer, question)
                 return answer
         raise DeviceError(f"no plan within {PLAN_S:g} s.")
