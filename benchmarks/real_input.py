@@ -66,9 +66,10 @@ def _diagnosed(
     file: Path, journal: Path, read: Callable[[Path], tuple[list[Any], list[str]]]
 ) -> dict[str, Any]:
     """Import a log, diagnose its takes, and only then open the labels."""
-    from benchmarks.corpus.scoring import mode_table, read_truth
+    from benchmarks.corpus.scoring import mode_table
     from gaploop.collect.imports.takes import write_takes
     from gaploop.core.journal_format import TRUTH, read_journal
+    from gaploop.failure_analysis.attribution.scores import read_truth
     from gaploop.failure_analysis.diagnosis import diagnose, save_diagnosis
 
     takes, notes = read(file)

@@ -242,9 +242,7 @@ def require_plan(answer: PolicyAnswer, question: PolicyQuestion) -> None:
     if len({len(row) for row in answer.plan}) != 1:
         raise DeviceError("It sends a plan whose steps differ in their joints.")
     if len(answer.plan[0]) != len(question.state):
-        raise DeviceError(
-            f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here."
-        )
+        raise DeviceError(f"It plans {len(answer.plan[0])} joints; {len(question.state)} are here.")
 
 
 class RemotePolicy(AskedPolicy):

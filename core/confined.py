@@ -27,7 +27,8 @@ def main() -> None:
         try:
             platform_calls.confine(Path(spec["root"]), reads, spec["file_mb"] * MB)
         except OSError as error:
-            print(f"No namespaces: {error}", file=sys.stderr)
+            sys.stderr.write(f"No namespaces: {error}\n")
+            sys.stderr.flush()
             os._exit(REFUSED)
     processes = spec["processes"] if spec["root"] else 0  # else the user's others count, too
     platform_calls.limit_process(spec["memory_mb"] * MB, spec["file_mb"] * MB, processes)

@@ -21,6 +21,7 @@ from gaploop.collect.recorder import Recorder, channels
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.protocols import Policy
 from gaploop.core.randomisation import Randomisation, as_yaml
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Frames, Take, TakeInfo
@@ -290,9 +291,22 @@ def _plain(spec: CellSpec) -> dict[str, Any]:
     return value
 
 
+def rig_of(spec: CellSpec, condition: Mapping[str, Any], fps: float) -> EmbeddedRig:
+    """Return the cell that a policy is tried on, under one condition, at its frame rate [Hz]."""
+    rig = embedded_rig(
+        task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=condition,
+        fps=fps, robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
+    )  # fmt: skip
+    if spec.domain is None:
+        return rig
+    cell = rig.cell
+    tracker = Tracker.nominal(cell.image_size, spec.domain, spec.task, cell.arm)
+    return replace(rig, tracker=tracker)
+
+
 def roll_out(
     rig: EmbeddedRig,
-    policy: ActPolicy,
+    policy: Policy,
     seeds: Sequence[int],
     condition: str,
     max_s: float,
@@ -362,16 +376,7 @@ class _Station:
         wanted = (job.spec, job.condition, fps)
         if self.rig is None or self.cell != wanted:
             self.close()
-            spec = job.spec
-            self.rig = embedded_rig(
-                task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=job.condition,
-                fps=fps, robot=spec.robot, parameters=spec.parameters, randomise=spec.randomise,
-            )  # fmt: skip
-            if spec.domain is not None:
-                cell = self.rig.cell
-                tracker = Tracker.nominal(cell.image_size, spec.domain, spec.task, cell.arm)
-                self.rig = replace(self.rig, tracker=tracker)
-            self.cell = wanted
+            self.rig, self.cell = rig_of(job.spec, job.condition, fps), wanted
             # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
             Finalize(self, self.close, exitpriority=10)
         return self.rig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,42 @@ def is_hub_name(path: str | Path) -> bool:
     return is_name and not Path(text).exists() and not Path(text).parent.exists()
 
 
-def fetch(repo_id: str, revision: str | None = None) -> Path:
+def fetch(
+    repo_id: str, revision: str | None = None, kind: str = "model", parts: Sequence[str] = PARTS
+) -> Path:
     """Return the folder of a policy on the Hub, downloaded into Hugging Face's cache.
 
     Without a network what was downloaded before is taken. The folder's name is the commit.
+
+    Args:
+        repo_id: its name.
+        revision: a commit, branch or tag; the newest unless given.
+        kind: of repository, `model` or `dataset`.
+        parts: patterns of the files that are wanted.
+
+    Raises:
+        UnusableInputError: there is none of that name, or it can't be read or reached.
+    """
+    address = endpoint()
+
+    def download() -> str:
+        found = api.snapshot_download(
+            repo_id, revision=revision, repo_type=kind, allow_patterns=list(parts)
+        )
+        return str(found)
+
+    try:
+        with connected(address, PATIENCE.timeout_s) as api:
+            return Path(retried(download, PATIENCE, f"Fetching {repo_id}", address))
+    except (UnusableInputError, HubUnreachableError, LocalEntryNotFoundError) as error:
+        raise UnusableInputError(
+            f"{'Policy' if kind == 'model' else 'Repository'} {repo_id} is no folder here, and "
+            f"can't be had from the Hub: {error}"
+        ) from None
+
+
+def listing(repo_id: str, revision: str | None = None) -> tuple[str, dict[str, int]]:
+    """Return the commit of a model repository, and its files with their sizes [bytes].
 
     Args:
         repo_id: its name.
@@ -36,13 +69,13 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
     """
     address = endpoint()
 
-    def download() -> str:
-        return str(api.snapshot_download(repo_id, revision=revision, allow_patterns=PARTS))
+    def look() -> tuple[str, dict[str, int]]:
+        commit = str(api.repo_info(repo_id, revision=revision).sha)
+        tree = api.list_repo_tree(repo_id, revision=commit, recursive=True)
+        return commit, {item.path: item.size for item in tree if hasattr(item, "size")}
 
     try:
         with connected(address, PATIENCE.timeout_s) as api:
-            return Path(retried(download, PATIENCE, f"Fetching {repo_id}", address))
-    except (UnusableInputError, HubUnreachableError, LocalEntryNotFoundError) as error:
-        raise UnusableInputError(
-            f"Policy {repo_id} is no folder here, and can't be had from the Hub: {error}"
-        ) from None
+            return retried(look, PATIENCE, f"Looking at {repo_id}", address)
+    except HubUnreachableError as error:
+        raise UnusableInputError(f"{repo_id} can't be looked at: {error}") from None

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.corpus import benchmark, fit, study
-from benchmarks.corpus.benchmark import Prediction
+from benchmarks.corpus import fit, study
 from benchmarks.corpus.design import BLIND, SHIFTS, DrawnStation
 from benchmarks.corpus.fit import targets
 from benchmarks.corpus.record import STATIONS
@@ -21,8 +20,9 @@ from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Outcome
-from gaploop.failure_analysis.attribution import features
+from gaploop.failure_analysis.attribution import features, scores
 from gaploop.failure_analysis.attribution.model import EvidenceModel
+from gaploop.failure_analysis.attribution.scores import Prediction
 from gaploop.failure_analysis.attribution.station_labels import recalibrated
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
@@ -60,13 +60,13 @@ def every_figure(
     cases = {name: study.cases(strict, predict) for name, predict in everybody.items()}
     durations = [f.take.duration_s for f in strict]
     return {
-        "test": {name: _plain(benchmark.score(said)) for name, said in cases.items()},
+        "test": {name: _plain(scores.score(said)) for name, said in cases.items()},
         "length_matched_top1": {
             name: study.length_matched(said, durations) for name, said in cases.items()
         },
-        "confusion": benchmark.confusion(cases["ours"]),
+        "confusion": scores.confusion(cases["ours"]),
         "parts": {
-            part: _plain(benchmark.score(study.cases(_chosen(found, names), ours)))
+            part: _plain(scores.score(study.cases(_chosen(found, names), ours)))
             for part, names in PARTS.items()
             if part != "test"
         },
@@ -83,7 +83,7 @@ def _chosen(found: Found, parts: Sequence[str]) -> list[Failure]:
     return [f for part in parts for f in found.get(part, ())]
 
 
-def _plain(figures: Mapping[str, benchmark.Figure]) -> dict[str, Any]:
+def _plain(figures: Mapping[str, scores.Figure]) -> dict[str, Any]:
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
@@ -120,7 +120,7 @@ def trade(strict: Sequence[Failure], model: EvidenceModel) -> list[dict[str, Any
     rows = []
     for name in TRADED:
         limits = replace(model.thresholds, name=name)
-        scored = benchmark.score(
+        scored = scores.score(
             study.cases(strict, study.by_model(replace(model, thresholds=limits)))
         )
         rows.append({"share": name, **{k: scored[k].value for k in DECIDED}})
@@ -129,7 +129,7 @@ def trade(strict: Sequence[Failure], model: EvidenceModel) -> list[dict[str, Any
 
 def _left_out(
     found: Found, references: Mapping[str, Reference], model: EvidenceModel
-) -> dict[str, dict[str, benchmark.Figure]]:
+) -> dict[str, dict[str, scores.Figure]]:
     """Score the training part by fits that left each take's mechanisms and task out."""
     recorded = study.training(found)
     every = [*recorded, *study.evading(recorded, references)]
@@ -142,8 +142,8 @@ def _left_out(
     ]
     cases = study.told(every, said)
     return {
-        "left out in training": benchmark.score(cases[: len(recorded)]),
-        "its own signals hidden too": benchmark.score(cases[len(recorded) :]),
+        "left out in training": scores.score(cases[: len(recorded)]),
+        "its own signals hidden too": scores.score(cases[len(recorded) :]),
     }
 
 
@@ -156,7 +156,7 @@ def _masked(
         bare = [
             study.as_failure(study.masked(f.take, mask), references[f.take.usual]) for f in strict
         ]
-        scored = benchmark.score(study.cases(bare, study.by_model(model)))
+        scored = scores.score(study.cases(bare, study.by_model(model)))
         kept = {k: scored[k] for k in ("top1", "named", "right_of_named", "false_cause")}
         result["without " + ", ".join(mask)] = _plain(kept)
     return result
@@ -231,19 +231,19 @@ def write_predictions(path: Path, found: Found, model: EvidenceModel) -> None:
     """Write our predictions for the test parts, in the form that others hand in."""
     predict = study.by_model(model)
     lines = [
-        benchmark.prediction_line(study.case_id(f.take), predict(f)) for f in _chosen(found, STRICT)
+        scores.prediction_line(study.case_id(f.take), predict(f)) for f in _chosen(found, STRICT)
     ]
     write_atomically(path, "\n".join([*lines, ""]))
 
 
 def handed_in(found: Found, path: Path) -> dict[str, Any]:
     """Score somebody's predictions on the test parts; what they leave out counts as abstained."""
-    said = benchmark.read_predictions(path)
+    said = scores.read_predictions(path)
     strict = _chosen(found, STRICT)
     silent = Prediction(np.full(10, 0.1), frozenset())
     cases = study.cases(strict, lambda f: said.get(study.case_id(f.take), silent))
     missing = sum(study.case_id(f.take) not in said for f in strict)
-    return {"file": str(path), "missing": missing, **_plain(benchmark.score(cases))}
+    return {"file": str(path), "missing": missing, **_plain(scores.score(cases))}
 
 
 def blind(found: Found, model: EvidenceModel | None) -> dict[str, Any]:
@@ -259,8 +259,7 @@ def blind(found: Found, model: EvidenceModel | None) -> dict[str, Any]:
     rows = found.get(BLIND, ())
     judges = {"ours": study.by_model(model), "rules": study.rules_alone}
     return {
-        name: _plain(benchmark.score(study.cases(rows, predict)))
-        for name, predict in judges.items()
+        name: _plain(scores.score(study.cases(rows, predict))) for name, predict in judges.items()
     }
 
 

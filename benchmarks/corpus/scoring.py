@@ -1,15 +1,12 @@
-"""Sets a diagnosis against what was injected or labelled. The only reader of `truth.jsonl` here."""
+"""Sets a diagnosis against what was injected or labelled, as `truth.jsonl` has it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import parse_json, read_text
 from gaploop.failure_analysis.diagnosis import Diagnosis
 
 ABSTAINED: Final = "(abstained)"
@@ -64,27 +61,6 @@ class CrossTable:
             for row in self.truth
         }
         return {"rows": rows, "right": self.right, "decided": self.decided, "total": self.total}
-
-
-def read_truth(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a `truth.jsonl`: uid to what was injected or labelled.
-
-    Raises:
-        UnusableInputError: it is missing or a line of it can't be read.
-    """
-    lines = read_text(path).splitlines()
-    truth: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = parse_json(line)
-            truth[str(value["uid"])] = value
-        except DAMAGE as error:
-            raise UnusableInputError(
-                f"{path}, line {number}: not a truth record ({error}). Remove or fix that line."
-            ) from None
-    return truth
 
 
 def cross_table(diagnosis: Diagnosis, truth: Mapping[str, Mapping[str, Any]]) -> CrossTable:

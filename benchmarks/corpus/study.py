@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.corpus import fit
-from benchmarks.corpus.benchmark import Case, Prediction
 from benchmarks.corpus.design import POLICY, SCRIPT
 from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.signals import MeasuredTake
@@ -22,6 +21,7 @@ from gaploop.failure_analysis.attribution import features
 from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Judgement
 from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
 from gaploop.failure_analysis.attribution.rules import rule_evidence
+from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.reference import Reference
 from gaploop.failure_analysis.signals.registry import registry
 

@@ -1,7 +1,7 @@
 """A policy that drives from inside a sandbox: what is seen goes in, plans come out, nothing else.
 
 The scene, its seed, and whether an attempt succeeded stay outside: they are nothing that a policy
-could be asked to keep to itself. `python -m gaploop.finetune.board.policy_box FOLDER` is the inside.
+could be asked to keep to itself. `python -m gaploop.finetune.board.policy_box FOLDER` is inside.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A program that nobody trusts, in a process of its own: no network, bounded memory and time.
 
-On Linux, where user namespaces are permitted, the program sees no network, no other process, and no
-file but Python, gaploop and what it is given to read (`core.platform_calls.confine`). Elsewhere only
-limits of memory and file size hold, and what Python itself can refuse (`guard`): that stops
+On Linux, where user namespaces are permitted, the program sees no network, no other process, and
+no file but Python, gaploop and what it is given to read (`core.platform_calls.confine`). Elsewhere
+only limits of memory and file size hold, and what Python itself can refuse (`guard`): that stops
 accidents, not malice, so it does for policies, whose files were looked at, and not for programs.
 """
 
@@ -108,7 +108,7 @@ class Sandbox:
         self._until_s = time.monotonic() + limits.load_s
         self._over = threading.Event()
         self._root = tempfile.mkdtemp(prefix="gaploop-box-")
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  `close` does
         shown = [str(place) for place in (*_runtime(), *(p.resolve() for p in reads))]
         spec = {
             "root": self._root if how == NAMESPACES else "",
@@ -156,7 +156,7 @@ class Sandbox:
         Raises:
             EndedError: it ends, or is ended, before.
         """
-        data = self._from.read(count)
+        data: bytes = self._from.read(count)
         if len(data) != count:
             raise self._ended()
         return data
@@ -170,7 +170,7 @@ class Sandbox:
         with contextlib.suppress(OSError):
             self._to.close()
         most = self._limits.output_mb * MB
-        data = self._from.read(most + 1)
+        data: bytes = self._from.read(most + 1)
         if len(data) > most:
             self._end(f"prints more than {self._limits.output_mb} MiB")
         if self.process.wait() or self.why:

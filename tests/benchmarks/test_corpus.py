@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.corpus import benchmark, figures, study
+from benchmarks.corpus import figures, study
 from benchmarks.corpus.card import card
 from benchmarks.corpus.design import (
     PARTS,
@@ -29,11 +29,12 @@ from benchmarks.corpus.design import (
 )
 from benchmarks.corpus.errant import ERRORS, HELD_OUT_ERRORS
 from benchmarks.corpus.record import STATIONS, record_corpus
-from benchmarks.corpus.scoring import read_truth
 from benchmarks.corpus.signals import MeasuredTake, corpus_references, measure_corpus
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH, read_journal, take_folders
 from gaploop.core.vocabulary import GapDimension, Outcome
+from gaploop.failure_analysis.attribution import scores
+from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.reference import Reference, UsualValue
 from gaploop.failure_analysis.signals.registry import registry
 
@@ -207,13 +208,13 @@ def test_masking_takes_a_channel_away_everywhere() -> None:
 def test_length_matching_takes_away_what_length_knows() -> None:
     """Two causes, one short and one long: a guess by length is right, and worth nothing matched."""
     causes = ("visual_domain", "sensor_noise", "human_behavior")
-    said = {d: np.eye(10)[benchmark.CAUSES.index(d)] for d in causes}
+    said = {d: np.eye(10)[scores.CAUSES.index(d)] for d in causes}
     cases, durations = [], []
     for n in range(60):
         cause, long = causes[n % 3], n % 3 == 2 or n % 5 == 0
         guess = "human_behavior" if long else "visual_domain"
-        prediction = benchmark.Prediction(said[guess], frozenset({guess}))
-        cases.append(benchmark.Case(str(n), str(n), frozenset({cause}), prediction))
+        prediction = scores.Prediction(said[guess], frozenset({guess}))
+        cases.append(scores.Case(str(n), str(n), frozenset({cause}), prediction))
         durations.append(7.96 if long else 3.0)
     right = np.mean([c.said.top == c.truth for c in cases])
     assert study.length_matched(cases, durations) < right
@@ -224,9 +225,9 @@ def test_predictions_handed_in_are_scored_by_the_same_code(tmp_path: Path) -> No
     twins = [measured(n, {}, {}, part=TWIN, failed=False) for n in range(4)]
     takes = [*twins, *(measured(n, gap, {"lag_s": 30.0}, part="test") for n in range(4))]
     found = study.failures(takes, USUAL)
-    shares = np.eye(10)[benchmark.CAUSES.index("actuator_response")]
+    shares = np.eye(10)[scores.CAUSES.index("actuator_response")]
     lines = [
-        benchmark.prediction_line(f"s{n}/{n}", benchmark.Prediction(shares, frozenset()))
+        scores.prediction_line(f"s{n}/{n}", scores.Prediction(shares, frozenset()))
         for n in range(3)
     ]
     path = tmp_path / "theirs.jsonl"

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main as bench
-from benchmarks.corpus.scoring import read_truth
 from benchmarks.recorded import figures, stops
 from benchmarks.recorded.transfer import every_transfer, force_energy, transfer
 from gaploop.collect.imports.uci_failures import labelled_windows
 from gaploop.core.journal_format import TRUTH
+from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.modes.force_classes import ELSEWHERE, ForceClasses
 from gaploop.scripts.cli import main as gaploop
 

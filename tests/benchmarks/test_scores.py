@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.corpus import benchmark
-from benchmarks.corpus.benchmark import Case, Prediction
 from gaploop.core.errors import UnusableInputError
+from gaploop.failure_analysis.attribution import scores
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE
+from gaploop.failure_analysis.attribution.scores import Case, Prediction
 
 
 def case(
@@ -35,7 +35,7 @@ def test_scores_count_what_they_say() -> None:
         case({"visual_domain", "sensor_noise"}, "visual_domain",
              says={"visual_domain", "sensor_noise"}, n=7),
     ]  # fmt: skip
-    found = {name: figure.value for name, figure in benchmark.score(cases).items()}
+    found = {name: figure.value for name, figure in scores.score(cases).items()}
     assert found["top1"] == pytest.approx(1 / 3)
     assert found["right_of_named"] == pytest.approx(1 / 2)
     assert found["false_cause"] == pytest.approx(1 / 2)
@@ -47,7 +47,7 @@ def test_intervals_know_that_takes_of_a_station_belong_together() -> None:
     """Forty takes of two stations are two draws, not forty."""
     alone = [case({"visual_domain"}, "visual_domain" if n % 2 else NONE, n=n) for n in range(40)]
     together = [replace(c, station=str(n % 2)) for n, c in enumerate(alone)]
-    wide, narrow = benchmark.score(together)["top1"], benchmark.score(alone)["top1"]
+    wide, narrow = scores.score(together)["top1"], scores.score(alone)["top1"]
     assert wide.interval is not None
     assert narrow.interval is not None
     assert wide.interval[1] - wide.interval[0] > narrow.interval[1] - narrow.interval[0]
@@ -56,15 +56,15 @@ def test_intervals_know_that_takes_of_a_station_belong_together() -> None:
 def test_calibration_error_is_zero_where_certainty_is_accuracy() -> None:
     sure = np.repeat([0.5, 1.0], 100)
     right = np.r_[np.tile([True, False], 50), np.ones(100, dtype=bool)]
-    assert benchmark.expected_calibration_error(sure, right) < 0.02
-    assert benchmark.expected_calibration_error(np.ones(100), np.zeros(100, dtype=bool)) == 1.0
+    assert scores.expected_calibration_error(sure, right) < 0.02
+    assert scores.expected_calibration_error(np.ones(100), np.zeros(100, dtype=bool)) == 1.0
 
 
 def test_predictions_read_back_and_bad_ones_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "said.jsonl"
     said = case({"visual_domain"}, "visual_domain").said
-    path.write_text(benchmark.prediction_line("s/1", said) + "\n")
-    again = benchmark.read_predictions(path)["s/1"]
+    path.write_text(scores.prediction_line("s/1", said) + "\n")
+    again = scores.read_predictions(path)["s/1"]
     assert np.allclose(again.shares, said.shares)
     assert again.named == said.named
     for bad in (
@@ -75,4 +75,4 @@ def test_predictions_read_back_and_bad_ones_are_one_line(tmp_path: Path) -> None
     ):
         path.write_text(bad + "\n")
         with pytest.raises(UnusableInputError, match="line 1"):
-            benchmark.read_predictions(path)
+            scores.read_predictions(path)

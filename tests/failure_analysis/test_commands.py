@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.corpus.scoring import cross_table, read_truth
+from benchmarks.corpus.scoring import cross_table
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.rig import embedded_rig, scripted_leader
 from gaploop.collect.session import run_take
@@ -16,6 +16,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.plan import load_plan
 from gaploop.core.vocabulary import GapDimension, TakeKind
+from gaploop.failure_analysis.attribution.scores import read_truth
 from gaploop.failure_analysis.diagnosis import load_diagnosis
 from gaploop.scripts.cli import main
 

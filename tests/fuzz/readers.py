@@ -340,11 +340,15 @@ FILES = (
         "files/trials.csv",
         _loaded("gaploop.failure_analysis.cohort.trials", "read_trials"),
     ),
-    Reader("truth", "files/truth.jsonl", _loaded("benchmarks.corpus.scoring", "read_truth")),
+    Reader(
+        "truth",
+        "files/truth.jsonl",
+        _loaded("gaploop.failure_analysis.attribution.scores", "read_truth"),
+    ),
     Reader(
         "predictions",
         "files/predictions.jsonl",
-        _loaded("benchmarks.corpus.benchmark", "read_predictions"),
+        _loaded("gaploop.failure_analysis.attribution.scores", "read_predictions"),
     ),
     Reader(
         "curves",

@@ -1,7 +1,7 @@
 """Scores attributions against what was injected. The same code scores ours and anybody's.
 
-A prediction names itself by station and scene, which are the same whoever records the corpus.
-Takes of one station aren't independent, so intervals come from drawing whole stations anew.
+The only reader of `truth.jsonl` in the product; diagnosis never imports it. Takes of one station
+aren't independent, so intervals come from drawing whole stations anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,3 +245,24 @@ def prediction_line(key: str, said: Prediction) -> str:
             "candidates": sorted(said.candidates),
         }
     )
+
+
+def read_truth(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a `truth.jsonl`: uid to what was injected or labelled.
+
+    Raises:
+        UnusableInputError: it is missing or a line of it can't be read.
+    """
+    lines = read_text(path).splitlines()
+    truth: dict[str, dict[str, Any]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = parse_json(line)
+            truth[str(value["uid"])] = value
+        except DAMAGE as error:
+            raise UnusableInputError(
+                f"{path}, line {number}: not a truth record ({error}). Remove or fix that line."
+            ) from None
+    return truth

@@ -1,0 +1,113 @@
+"""The board's page: who is where, who can't be told apart, settings, videos, what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from gaploop.core.statistics import Estimate, points
+from gaploop.failure_analysis.report.page import (
+    BarRow,
+    Section,
+    bars,
+    notice,
+    page,
+    section,
+    table,
+    text,
+)
+from gaploop.finetune.evaluation import Rate
+from gaploop.finetune.factors import words
+
+TITLES = {"policy": "Policies", "attribution": "Attribution"}
+
+
+def rate_of(value: Mapping[str, Any]) -> Rate:
+    """Return a rate from its JSON."""
+    low, high = value["interval"]
+    return Rate(value["successes"], value["trials"], value["rate"], (low, high))
+
+
+def board_page(
+    benchmark: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ranking: Mapping[str, Any]
+) -> str:
+    """Return the page.
+
+    Args:
+        benchmark: what `benchmark.json` holds.
+        results: what each file of `results/` holds.
+        ranking: what `ranking.json` holds.
+    """
+    by_name = {f"{r['user']}/{r['name']}": r for r in results}
+    sections = []
+    for track, ranked in ranking["tracks"].items():
+        here = {n: r for n, r in by_name.items() if r["track"] == track}
+        if ranked["order"]:
+            sections.append(_standing(track, ranked, here))
+        if track == "policy" and ranked["order"]:
+            sections += [_settings(ranked, here), _videos(ranked, here)]
+    refused = [(n, r["track"], r["refused"]) for n, r in by_name.items() if r.get("refused")]
+    if refused:
+        rows = table(("submission", "track", "why"), refused)
+        sections.append(section("Refused", "Not run, or not to the end.", [rows]))
+    sections.append(_proof(benchmark))
+    many = sum(not r.get("refused") for r in results)
+    subtitle = f"{many} submissions, {benchmark['n']} hidden scenes under each setting"
+    return page(f"Benchmark {benchmark['name']}", sections, subtitle=subtitle)
+
+
+def _standing(track: str, ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
+    rows, drawn = [], []
+    for entry in ranked["order"]:
+        name, rate = entry["submission"], rate_of(entry)
+        result = results[name]
+        where = f"{result['source']} @ {result['revision'][:8]}" if result["source"] else "files"
+        rows.append((entry["group"], name, str(rate), result["trained_on"], where))
+        low, high = rate.interval
+        drawn.append(BarRow(f"{entry['group']}  {name}", rate.rate, low, high, str(rate)))
+    differences = [
+        (p["better"], p["other"], points(Estimate(p["value"], *p["interval"])),
+         f"{p['gained']} : {p['lost']}", f"{p['p_family']:.3g}", "yes" if p["told_apart"] else "no")
+        for p in ranked["differences"]
+    ]  # fmt: skip
+    lead = "Submissions that share a letter can't be told apart at 5 % for all pairs together."
+    head = ("group", "submission", "success", "trained on, as declared", "from")
+    blocks = [bars(drawn, (0.0, 1.0)), table(head, rows)]
+    if differences:
+        columns = ("better", "other", "difference on equal scenes", "only one solved", "p (Holm)",
+                   "told apart")  # fmt: skip
+        blocks.append(table(columns, differences, numbers=(4,)))
+    return section(TITLES[track], lead, blocks)
+
+
+def _settings(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
+    names = [entry["submission"] for entry in ranked["order"]]
+    settings = list(results[names[0]]["settings"])
+    rows = [
+        (words(s), *(str(rate_of(results[name]["settings"][s])) for name in names))
+        for s in settings
+    ]
+    lead = "One factor at a time. Scenes differ between settings; policies met the same ones."
+    return section("Settings", lead, [table(("setting", *names), rows)])
+
+
+def _videos(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
+    films = [(e["submission"], results[e["submission"]].get("video")) for e in ranked["order"]]
+    blocks = [
+        Markup('<figure><video src="{}" controls muted loop></video><figcaption>{}</figcaption></figure>')
+        .format(path, name)
+        for name, path in films if path
+    ]  # fmt: skip
+    return section("Videos", "On scenes that are for show and count for nothing.", blocks)
+
+
+def _proof(benchmark: Mapping[str, Any]) -> Section:
+    blocks = [
+        notice("Sim-to-sim: the embedded cell, not a real robot."),
+        text(f"Commitment to the hidden scenes (SHA-256): {benchmark['commitment']}"),
+        text(f"Results are signed (Ed25519) by {benchmark['key']}"),
+        text("Check them: gaploop benchmark show, with --key and the key as you know it."),
+    ]
+    return section("What this rests on", "", blocks)
