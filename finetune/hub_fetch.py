@@ -57,12 +57,15 @@ def fetch(
         ) from None
 
 
-def listing(repo_id: str, revision: str | None = None) -> tuple[str, dict[str, int]]:
-    """Return the commit of a model repository, and its files with their sizes [bytes].
+def listing(
+    repo_id: str, revision: str | None = None, kind: str = "model"
+) -> tuple[str, dict[str, int]]:
+    """Return the commit of a repository, and its files with their sizes [bytes].
 
     Args:
         repo_id: its name.
         revision: a commit, branch or tag; the newest unless given.
+        kind: of repository, `model` or `dataset`.
 
     Raises:
         UnusableInputError: there is none of that name, or it can't be read or reached.
@@ -70,8 +73,8 @@ def listing(repo_id: str, revision: str | None = None) -> tuple[str, dict[str, i
     address = endpoint()
 
     def look() -> tuple[str, dict[str, int]]:
-        commit = str(api.repo_info(repo_id, revision=revision).sha)
-        tree = api.list_repo_tree(repo_id, revision=commit, recursive=True)
+        commit = str(api.repo_info(repo_id, revision=revision, repo_type=kind).sha)
+        tree = api.list_repo_tree(repo_id, revision=commit, recursive=True, repo_type=kind)
         return commit, {item.path: item.size for item in tree if hasattr(item, "size")}
 
     try:

@@ -196,6 +196,8 @@ def contest(
         alias to all of its rollouts, and alias to why a policy was given up.
     """
     cell = {"task": spec.task, "robot": spec.robot, "max_s": spec.max_s, "by": server.commitment}
+    for one in tried:
+        (folder / one.alias).mkdir(parents=True, exist_ok=True)
     logs = {t.alias: RolloutLog(folder / t.alias, {"policy": t.policy, **cell}) for t in tried}
     rollouts = {alias: list(log.held.values()) for alias, log in logs.items()}
     progress(sum(map(len, rollouts.values())))

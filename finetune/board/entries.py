@@ -3,7 +3,7 @@
 A board is a folder, or a dataset repository on a Hub:
 
     benchmark.json                          what is measured, the commitment, the server's key
-    submissions/<user>/<name>/entry.json    what is entered; files/ beside it where it isn't on a Hub
+    submissions/<user>/<name>/entry.json    what is entered; files/ beside it, if not on a Hub
     results/<user>/<name>.json              what came of it, signed
     ranking.json  index.html  videos/       signed, too; a page for people
 

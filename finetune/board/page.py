@@ -95,11 +95,12 @@ def _settings(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
 
 def _videos(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
     films = [(e["submission"], results[e["submission"]].get("video")) for e in ranked["order"]]
+    film = Markup("<figure><video src={} controls muted loop></video>{}</figure>")
     blocks = [
-        Markup('<figure><video src="{}" controls muted loop></video><figcaption>{}</figcaption></figure>')
-        .format(path, name)
-        for name, path in films if path
-    ]  # fmt: skip
+        film.format(Markup('"{}"').format(path), Markup("<figcaption>{}</figcaption>").format(name))
+        for name, path in films
+        if path
+    ]
     return section("Videos", "On scenes that are for show and count for nothing.", blocks)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,7 +44,7 @@ from gaploop.finetune.evaluation import (
     read_rollouts,
     summarise,
 )
-from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name
+from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name, listing
 from gaploop.finetune.lerobot_policy import policy_id
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,13 @@ PAGE: Final = "index.html"
 SCHEMA: Final = "gaploop.benchmark.v1"
 RESULT_SCHEMA: Final = "gaploop.benchmark_result.v1"
 RANKING_SCHEMA: Final = "gaploop.benchmark_ranking.v1"
-FETCHED: Final = (BENCHMARK, RANKING, "results/*", "submissions/*.json")
+FETCHED: Final = re.compile(
+    r"benchmark\.json|ranking\.json|results/[\w.-]+/[\w.-]+\.json|"
+    r"submissions/[\w.-]+/[\w.-]+/entry\.json"
+)
+"""What is read of a board on a Hub."""
+LARGEST: Final = 1 << 20
+"""A file that is larger isn't read [bytes]."""
 KIND: Final = "dataset"
 
 
@@ -365,10 +372,15 @@ def pulled(board: str, mirror: Path | None = None) -> Path:
     """
     if not is_hub_name(board):
         return Path(board)
-    target = HubTarget(board, KIND, endpoint())
-    if mirror is not None and not upload.read_remote(target, BENCHMARK, PATIENCE):
+    try:
+        commit, sizes = listing(board, kind=KIND)
+        wanted = [n for n, size in sizes.items() if FETCHED.fullmatch(n) and size <= LARGEST]
+        folder = fetch(board, commit, KIND, wanted or ["none"])
+    except UnusableInputError as error:
+        if mirror is None:
+            raise
+        log.warning("Nothing new is taken: %s", error)  # a board that isn't there yet, too
         return mirror
-    folder = fetch(board, kind=KIND, parts=FETCHED)
     if mirror is None:
         return folder
     for entry in entered(folder):
