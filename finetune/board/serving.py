@@ -7,6 +7,7 @@ changes on the board is found by its signature, and put right by the next servin
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 from collections import Counter
@@ -159,15 +160,14 @@ def opened(private: Path, board: Path, wanted: Measure | None) -> tuple[Server, 
     value = read_json(path)
     if not is_signed(value, server.public):
         raise UnusableInputError(f"{path} isn't what this server signed. Restore it.")
-    names = Measure.__dataclass_fields__
-    known = Measure(**{k: v for k, v in value.items() if k in names})
-    if wanted is not None and asdict(wanted) != asdict(known):
-        other = [k for k in names if asdict(wanted)[k] != asdict(known)[k]]
+    known = {k: v for k, v in value.items() if k in Measure.__dataclass_fields__}
+    asked = known if wanted is None else json.loads(json.dumps(asdict(wanted)))
+    if other := [k for k in known if asked[k] != known[k]]:
         raise UnusableInputError(
             f"{private} serves a benchmark with another {', '.join(other)}. Leave these options "
             "out, or begin a new one with another --private and another board."
         )
-    return server, known
+    return server, Measure(**known)
 
 
 def serve(
