@@ -59,7 +59,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "find out why": ("probe", "identify", "factors"),
     "adapt": ("pretrain", "train", "reinforce", "mix", "latency"),
-    "deploy": ("gate", "preflight", "push"),
+    "deploy": ("gate", "preflight", "push", "benchmark"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
 _TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")

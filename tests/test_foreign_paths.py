@@ -74,6 +74,7 @@ collect/withdrawal.py:report_path | register.parent / f'withdrawal_{id_}.json' |
 core/arm.py:ModelFile._folder | Path(places[0]) | ours
 core/arm.py:ModelFile.find | folder.joinpath(*self.path.split('/')) | ours
 core/arms/vx300s.py:load | at / f'vx300s_{part}.xml' | ours
+core/confined.py:main | Path(spec['root']) | ours
 core/consent_store.py:_read_private | path.parent / name | ours
 core/consent_store.py:_set_private | path.parent / f'.{name}.lock' | ours
 core/consent_store.py:_set_private | path.parent / name | ours
@@ -85,6 +86,11 @@ core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', fo
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
+core/platform_calls.py:_show | root / place.relative_to('/') | ours
+core/platform_calls.py:_show | there.symlink_to(place.readlink()) | ours
+core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
+core/platform_calls.py:confine | Path('/proc/self', name) | ours
+core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
 datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
@@ -208,6 +214,34 @@ failure_analysis/review/takes.py:Media.video | self._folder / f'{name}.mp4' | ou
 failure_analysis/review/takes.py:TakeSource.take | self._folders[uid] / name | take
 finetune/adapt.py:_record | folder / (MERGED if options.full else ADAPTER) | ours
 finetune/adapt.py:adapt | folder / (MERGED if options.full else ADAPTER) | ours
+finetune/board/contest.py:contest | folder / one.alias | ours
+finetune/board/contest.py:contest | folder / t.alias | ours
+finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user / self.name | paths
+finetune/board/entries.py:Submission.folder | board / 'submissions' / self.user | paths
+finetune/board/entries.py:_walk | Path(folder, name) | listed
+finetune/board/entries.py:enter | folder / 'files' / relative_path(name, 'file') | paths
+finetune/board/entries.py:enter | shutil.copyfile(path, target) | paths
+finetune/board/entries.py:stage | root / name | paths
+finetune/board/entries.py:stage | shutil.copyfile(root / name, path) | paths
+finetune/board/entries.py:stage | shutil.rmtree(target, ignore_errors=True) | ours
+finetune/board/entries.py:stage | target / name | paths
+finetune/board/policy_box.py:main | Path(sys.argv[1]) | ours
+finetune/board/programs.py:shown | folder / f'.{take.uid}' | take
+finetune/board/programs.py:shown | folder / take.uid | take
+finetune/board/programs.py:shown | part.rename(target) | take
+finetune/board/programs.py:shown | shutil.copytree(take.folder, part) | take
+finetune/board/programs.py:shown | shutil.rmtree((part := (folder / f'.{take.uid}')), ignore_errors=True) | take
+finetune/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_errors=True) | ours
+finetune/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
+finetune/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
+finetune/board/serving.py:_kept | how.private / 'results' / entry.user | paths
+finetune/board/serving.py:_policies | how.private / 'staged' / alias | ours
+finetune/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
+finetune/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
+finetune/board/serving.py:_programs | how.private / 'attempts' / alias | ours
+finetune/board/serving.py:_programs | how.private / 'staged' / alias | ours
+finetune/board/serving.py:_published | how.private / 'attempts' / _alias(server, entry) | ours
+finetune/board/serving.py:public_files | board.glob(pattern) | ours
 finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
 finetune/closed_loop.py:carry_out | folder / name | ours
 finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
@@ -265,6 +299,7 @@ scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
 scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
+scripts/benchmark.py:_once | near / f'{name}_private' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
 scripts/diagnose.py:_write_report | folder / name | ours

@@ -25,7 +25,7 @@ from typing import Any, Final
 from gaploop.core.confined import MB
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
-from gaploop.core.paths import relative_path
+from gaploop.core.paths import inside, relative_path
 from gaploop.finetune.board.sandbox import Limits
 from gaploop.finetune.hub_fetch import fetch, listing
 from gaploop.finetune.lerobot_trust import (
@@ -157,6 +157,7 @@ def entered(board: Path) -> Iterator[Submission | UnusableInputError]:
     """Yield what is entered on a board, by user and name; an error for what can't be read."""
     for path in sorted(board.glob(f"submissions/*/*/{ENTRY}")):
         try:
+            inside(board, path.relative_to(board), "entry", of_snapshot=True)
             value = parse_json(read_content(path, limit=64 << 10))
             if value.pop("schema") != SCHEMA:
                 raise UnusableInputError(f"it isn't a {SCHEMA} file")
@@ -182,7 +183,8 @@ def stage(submission: Submission, board: Path, target: Path, limits: Limits) -> 
         wanted = _wanted(sizes, submission.track, limits)
         root = fetch(submission.source, submission.revision, parts=wanted or ("none",))
     else:
-        root = submission.folder(board) / "files"
+        place = submission.folder(board).relative_to(board)
+        root = inside(board, place / "files", "folder")
         wanted = _wanted(_walk(root), submission.track, limits)
     for name in wanted:
         path = target / name

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import locked_file, read_json, write_atomically, write_json
+from gaploop.core.paths import inside
 from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
@@ -256,11 +257,11 @@ def _policies(
             _keep(how, server, entry, {"refused": reason})
             continue
         value = {"policy": one.policy, **_counted(attempts[alias])}
-        video = Path("videos", entry.user, f"{entry.name}.mp4")
-        (how.board / video).parent.mkdir(parents=True, exist_ok=True)
+        video = how.private / "videos" / entry.user / f"{entry.name}.mp4"
+        video.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(EndedError):
-            how.film(one, measure.cell, how.limits, how.board / video)
-            value["video"] = str(video)
+            how.film(one, measure.cell, how.limits, video)
+            value["video"] = video.relative_to(how.private).as_posix()
         _keep(how, server, entry, value)
     return [entry.key for entry in queue]
 
@@ -336,15 +337,17 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
                 entry = Submission(**{k: result[k] for k in Submission.__dataclass_fields__})
                 rows[entry.key] = list(_rows(how.private / "attempts" / _alias(server, entry)))
         tracks[track] = ranked(rows).to_json()
-    ranking = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),
+    ranking: dict[str, Any] = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),
                "at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
-    files = {BENCHMARK: benchmark, RANKING: server.signed(ranking)}
-    for result in results:
-        files[f"results/{result['user']}/{result['name']}.json"] = result
-    for name, value in files.items():
-        (how.board / name).parent.mkdir(parents=True, exist_ok=True)
-        write_json(how.board / name, value)
-    write_atomically(how.board / PAGE, board_page(benchmark, results, files[RANKING]))
+    ranking = server.signed(ranking)
+    page = board_page(benchmark, results, ranking).encode()
+    files = {RANKING: json.dumps(ranking, indent=1).encode(), PAGE: page}
+    kept = (how.private / BENCHMARK, *how.private.glob("[rv]*/*/*.*"))  # results and videos
+    files |= {p.relative_to(how.private).as_posix(): p.read_bytes() for p in kept}
+    for name, content in files.items():
+        path = inside(how.board, name, "file")  # who may write there may have put a link
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
     return results
 
 

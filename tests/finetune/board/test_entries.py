@@ -56,7 +56,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (lambda f: os.mkfifo(f / "x.json"), "is a link or no file"),
     "too large": (lambda f: sparse(f / "more.safetensors", 3 << 30), "are the most"),
     "too many": (lambda f: [(f / f"{n}.json").write_text("{}") for n in range(300)], "the most"),
-    "no weights": (lambda f: [p.unlink() for p in f.glob("*.safetensors")], "no weights"),
+    "no weights": (lambda f: list(map(Path.unlink, f.glob("*.safetensors"))), "no weights"),
     "a header like a bomb": (
         lambda f: with_header(f / "model.safetensors", b"{}", length=1 << 62), "a header of"),
     "a tensor like a bomb": (
@@ -156,6 +156,18 @@ def test_a_board_s_odd_files_are_named_and_passed_over(board: Path) -> None:
     found = list(entered(board))
     assert [e for e in found if isinstance(e, Submission)] == [BASE]
     assert sum(isinstance(e, UnusableInputError) for e in found) == 4
+
+
+def test_a_link_on_the_board_leads_nowhere(board: Path, tmp_path: Path) -> None:
+    """Else somebody who may write there has the server copy a folder of its operator's."""
+    files = BASE.folder(board) / "files"
+    files.rename(tmp_path / "operator")
+    files.symlink_to(tmp_path / "operator")
+    with pytest.raises(UnusableInputError, match="leads out"):
+        stage(BASE, board, tmp_path / "staged", Limits())
+    (BASE.folder(board) / "entry.json").rename(tmp_path / "entry.json")
+    (BASE.folder(board) / "entry.json").symlink_to(tmp_path / "entry.json")
+    assert [type(found) for found in entered(board)] == [UnusableInputError]
 
 
 def test_a_name_is_entered_once(board: Path) -> None:

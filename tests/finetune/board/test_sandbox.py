@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -99,7 +100,8 @@ except OSError as error:
         ("import time; time.sleep(600)", Limits(load_s=0.1), "takes too long"),
         ("bytearray(1 << 30)", SMALL, "ended by itself"),
         ("import mmap, time; m, some = mmap.mmap(-1, 1 << 29), bytes(1 << 20)\n"
-         "for _ in range(512): m.write(some)\ntime.sleep(600)", SMALL, "takes more than 256 MiB of memory"),
+         "for _ in range(512): m.write(some)\ntime.sleep(600)", SMALL,
+         "takes more than 256 MiB of memory"),
         ("while True: print('x' * 99999)", SMALL, "prints more than 1 MiB"),
         ("raise SystemExit('no')", SMALL, "ended by itself"),
     ],
@@ -131,6 +133,26 @@ print("started")
         process.kill()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel does it on Linux")
+def test_a_server_that_is_killed_takes_its_programs_along() -> None:
+    server = """
+import sys
+from gaploop.finetune.board.sandbox import *
+code = "import time; print('begun', flush=True); time.sleep(6543)"
+box = Sandbox([sys.executable, "-c", code], (), Limits())
+box.receive(5)
+print("begun", flush=True)
+box.process.wait()
+"""
+    with subprocess.Popen(python(server), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert below
+        process.kill()
+    assert not psutil.wait_procs(below, timeout=60)[1]
+
+
 def test_where_there_are_no_namespaces_python_refuses_sockets_programs_and_writing(
     tmp_path: Path,
 ) -> None:
@@ -154,7 +176,7 @@ print(json.dumps(said))
     assert not (tmp_path / "outside").exists()
 
 
-# -- policies ---------------------------------------------------------------------------------------
+# -- policies -------------------------------------------------------------------------------------
 
 CARD = PolicyCard("", 50.0, 1, "", False, 0.0)
 ANSWERS = """
