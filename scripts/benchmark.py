@@ -14,7 +14,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.finetune.board.entries import Submission
-    from gaploop.finetune.board.serving import Served, Shown
+    from gaploop.finetune.board.serving import Served, BoardContents
 
 POSITIONAL: Final = ("action", "board")
 ACTIONS: Final = ("serve", "submit", "show")
@@ -253,7 +253,7 @@ def _show(config: BenchmarkConfig) -> int:
     return 1 if found.wrong else 0
 
 
-def _lines(found: Shown, key: str) -> list[str]:
+def _lines(found: BoardContents, key: str) -> list[str]:
     from gaploop.core.statistics import Estimate, points
     from gaploop.finetune.board.page import TITLES, rate_of
 
@@ -282,5 +282,5 @@ def _lines(found: Shown, key: str) -> list[str]:
     return [*lines, f"All {len(found.results)} results are signed by {by}."]
 
 
-def _isolation(found: Shown) -> str:
+def _isolation(found: BoardContents) -> str:
     return ", ".join(sorted({str(r["isolation"]) for r in found.results})) or "nothing was run"

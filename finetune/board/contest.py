@@ -72,7 +72,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Attempts:
+class Attempted:
     """What came of a job.
 
     Attributes:
@@ -84,7 +84,7 @@ class Attempts:
     given_up: Mapping[str, str]
 
 
-type Attempt = Callable[[Job], Attempts]
+type Attempt = Callable[[Job], Attempted]
 
 
 class _Hall:
@@ -132,7 +132,7 @@ class _Hall:
 _hall = _Hall()
 
 
-def attempt(job: Job) -> Attempts:
+def attempt(job: Job) -> Attempted:
     """Make the attempts of a job; one in which the policy doesn't answer has failed."""
     found: dict[str, list[Rollout]] = {}
     name = condition_name(job.condition)
@@ -148,7 +148,7 @@ def attempt(job: Job) -> Attempts:
                 _hall.strike(tried, error.reason)
                 rows = [Rollout(seed, name, False, reason=error.reason)]
             found.setdefault(tried.alias, []).extend(rows)
-    return Attempts(found, {k: v for k, v in _hall.given_up.items() if k in found})
+    return Attempted(found, {k: v for k, v in _hall.given_up.items() if k in found})
 
 
 def trial(tried: Tried, spec: CellSpec, limits: Limits) -> str:

@@ -416,7 +416,7 @@ def public_files(board: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class BoardContents:
     """What a board says, and whether its server said so.
 
     Attributes:
@@ -432,7 +432,7 @@ class Shown:
     wrong: Sequence[str]
 
 
-def look(board: Path, key: str = "") -> Shown:
+def look(board: Path, key: str = "") -> BoardContents:
     """Read a board and check every signature.
 
     Args:
@@ -457,4 +457,4 @@ def look(board: Path, key: str = "") -> Shown:
             wrong.append(name)
     if not wrong and values[1]["results"] != len(values) - 2:
         wrong.append(f"{values[1]['results']} results are ranked, {len(values) - 2} are here")
-    return Shown(values[0], values[2:], values[1], wrong)
+    return BoardContents(values[0], values[2:], values[1], wrong)

@@ -21,7 +21,7 @@ from gaploop.core.journal_format import TRUTH, TakeHeader, append_truth
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Outcome
 from gaploop.finetune.board import contest, sandbox, serving
-from gaploop.finetune.board.contest import Attempts, Job, Tried
+from gaploop.finetune.board.contest import Attempted, Job, Tried
 from gaploop.finetune.board.entries import Submission, enter
 from gaploop.finetune.board.ranking import ranked
 from gaploop.finetune.board.sandbox import EndedError, Limits
@@ -42,8 +42,8 @@ MARK = "skill.json"
 """In the files of a made-up policy: its chance of success."""
 
 
-def made_up(job: Job) -> Attempts:
-    """Attempts of policies that succeed by their skill, as the scene alone decides."""
+def made_up(job: Job) -> Attempted:
+    """Attempted of policies that succeed by their skill, as the scene alone decides."""
     found: dict[str, list[Rollout]] = {}
     for seed, order in job.scenes:
         for tried in order:
@@ -51,7 +51,7 @@ def made_up(job: Job) -> Attempts:
             won = bool(np.random.default_rng(seed).random() < skill)
             row = Rollout(seed, condition_name(job.condition), won, 2.0, "" if won else "timeout")
             found.setdefault(tried.alias, []).append(row)
-    return Attempts(found, {})
+    return Attempted(found, {})
 
 
 def put(board: Path, name: str, skill: float, tmp_path: Path, user: str = "ana") -> Submission:
@@ -117,7 +117,7 @@ def test_orders_are_drawn_for_each_scene_and_names_tell_nothing(
 ) -> None:
     orders: list[tuple[str, ...]] = []
 
-    def watched(job: Job) -> Attempts:
+    def watched(job: Job) -> Attempted:
         orders.extend(tuple(t.alias for t in order) for _, order in job.scenes)
         return made_up(job)
 
@@ -137,7 +137,7 @@ def test_what_was_rolled_out_before_a_stop_is_kept_and_nothing_is_done_twice(
     put(how.board, "bad", 0.1, tmp_path)
     done: Counter[tuple[str, int]] = Counter()
 
-    def stopped(job: Job) -> Attempts:
+    def stopped(job: Job) -> Attempted:
         if len(done) >= 8 and stopping:
             raise KeyboardInterrupt
         found = made_up(job)
@@ -216,12 +216,12 @@ def test_a_policy_that_often_fails_to_answer_is_given_up_and_the_others_are_not(
     bad = put(how.board, "bad", 0.0, tmp_path)
     put(how.board, "good", 0.9, tmp_path)
 
-    def failing(job: Job) -> Attempts:
+    def failing(job: Job) -> Attempted:
         found = made_up(job)
         gone = {
             t.alias for _, o in job.scenes for t in o if read_json(t.folder / MARK)["skill"] == 0
         }
-        return Attempts(found.rollouts, dict.fromkeys(gone, "takes too long"))
+        return Attempted(found.rollouts, dict.fromkeys(gone, "takes too long"))
 
     serve(replace(how, make=failing), MEASURE)
     results = {r["name"]: r.get("refused", "") for r in look(how.board).results}
