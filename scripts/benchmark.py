@@ -14,7 +14,7 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.finetune.board.entries import Submission
-    from gaploop.finetune.board.serving import Served, BoardContents
+    from gaploop.finetune.board.serving import BoardContents, Served
 
 POSITIONAL: Final = ("action", "board")
 ACTIONS: Final = ("serve", "submit", "show")
