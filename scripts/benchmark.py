@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -249,7 +249,13 @@ def _show(config: BenchmarkConfig) -> int:
 
     found = look(pulled(config.board), config.key)
     answer = {**vars(found), "verified": not found.wrong}
-    options.emit(config.json, answer, "\n".join(_lines(found, config.key)))
+    try:
+        lines = _lines(found, config.key)
+    except DAMAGE as error:
+        raise UnusableInputError(
+            f"{config.board} isn't as a server writes it ({error!r}). Ask who serves it."
+        ) from None
+    options.emit(config.json, answer, "\n".join(lines))
     return 1 if found.wrong else 0
 
 

@@ -235,12 +235,12 @@ finetune/board/sandbox.py:Sandbox.close | shutil.rmtree(self._root, ignore_error
 finetune/board/sandbox.py:_runtime | executable.parent / executable.readlink() | ours
 finetune/board/serving.py:_kept | how.private / 'results' / entry.user / f'{entry.name}.json' | paths
 finetune/board/serving.py:_kept | how.private / 'results' / entry.user | paths
-finetune/board/serving.py:_policies | how.private / 'staged' / alias | ours
 finetune/board/serving.py:_policies | how.private / 'videos' / entry.user / f'{entry.name}.mp4' | paths
 finetune/board/serving.py:_policies | how.private / 'videos' / entry.user | paths
+finetune/board/serving.py:_policies | how.private / 'staged' / _alias(server, entry) | ours
 finetune/board/serving.py:_programs | how.private / 'attempts' / alias | ours
 finetune/board/serving.py:_programs | how.private / 'staged' / alias | ours
-finetune/board/serving.py:_published | how.private / 'attempts' / _alias(server, entry) | ours
+finetune/board/serving.py:_published | how.private / 'attempts' / alias | ours
 finetune/board/serving.py:public_files | board.glob(pattern) | ours
 finetune/closed_loop.py:carry_out | folder / '_'.join(['run', *recorded]) | ours
 finetune/closed_loop.py:carry_out | folder / name | ours

@@ -202,7 +202,6 @@ class Sandbox:
         for process in _tree(self.process.pid):
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        self.process.kill()
         self.process.wait()
 
     def _watch(self) -> None:
@@ -219,7 +218,8 @@ class Sandbox:
 
 def _tree(pid: int) -> list[psutil.Process]:
     try:
-        return [*psutil.Process(pid).children(recursive=True)]
+        top = psutil.Process(pid)
+        return [*top.children(recursive=True), top]
     except psutil.Error:
         return []
 

@@ -37,7 +37,7 @@ from gaploop.finetune.board.entries import (
 from gaploop.finetune.board.page import board_page
 from gaploop.finetune.board.ranking import ranked
 from gaploop.finetune.board.sandbox import NAMESPACES, EndedError, Limits
-from gaploop.finetune.board.signing import SIGNATURE, Server, is_signed
+from gaploop.finetune.board.signing import Server, is_signed
 from gaploop.finetune.evaluate import CellSpec
 from gaploop.finetune.evaluation import (
     ROLLOUTS,
@@ -223,8 +223,9 @@ def _kept(how: Serving, entry: Submission) -> Path:
     return how.private / "results" / entry.user / f"{entry.name}.json"
 
 
-def _alias(server: Server, entry: Submission) -> str:
-    return f"{server.drawn('alias', entry.key):012x}"
+def _alias(server: Server, entry: Submission, policy: str = "") -> str:
+    """Return what a submission is called among attempts; another, once its files are others."""
+    return f"{server.drawn('alias', entry.key, policy):012x}"
 
 
 def _policies(
@@ -235,16 +236,17 @@ def _policies(
     tried: dict[str, tuple[Submission, Tried]] = {}
     for entry in queue:
         progress("Looking at submissions", 1, len(queue))
-        alias = _alias(server, entry)
+        place = how.private / "staged" / _alias(server, entry)
         try:
-            folder = stage(entry, how.board, how.private / "staged" / alias, how.limits)
-            one = Tried(alias, folder, policy_id(folder))
+            folder = stage(entry, how.board, place, how.limits)
+            policy = policy_id(folder)
+            one = Tried(_alias(server, entry, policy), folder, policy)
             if reason := how.load(one, measure.cell, how.limits):
                 raise EndedError(reason.replace(str(folder), entry.key))
         except (UnusableInputError, EndedError) as error:
             _keep(how, server, entry, {"refused": _reason(error)})
         else:
-            tried[alias] = (entry, one)
+            tried[one.alias] = (entry, one)
     total = len(tried) * measure.n * len(measure.conditions)
     attempts, gone = contest.contest(
         server, [one for _, one in tried.values()], measure.cell, measure.conditions, measure.n,
@@ -335,7 +337,8 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
         for result in results:
             if result["track"] == track and not result.get("refused"):
                 entry = Submission(**{k: result[k] for k in Submission.__dataclass_fields__})
-                rows[entry.key] = list(_rows(how.private / "attempts" / _alias(server, entry)))
+                alias = _alias(server, entry, result.get("policy", ""))
+                rows[entry.key] = list(_rows(how.private / "attempts" / alias))
         tracks[track] = ranked(rows).to_json()
     ranking: dict[str, Any] = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),
                "at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
@@ -446,15 +449,15 @@ def look(board: Path, key: str = "") -> BoardContents:
         raise UnusableInputError(f"{board} is no benchmark that was served. Check the name.")
     paths = [board / BENCHMARK, board / RANKING, *sorted(board.glob("results/*/*.json"))]
     values = [read_json(path) for path in paths]
-    key = key or str(values[0].get("key", "") if isinstance(values[0], dict) else "")
-    wrong = []
+    for path, value in zip(paths, values, strict=True):
+        if not isinstance(value, dict):
+            raise UnusableInputError(f"{path} is no object of JSON. Ask who serves it.")
+    key, wrong = key or str(values[0].get("key", "")), []
     for path, value in zip(paths, values, strict=True):
         name = path.relative_to(board).as_posix()
-        place = (
-            f"results/{value.get('user')}/{value.get('name')}.json" if SIGNATURE in value else ""
-        )
-        if not is_signed(value, key) or (name.startswith("results/") and name != place):
+        place = f"results/{value.get('user')}/{value.get('name')}.json"
+        if not is_signed(value, key) or (path not in paths[:2] and name != place):
             wrong.append(name)
-    if not wrong and values[1]["results"] != len(values) - 2:
-        wrong.append(f"{values[1]['results']} results are ranked, {len(values) - 2} are here")
+    if not wrong and values[1].get("results") != len(values) - 2:
+        wrong.append(f"{values[1].get('results')} results are ranked, {len(values) - 2} are here")
     return BoardContents(values[0], values[2:], values[1], wrong)

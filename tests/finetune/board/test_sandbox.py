@@ -42,6 +42,7 @@ print(json.dumps({
     "listing": tried(lambda: os.listdir(os.path.dirname(secret))),
     "write": tried(lambda: open(outside, "w")),
     "python": tried(lambda: open(os.__file__, "a")),
+    "kernel": tried(lambda: open("/proc/sys/kernel/core_pattern", "w")),
     "kill": tried(lambda: os.kill(int(sys.argv[4]), 9)),
     "namespace": tried(lambda: os.unshare(os.CLONE_NEWUSER)),
     "disk": tried(fill),

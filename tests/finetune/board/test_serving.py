@@ -148,9 +148,11 @@ def test_what_was_rolled_out_before_a_stop_is_kept_and_nothing_is_done_twice(
     with pytest.raises(KeyboardInterrupt):
         serve(replace(how, make=stopped), MEASURE)
     assert not (how.board / "ranking.json").exists()
+    change = how.board / "submissions/ana/bad/files" / MARK  # to stop the server, or to win
+    change.write_text('{"skill": 0.2}')
     stopping = False
     serve(replace(how, make=stopped))
-    assert len(done) == 24
+    assert len(done) == 24 + 4, "what was tried of the files before is of no use"
     assert set(done.values()) == {1}
 
 
