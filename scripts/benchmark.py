@@ -178,7 +178,7 @@ def _serve(config: BenchmarkConfig) -> int:
         left = [f"{name}: waits, {why}." for name, why in served.waiting.items()]
         lines = [f"{len(served.new)} new, {len(served.results)} results in {config.board}.", *left]
         refused = {f"{r['user']}/{r['name']}": r.get("refused") for r in served.results}
-        lines += [f"{k}: refused, it {refused[k]}" for k in served.new if refused.get(k)]
+        lines += [f"{k}: refused. {refused[k]}" for k in served.new if refused.get(k)]
         answer = {"new": served.new, "results": served.results, "waiting": served.waiting}
         options.emit(config.json, answer, "\n".join(lines))
         if config.every_s <= 0:
@@ -276,16 +276,33 @@ def _lines(found: BoardContents, key: str) -> list[str]:
             told = declared.get(e["submission"], {}).get("trained_on", "?")
             row = f"  {e['group']:<3} {e['submission']:<{width}}  {rate_of(e)!s:<26}  {told}"
             lines.append(row)
+        if track == "policy" and ranked["order"]:
+            lines += _by_setting(ranked, declared)
         for p in ranked["differences"]:
             apart = "told apart" if p["told_apart"] else "not told apart"
             size = points(Estimate(p["value"], *p["interval"]))
             lines.append(f"  {p['better']} - {p['other']}: {size}, {apart} (p {p['p_family']:.2g})")
-    lines += [f"  refused: {k}: {r['refused']}" for k, r in declared.items() if r.get("refused")]
+    lines += [f"  refused: {k}. {r['refused']}" for k, r in declared.items() if r.get("refused")]
     lines.append(f"Evidence: {benchmark['evidence']}. Isolation: {_isolation(found)}.")
     if found.wrong:
         return [*lines, f"NOT as the server signed it: {', '.join(found.wrong)}"]
     by = "the key you gave" if key else f"the board's own key {benchmark['key']}"
     return [*lines, f"All {len(found.results)} results are signed by {by}."]
+
+
+def _by_setting(ranked: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    from gaploop.finetune.factors import NOMINAL, order, words
+
+    names = [e["submission"] for e in ranked["order"] if e["submission"] in results]
+    rows = [["", *names]]
+    for setting in sorted(results[names[0]]["settings"], key=lambda s: order(s, NOMINAL)):
+        counts = (results[name]["settings"][setting] for name in names)
+        rows.append([words(setting), *(f"{c['successes']}/{c['trials']}" for c in counts)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "    " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _isolation(found: BoardContents) -> str:

@@ -19,7 +19,7 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.finetune.evaluation import Rate
-from gaploop.finetune.factors import words
+from gaploop.finetune.factors import NOMINAL, order, words
 
 TITLES = {"policy": "Policies", "attribution": "Attribution"}
 
@@ -87,7 +87,7 @@ def _settings(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
     settings = list(results[names[0]]["settings"])
     rows = [
         (words(s), *(str(rate_of(results[name]["settings"][s])) for name in names))
-        for s in settings
+        for s in sorted(settings, key=lambda s: order(s, NOMINAL))
     ]
     lead = "One factor at a time. Scenes differ between settings; policies met the same ones."
     return section("Settings", lead, [table(("setting", *names), rows)])

@@ -255,7 +255,7 @@ def _policies(
     )  # fmt: skip
     for alias, (entry, one) in tried.items():
         if alias in gone:
-            reason = f"given up after {contest.STRIKES} attempts: it {gone[alias]}"
+            reason = f"Given up after {contest.STRIKES} attempts: it {gone[alias]}."
             _keep(how, server, entry, {"refused": reason})
             continue
         value = {"policy": one.policy, **_counted(attempts[alias])}
@@ -302,7 +302,7 @@ def _programs(
 
 
 def _reason(error: Exception) -> str:
-    return error.reason if isinstance(error, EndedError) else str(error)
+    return f"It {error.reason}." if isinstance(error, EndedError) else str(error)
 
 
 def _counted(rows: Sequence[Rollout]) -> dict[str, Any]:

@@ -358,8 +358,8 @@ def test_a_program_reads_takes_and_is_scored_and_one_that_fails_is_refused(
     assert sorted(served.waiting) == ["bob/broken", "bob/judge", "bob/odd"]
     serve(replace(how, programs=True, takes=takes))
     results = {r["name"]: r for r in look(how.board).results}
-    assert results["broken"]["refused"] == "ended by itself"
-    assert results["odd"]["refused"] == "prints what is no prediction"
+    assert results["broken"]["refused"] == "It ended by itself."
+    assert results["odd"]["refused"] == "It prints what is no prediction."
     assert results["judge"]["figures"]["top1"]["value"] == 0.75
     assert results["judge"]["rate"]["successes"] == 3
     assert "secret of a take" not in public(how.board)
