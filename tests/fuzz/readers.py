@@ -417,6 +417,12 @@ FOLDERS = (
 POLICIES = (
     Reader("policy", "policy", _policy, POLICY),
     Reader(
+        "submission",
+        "policy",
+        _loaded("gaploop.finetune.board.entries", "look_at_policy"),
+        POLICY,
+    ),
+    Reader(
         "adapter",
         "adapter",
         _loaded("gaploop.finetune.lerobot_trust", "refuse_foreign_code"),

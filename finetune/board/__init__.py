@@ -1,0 +1,1 @@
+"""A benchmark that others enter: untrusted submissions, hidden scenes, signed results."""
