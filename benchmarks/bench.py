@@ -49,6 +49,8 @@ python -m benchmarks identify --n=8 --json
 python -m benchmarks seeing_remedies --output_dir=outputs/seeing_remedies
 python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
 python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
+python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
+    --output_dir=outputs/libero
 python -m benchmarks house --root=../another_checkout
 python -m benchmarks real_input --data=FOLDER_WITH_THE_RECORDINGS --output_dir=outputs/real_input
 """
@@ -83,6 +85,7 @@ BENCHES: Final = {
     "gate": "false promotion of retrains, power, attempts, beside fixed size and Barnard's test",
     "gate_simulated": "the gate with simulated outcomes beside it: errors, power, pairs saved",
     "reference": "what is usual in the nominal cell; rebuilds the reference that ships",
+    "libero": "a policy in LIBERO: success by task, failure and camera; few-shot LoRA on the worst",
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
@@ -105,6 +108,7 @@ class BenchConfig:
     data: Path | None = None
     """factors: the study's counts, a CSV file. real_input: the folder of the recordings.
     vla_gpu: a dataset to train on.
+    libero: a LeRobot dataset of demonstrations; scripted ones unless given.
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
@@ -125,7 +129,7 @@ class BenchConfig:
     real: bool = False
     """attribution: real recordings with labels, named by --data, instead of simulated takes."""
     workers: int = 1
-    """attribution, closed_loop, diagnosis_tiers, finetune, gate: processes."""
+    """attribution, closed_loop, diagnosis_tiers, finetune, gate, libero: processes."""
     ray: options.RayOptions = field(default_factory=options.RayOptions)
     seconds: float = 60.0
     """link, loop, record: how long each is measured [s]."""
@@ -137,9 +141,11 @@ class BenchConfig:
     budget_s: float = 0.0
     """seeing_remedies, transfer: begin no row later than this [s]; the same command goes on."""
     quick: bool = False
-    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures."""
+    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures. libero: a
+    third of the training steps."""
     tasks: list[str] = field(default_factory=list)
-    """closed_loop, reference: which tasks; pick_place unless given."""
+    """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers, such
+    as libero_object/6."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop, seeing_remedies, transfer: which gaps; the six single dimensions, of
     seeing_remedies four, of transfer all nine and a pair, unless given."""

@@ -44,7 +44,7 @@ class _UndrawnEnv(LiberoEnv):  # type: ignore[misc]  # LeRobot is not typed
 
     def _format_raw_obs(self, raw_obs: dict[str, Any]) -> Any:
         nothing = np.zeros((1, 1, 3), dtype=np.uint8)
-        return super()._format_raw_obs({**{c: nothing for c in self.camera_name}, **raw_obs})
+        return super()._format_raw_obs({**dict.fromkeys(self.camera_name, nothing), **raw_obs})
 
 
 class Scene:
@@ -175,7 +175,10 @@ class Scene:
         model, data = self.inner.sim.model._model, self.inner.sim.data._data
         found = list[FloatArray]()
         for g in range(model.ngeom):
-            if model.body_rootid[model.geom_bodyid[g]] != model.body_rootid[self.inner.obj_body_id[name]]:
+            if (
+                model.body_rootid[model.geom_bodyid[g]]
+                != model.body_rootid[self.inner.obj_body_id[name]]
+            ):
                 continue
             if model.geom_dataid[g] >= 0:
                 mesh = model.mesh(model.geom_dataid[g])

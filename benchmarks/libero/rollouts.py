@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
