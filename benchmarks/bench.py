@@ -141,11 +141,11 @@ class BenchConfig:
     budget_s: float = 0.0
     """seeing_remedies, transfer: begin no row later than this [s]; the same command goes on."""
     quick: bool = False
-    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures. libero: a
-    third of the training steps."""
+    """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures.
+    libero: a third of the training steps."""
     tasks: list[str] = field(default_factory=list)
-    """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers, such
-    as libero_object/6."""
+    """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers,
+    such as libero_object/6."""
     gaps: list[str] = field(default_factory=list)
     """closed_loop, seeing_remedies, transfer: which gaps; the six single dimensions, of
     seeing_remedies four, of transfer all nine and a pair, unless given."""

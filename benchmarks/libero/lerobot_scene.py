@@ -100,8 +100,7 @@ class Scene:
         self._robot = observed["robot_state"]
         move_camera(self.inner.sim.model._model, AGENT_VIEW, camera_m)
         self.inner.sim.forward()
-        goals = [g for g in self.inner.parsed_problem["goal_state"]]
-        self.goals: Sequence[Sequence[str]] = goals
+        self.goals: Sequence[Sequence[str]] = self.inner.parsed_problem["goal_state"]
         """LIBERO's predicates, all of which are to hold, such as (on, bowl, plate)."""
 
     def step(self, action: FloatArray) -> bool:
@@ -151,7 +150,7 @@ class Scene:
         )
 
     def _moved(self, goal: Sequence[str]) -> str:
-        """Return the object that a predicate is about; of a drawer or a knob, what it is part of."""
+        """Return the object that a predicate is about; of a drawer, what it is part of."""
         name = goal[1]
         site = self.inner.object_sites_dict.get(name)
         return str(site.parent_name) if site is not None else name
@@ -173,13 +172,9 @@ class Scene:
         site = self.inner.object_sites_dict.get(name)
         name = str(site.parent_name) if site is not None else name
         model, data = self.inner.sim.model._model, self.inner.sim.data._data
+        root = model.body_rootid[self.inner.obj_body_id[name]]
         found = list[FloatArray]()
-        for g in range(model.ngeom):
-            if (
-                model.body_rootid[model.geom_bodyid[g]]
-                != model.body_rootid[self.inner.obj_body_id[name]]
-            ):
-                continue
+        for g in np.flatnonzero(model.body_rootid[model.geom_bodyid] == root):
             if model.geom_dataid[g] >= 0:
                 mesh = model.mesh(model.geom_dataid[g])
                 first = int(mesh.vertadr[0])
