@@ -142,7 +142,7 @@ class BenchConfig:
     """seeing_remedies, transfer: begin no row later than this [s]; the same command goes on."""
     quick: bool = False
     """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures.
-    libero: a third of the training steps."""
+    libero: a seventh of the training steps."""
     tasks: list[str] = field(default_factory=list)
     """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers,
     such as libero_object/6."""
@@ -150,7 +150,7 @@ class BenchConfig:
     """closed_loop, seeing_remedies, transfer: which gaps; the six single dimensions, of
     seeing_remedies four, of transfer all nine and a pair, unless given."""
     budgets: list[int] = field(default_factory=list)
-    """closed_loop: how many takes; 5, 20 and 50 unless given."""
+    """closed_loop: how many takes; 5, 20 and 50 unless given. libero: one; 10 unless given."""
     arms: list[str] = field(default_factory=list)
     """closed_loop, seeing_remedies, transfer: which arms; targeted, uniform and oracle, of the
     others all, unless given."""

@@ -27,7 +27,7 @@ from benchmarks.libero.rollouts import (
     read_rows,
     roll_out,
 )
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import existing_folder, read_json, write_atomically
 from gaploop.scripts import options
 
@@ -40,10 +40,12 @@ SHOTS: Final = 10
 """Demonstrations of the worst task."""
 SHOT_SEEDS: Final = 100_000
 """Scenes of demonstrations begin here, behind those of rollouts."""
+TRIES: Final = 3
+"""The script may need so many scenes for each demonstration."""
 BASE_TAKES: Final = 10
 """Demonstrations of each task that a policy made here learns from."""
 BASE_STEPS: Final = 2_000
-QUICK: Final = 0.3
+QUICK: Final = 0.15
 """Part of all steps, with `--quick`."""
 OWN: Final = "base"
 """`--policy.path` where none was given: a small one is trained here."""
@@ -82,7 +84,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "rollouts": len(seeds),
         "rows": str(path),
         **figures.summary(wanted, tasks),
-        "few_shot": figures.few_shot(worst, wanted, tuned, SHOTS),
+        "few_shot": figures.few_shot(worst, wanted, tuned, _shots(config)),
     }
 
 
@@ -147,8 +149,10 @@ def _roll(
 
 
 def _job(job: tuple[Contender, RolloutKey]) -> LiberoRow:
+    from benchmarks.libero.lerobot_scene import open_scene
+
     policy, key = job
-    scene = _scene(key.task, policy.cameras)
+    scene = open_scene(key.task, policy.cameras)
     return roll_out(scene, _policy(policy.path, scene.instruction), key)
 
 
@@ -159,13 +163,6 @@ def _policy(path: str, task: str) -> Any:
     return load_policy(path, device=_device(), task=task)
 
 
-@functools.lru_cache(maxsize=1)
-def _scene(task: TaskName, cameras: tuple[str, ...]) -> Any:
-    from benchmarks.libero.lerobot_scene import Scene
-
-    return Scene(task, cameras)
-
-
 def _device() -> str:
     import torch
 
@@ -173,16 +170,31 @@ def _device() -> str:
 
 
 def _recorded(
-    tasks: Sequence[TaskName], n: int, cameras: Sequence[str], folder: Path
+    task: TaskName, n: int, cameras: tuple[str, ...], folder: Path, config: BenchConfig
 ) -> list[Path]:
-    """Return datasets of scripted demonstrations, one a task; those there aren't recorded again."""
-    from benchmarks.libero.lerobot_demonstrations import record
+    """Return datasets of one scripted demonstration each; those there aren't recorded again.
 
-    roots = []
-    with options.progress("Demonstrations", n * len(tasks)) as advance:
-        for task in tasks:
-            root = folder / "demonstrations" / f"{task.suite}_{task.number}"
-            roots.append(record(task, root, n, SHOT_SEEDS, cameras, advance))
+    Raises:
+        GaploopError: the script fails too often.
+    """
+    from benchmarks.libero.lerobot_demonstrations import DemonstrationJob, record
+    from gaploop.finetune.workers import run_jobs
+
+    place = folder / "demonstrations" / f"{task.suite}_{task.number}_{'_'.join(cameras)}"
+    jobs = [DemonstrationJob(task, place, SHOT_SEEDS + k, cameras) for k in range(TRIES * n)]
+    tried = 0
+    with options.progress(f"Demonstrations of {task}", n) as advance:
+        while (lacking := n - sum(j.root.exists() for j in jobs[:tried])) and jobs[tried:]:
+            wave = jobs[tried : tried + lacking]
+            tried += len(wave)
+            for is_done in run_jobs(record, wave, config.workers, config.ray.address):
+                advance(int(is_done))
+    roots = [j.root for j in jobs[:tried] if j.root.exists()]
+    if len(roots) < n:
+        raise GaploopError(
+            f"{task}: the script did it in {len(roots)} of {tried} scenes, and {n} are needed. "
+            "Name recorded demonstrations with --data=DIR, or other tasks."
+        )
     return roots
 
 
@@ -199,7 +211,7 @@ def _trained_here(tasks: Sequence[TaskName], folder: Path, config: BenchConfig) 
     if policy.exists():
         return policy
     taught = tasks[:-1] or tasks
-    roots = _recorded(taught, BASE_TAKES, ("image",), folder)
+    roots = [r for t in taught for r in _recorded(t, BASE_TAKES, ("image",), folder, config)]
     mixture = folder / "base.yaml"
     listed = ", ".join(str(root.absolute()) for root in roots)
     write_atomically(mixture, f"sources:\n  demonstrations: {{roots: [{listed}], select: all}}\n")
@@ -219,8 +231,13 @@ def _trained_here(tasks: Sequence[TaskName], folder: Path, config: BenchConfig) 
     return policy
 
 
+def _shots(config: BenchConfig) -> int:
+    return config.budgets[0] if config.budgets else SHOTS
+
+
 def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfig) -> Path:
     """Return the policy with an adapter that learned from a few demonstrations of a task."""
+    from benchmarks.libero.lerobot_scene import open_scene
     from gaploop.datasets.cache.folder import CacheOptions
     from gaploop.datasets.layout import read_episodes, read_info
     from gaploop.finetune.adapt import adapt, base_of, kind_of
@@ -228,20 +245,23 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
     from gaploop.finetune.tuning.presets import preset_for
     from gaploop.finetune.tuning.work import AdaptOptions
 
-    run_folder = folder / f"adapted_{task.suite}_{task.number}_{policy.id[-8:]}"
+    name = f"adapted_{_shots(config)}_{task.suite}_{task.number}_{policy.id[-8:]}"
+    run_folder = folder / name
     if (run_folder / "run.json").exists():
         return run_folder / "merged"
+    n, episodes = _shots(config), None
     if config.data is None:
-        root = _recorded([task], SHOTS, policy.cameras, folder)[0]
+        roots = _recorded(task, n, policy.cameras, folder, config)
     else:
-        root = existing_folder(config.data, "Demonstrations")
-    wanted = _scene(task, policy.cameras).instruction
-    shots = [e.index for e in read_episodes(read_info(root)) if e.info.task == wanted][:SHOTS]
-    if len(shots) < SHOTS:
-        raise UnusableInputError(
-            f"{root} has {len(shots)} demonstrations of '{wanted}', and {SHOTS} are needed. "
-            "Name others with --data=DIR, or leave it out for scripted ones."
-        )
+        roots = [existing_folder(config.data, "Demonstrations")]
+        wanted = open_scene(task, policy.cameras).instruction
+        found = [e.index for e in read_episodes(read_info(roots[0])) if e.info.task == wanted]
+        if len(found) < n:
+            raise UnusableInputError(
+                f"{roots[0]} has {len(found)} demonstrations of '{wanted}', and {n} are needed. "
+                "Name others with --data=DIR, or leave it out for scripted ones."
+            )
+        episodes = tuple(found[:n])
     preset = preset_for(kind_of(base_of(policy.path)), full=False)
     steps = max(2, round(preset.spec.steps * (QUICK if config.quick else 1)))
     warmup = min(preset.spec.warmup_steps, steps // 2)
@@ -249,12 +269,12 @@ def _adapted(policy: Contender, task: TaskName, folder: Path, config: BenchConfi
         adapt(
             AdaptOptions(
                 policy.path,
-                (root,),
+                tuple(roots),
                 run_folder,
                 lora=LoraOptions(preset.r, targets=preset.targets),
                 spec=replace(preset.spec, steps=steps, warmup_steps=warmup, seed=config.seed),
                 select="all",
-                episodes=tuple(shots),
+                episodes=episodes,
                 resume=True,
                 cache=CacheOptions(size=policy.picture_px),
                 device="auto",

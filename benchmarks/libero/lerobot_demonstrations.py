@@ -1,10 +1,10 @@
-"""Scripted demonstrations of LIBERO's tasks as a LeRobot dataset, with LIBERO's usual features."""
+"""Scripted demonstrations of LIBERO's tasks, each a LeRobot dataset with LIBERO's features."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +12,9 @@ import numpy as np
 from lerobot.configs.video import RGBEncoderConfig
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-from benchmarks.libero.lerobot_scene import CAMERAS, FPS, PICTURE_PX, Scene
+from benchmarks.libero.lerobot_scene import FPS, PICTURE_PX, Scene, open_scene
 from benchmarks.libero.rollouts import TaskName
 from benchmarks.libero.scripted import demonstrate
-from gaploop.core.errors import GaploopError
 from gaploop.core.types import FloatArray, Observation
 
 STATE: Final = ("x", "y", "z", "turn_x", "turn_y", "turn_z", "finger_left", "finger_right")
@@ -23,42 +22,56 @@ ACTION: Final = ("x", "y", "z", "turn_x", "turn_y", "turn_z", "gripper")
 SHAKE: Final = 0.2
 """Spread of the noise on what is executed; what is kept is what was asked for, so that policies
 also see how one gets back."""
-TRIES: Final = 3
-"""The script may need so many scenes for each success."""
+FAILED: Final = "failed"
+"""Of a scene in which the script failed, beside the datasets."""
 
 
-def record(
-    task: TaskName,
-    folder: Path,
-    n: int,
-    seed: int,
-    cameras: Sequence[str] = tuple(CAMERAS),
-    advance: Callable[[], None] = lambda: None,
-) -> Path:
-    """Record `n` successful demonstrations, and return `folder`; nothing is done where it is there.
+@dataclass(frozen=True)
+class DemonstrationJob:
+    """One scene to demonstrate a task in.
 
-    Args:
+    Attributes:
         task: which.
-        folder: becomes a LeRobot dataset once all are recorded.
-        n: how many.
-        seed: of the first scene; further ones follow.
+        folder: gets a dataset of one episode, named by the seed, or a note that the script failed.
+        seed: names the scene.
         cameras: those that are drawn, of `CAMERAS`.
-        advance: called after each.
-
-    Raises:
-        GaploopError: the script fails too often.
     """
-    if folder.exists():
-        return folder
-    part = folder.with_name(f"{folder.name}.part")
+
+    task: TaskName
+    folder: Path
+    seed: int
+    cameras: tuple[str, ...]
+
+    @property
+    def root(self) -> Path:
+        """The dataset."""
+        return self.folder / str(self.seed)
+
+    @property
+    def note(self) -> Path:
+        """What says that the script failed."""
+        return self.folder / f"{self.seed}.{FAILED}"
+
+
+def record(job: DemonstrationJob) -> bool:
+    """Record a demonstration where it isn't there yet, and return whether the script did it."""
+    if job.root.exists() or job.note.exists():
+        return job.root.exists()
+    scene = open_scene(job.task, job.cameras)
+    frames = _demonstration(scene, job.seed)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    if not frames:
+        job.note.touch()
+        return False
+    part = job.folder / f"{job.seed}.part"
     shutil.rmtree(part, ignore_errors=True)  # what a kill left
     video = {"dtype": "video", "shape": (PICTURE_PX, PICTURE_PX, 3),
              "names": ["height", "width", "channels"]}  # fmt: skip
     dataset = LeRobotDataset.create(
-        f"local/{folder.name}",
+        f"local/{job.folder.name}",
         FPS,
         {
-            **{f"observation.images.{name}": video for name in cameras},
+            **{f"observation.images.{name}": video for name in job.cameras},
             "observation.state": {"dtype": "float32", "shape": (8,), "names": list(STATE)},
             "action": {"dtype": "float32", "shape": (7,), "names": list(ACTION)},
         },
@@ -66,28 +79,12 @@ def record(
         robot_type="panda",
         rgb_encoder=RGBEncoderConfig(vcodec="h264", crf=18, preset="veryfast"),
     )
-    scene = Scene(task, cameras)
-    try:
-        for number in range(n * TRIES):
-            if dataset.meta.total_episodes == n:
-                break
-            frames = _demonstration(scene, seed + number)
-            for observation, action in frames:
-                dataset.add_frame({**_frame(observation, action), "task": scene.instruction})
-            if frames:
-                dataset.save_episode()
-                advance()
-        found = dataset.meta.total_episodes
-        dataset.finalize()
-    finally:
-        scene.close()
-    if found < n:
-        raise GaploopError(
-            f"{task}: the script did it in {found} of {n * TRIES} scenes, and {n} are needed. "
-            "Name recorded demonstrations with --data=DIR, or other tasks."
-        )
-    os.replace(part, folder)
-    return folder
+    for observation, action in frames:
+        dataset.add_frame({**_frame(observation, action), "task": scene.instruction})
+    dataset.save_episode()
+    dataset.finalize()
+    os.replace(part, job.root)
+    return True
 
 
 def _demonstration(scene: Scene, seed: int) -> list[tuple[Observation, FloatArray]]:

@@ -47,6 +47,19 @@ class _UndrawnEnv(LiberoEnv):  # type: ignore[misc]  # LeRobot is not typed
         return super()._format_raw_obs({**dict.fromkeys(self.camera_name, nothing), **raw_obs})
 
 
+_open = dict[tuple[TaskName, tuple[str, ...]], "Scene"]()
+
+
+def open_scene(task: TaskName, cameras: tuple[str, ...]) -> Scene:
+    """Return a task's scene; this process keeps the last one open, which takes seconds to make."""
+    if (task, cameras) not in _open:
+        for other in _open.values():
+            other.close()
+        _open.clear()
+        _open[task, cameras] = Scene(task, cameras)
+    return _open[task, cameras]
+
+
 class Scene:
     """One task's scene: reset to a seed, stepped, looked at.
 

@@ -292,7 +292,7 @@ needs_libero = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_libero
 def test_the_script_does_a_task_and_equal_seeds_are_equal_scenes(tmp_path: Path) -> None:
-    from benchmarks.libero.lerobot_demonstrations import record
+    from benchmarks.libero.lerobot_demonstrations import DemonstrationJob, record
     from benchmarks.libero.lerobot_scene import AGENT_VIEW, Scene
     from gaploop.datasets.layout import read_episodes, read_info
 
@@ -306,7 +306,10 @@ def test_the_script_does_a_task_and_equal_seeds_are_equal_scenes(tmp_path: Path)
     assert np.linalg.norm(moved - camera) == pytest.approx(0.05)
     assert np.abs(scene.look().images["image"].astype(int) - seen).mean() > 1
     scene.close()
-    root = record(TASK, tmp_path / "takes", 1, 100_000, ("image",))
-    (episode,) = read_episodes(read_info(root))
+    job = DemonstrationJob(TASK, tmp_path, 100_000, ("image",))
+    assert record(job)
+    (episode,) = read_episodes(read_info(job.root))
     assert "butter" in episode.info.task
-    assert record(TASK, root, 1, 100_000) == root  # there already
+    before = job.root.stat().st_mtime_ns
+    assert record(job)  # there already
+    assert job.root.stat().st_mtime_ns == before
