@@ -19,8 +19,6 @@ def require_dataset_consent(
     """Refuse to pass a dataset on where anybody in it doesn't agree, or not any more.
 
     Args:
-        root: dataset folder.
-        use: what is to be done with it.
         consents: the consent register; the default one where None.
         on: the day, UTC; today unless given.
 

@@ -48,7 +48,6 @@ class Profile:
 
     Attributes:
         where: names its origin in messages.
-        fps: frames per second.
         units: of state and action, such as `deg`; "" where no take states any.
         features: feature to (dtype, shape, names of its entries); pictures have no names.
     """

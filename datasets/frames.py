@@ -31,7 +31,6 @@ class FrameTable:
     """Frames of some episodes, in order of episode, then frame.
 
     Attributes:
-        info: the dataset's description.
         columns: feature to values, one row per frame: shape (n,) or (n, width).
         episode_index: episode of each frame, shape (n,).
         frame_index: 0, 1, … within the episode, shape (n,).
@@ -59,7 +58,6 @@ def load_frames(
     """Load columns of a dataset's frames.
 
     Args:
-        root: dataset folder.
         columns: features to load, such as `action` and `observation.state`; vectors become
             float32 of shape (n, width).
         episodes: episode indices; all if None.
@@ -95,12 +93,7 @@ def data_file(info: DatasetInfo, episode: EpisodeRow) -> Path:
 
 
 class EpisodeReader:
-    """Rows of a dataset's episodes, one after the other; the data file read last is kept.
-
-    Args:
-        info: the dataset.
-        names: columns.
-    """
+    """Rows of a dataset's episodes, one after the other; the data file read last is kept."""
 
     def __init__(self, info: DatasetInfo, names: Iterable[str]) -> None:
         self._info, self._names = info, list(names)

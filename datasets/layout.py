@@ -53,8 +53,6 @@ class DatasetInfo:
     """`meta/info.json`.
 
     Attributes:
-        fps: frames per second.
-        features: LeRobot's feature table.
         data_path: template of the data files, relative to `root`.
         video_path: template of the video files, relative to `root`.
     """
@@ -130,7 +128,6 @@ class EpisodeRow:
     """One row of `meta/episodes`.
 
     Attributes:
-        index: episode index.
         length: number of frames.
         info: from the gap columns; for a foreign dataset kind import and a uid made from
             the dataset's content.
@@ -262,7 +259,6 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
     """Read one Parquet file, or raise UnusableInputError where it is damaged.
 
     Args:
-        path: the file.
         names: columns; all if None.
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """

@@ -66,7 +66,6 @@ class ImportReport:
     """What was imported.
 
     Attributes:
-        episodes: how many were written.
         left_out: episodes that aren't whole (v2.0 and v2.1), and why.
     """
 
@@ -188,8 +187,6 @@ def _without_pictures(
     """Return episodes without pictures, their state copied to where the environment stands.
 
     Args:
-        info: the dataset.
-        episodes: of it.
         copies: copy the state, unless there is an environment state.
         changed: gap columns that are said anew.
 

@@ -78,11 +78,8 @@ def publish_takes(
     valid today.
 
     Args:
-        journal: folder of takes.
         root: dataset folder; created, or appended to after a compatibility check.
-        repo_id: LeRobot's name of the dataset.
         on_take: called with (takes done, takes to do).
-        hook: called with the name of each step.
         consents: the consent register; the default one where None.
 
     Raises:

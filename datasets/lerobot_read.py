@@ -49,7 +49,6 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
     made from their content. A camera whose video is missing is left out.
 
     Args:
-        root: dataset folder.
         episodes: episode indices; all if None.
 
     Raises:
@@ -163,8 +162,6 @@ class StoredPictures:
     """Pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
 
     Attributes:
-        path: the data file.
-        feature: which pictures.
         episode: whose; None for all.
     """
 

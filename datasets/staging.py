@@ -50,7 +50,6 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
     """Hold the dataset's file lock.
 
     Args:
-        root: dataset folder.
         option: names the option that gave it, for the error.
 
     Raises:
@@ -79,7 +78,6 @@ def new_folder(target: Path, *sources: Path) -> Iterator[None]:
     """Hold the lock of a dataset that is about to be made.
 
     Args:
-        target: its folder.
         sources: datasets that it is made of.
 
     Raises:
@@ -179,7 +177,6 @@ def commit(
     Labels that were given meanwhile come along.
 
     Args:
-        hook: called with the name of each step.
         exchange: lets two folders trade names at once, or returns False where that can't be
             done; renameat2 unless given.
     """

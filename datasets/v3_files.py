@@ -35,7 +35,6 @@ class DataFiles:
     """Data files, all with the columns of the first table; an episode is a row group.
 
     Args:
-        info: the dataset.
         last: number of its last data file so far; see `file_number`.
     """
 
@@ -74,7 +73,6 @@ class VideoFiles:
     """One camera's video files, filled packet by packet.
 
     Args:
-        info: the dataset.
         key: the camera's feature.
         last: number of its last file so far; see `file_number`.
     """
@@ -87,9 +85,7 @@ class VideoFiles:
         """Append an episode's pictures; return the columns of its row about them.
 
         Args:
-            source: a video.
             start_s: see `VideoWriter.append_part`.
-            frames: how many pictures.
 
         Raises:
             UnusableInputError: as `VideoWriter.append_part`; nothing is written then.

@@ -77,10 +77,8 @@ class VideoWriter:
         """Append `frames` pictures of `source`, without decoding them.
 
         Args:
-            source: the video.
             start_s: time of the first one [s]; None where they are all that it holds, in order,
                 at whatever times, as in the video of a take.
-            frames: how many.
 
         Returns:
             False, with nothing written, where they fit only into another file: another codec or
@@ -272,8 +270,6 @@ class VideoRange:
 
     Attributes:
         start_s: time of the first frame in the file [s].
-        frames: how many frames.
-        fps: frames per second.
     """
 
     path: Path
@@ -384,7 +380,6 @@ def video_index(path: Path, whole: bool = True) -> VideoIndex:
     """Read what a video file holds.
 
     Args:
-        path: the file.
         whole: read every packet; otherwise the header and the last packets only.
 
     Raises:

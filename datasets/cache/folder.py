@@ -105,7 +105,6 @@ class CacheFolder:
     """The cached pictures of one dataset.
 
     Args:
-        root: the dataset's folder.
         options: where caches are, and their bound.
     """
 
@@ -210,7 +209,6 @@ def cache_path(root: Path, base: Path | None = None) -> Path:
     """Return where the pictures of the dataset at `root` are cached, there or not.
 
     Args:
-        root: the dataset's folder.
         base: where caches are; `default_folder()` if None.
     """
     digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]

@@ -52,7 +52,6 @@ class CachedLeRobotDataset(LeRobotDataset):  # type: ignore[misc]
     Args:
         *args: as for `LeRobotDataset`.
         cache: how pictures are cached. With a size, features and pictures have that size.
-        progress: shows that the cache is being built.
         **kwargs: as for `LeRobotDataset`.
 
     Raises:
@@ -340,7 +339,6 @@ def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.
 
     Args:
         table: the dataset, without a selection of rows.
-        features: LeRobot's feature table.
 
     Returns:
         Column to values, shape (n,) or (n, *shape).

@@ -70,7 +70,6 @@ def cache_pictures(
     """Return the stores of all cameras, after decoding what isn't cached yet.
 
     Args:
-        clips: what is wanted.
         rows: rows of the loaded table.
 
     Raises:
@@ -231,7 +230,6 @@ class Clip:
     """The pictures of one episode and camera in a video file.
 
     Attributes:
-        episode: episode index.
         camera: feature.
         video: name of the file, relative to the dataset.
         times_s: when each row's picture is shown in the file [s], shape (n,).
@@ -252,7 +250,6 @@ class Decoding:
     """How videos are read; as in `LeRobotDataset`.
 
     Attributes:
-        root: dataset folder.
         backend: LeRobot's name of the decoder.
         tolerance_s: how far a picture may be from the time of its row [s].
         size: height and width that pictures are scaled to, or None.

@@ -170,8 +170,6 @@ class PictureStore:
     """One camera's pictures, by row of a dataset; may be pickled into worker processes.
 
     Args:
-        codec: how they are stored.
-        packs: the packs they are in.
         entries: per episode, the pack's number, the pictures, and the rows that they belong to.
         rows: how many rows the dataset has.
     """

@@ -59,7 +59,6 @@ def check(
     """Check a LeRobot v3 dataset or a journal.
 
     Args:
-        root: its folder.
         effort: how many pictures are decoded; `DEEP` for all.
         consents: the consent register; the default one where None.
         advance: called after each video file.

@@ -71,7 +71,6 @@ class EpisodeRows:
 
     Attributes:
         start: its first row, counted over all files.
-        rows: how many there are.
         file: number of the data file it begins in.
         odd: names of index columns that don't count as they should.
         tasks: task indices that occur.
@@ -276,9 +275,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     """Read every frame once, with findings for what can't be read; None where nothing can be.
 
     Args:
-        info: the dataset's description.
         keep: episodes whose signals the result carries.
-        findings: what is wrong is added here.
     """
     files = layout.data_files(info)
     if not files:

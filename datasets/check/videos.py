@@ -102,8 +102,6 @@ class EpisodeClip:
     """One episode's stretch of a video file.
 
     Attributes:
-        episode: its index.
-        frames: how many pictures.
         start_s: time of the first one in the file [s].
         end_s: where the episode table says that it ends [s].
     """
@@ -337,9 +335,7 @@ def _check_colours(
     """Compare pictures with the image statistics that each episode was recorded with.
 
     Args:
-        info: the dataset's description.
         colours: camera to episode to mean colour of the decoded pictures.
-        findings: what is wrong is added here.
     """
     said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
     for key, means in said.items():
@@ -386,9 +382,7 @@ def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) ->
     """Check pictures that stand in the data files themselves (dtype `image`).
 
     Args:
-        info: the dataset's description.
         pictures: how many are decoded at most, spread evenly; None for all.
-        findings: what is wrong is added here.
     """
     keys = [k for k, spec in info.features.items() if spec.get("dtype") == "image"]
     total = max(1, info.total_frames * len(keys))
@@ -408,8 +402,6 @@ def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[in
     """Return rows of a data file whose picture is missing, damaged or of another size.
 
     Args:
-        path: the file.
-        key: the feature.
         shape: as the dataset describes it [pixels].
         step: look at every how many rows.
     """

@@ -62,7 +62,6 @@ def opened(roots: Sequence[Path], change: bool = False) -> Iterator[tuple[Datase
     """Keep datasets from being changed by others, and return what they hold.
 
     Args:
-        roots: their folders.
         change: they are about to be changed. Otherwise nothing is written beside one that
             gaploop has never written to, such as a downloaded one, and it is read without a lock.
 
@@ -157,8 +156,6 @@ class EditRules:
     Attributes:
         reencode: pictures that can't be cut out are decoded and encoded again.
         consents: the consent register; the default one where None.
-        on_episode: called after each take.
-        hook: called with the name of each step.
     """
 
     reencode: bool = False
@@ -176,9 +173,7 @@ def carry_out(
     """Write what was planned; within `opened`.
 
     Args:
-        plan: the plan.
         output: a new folder; None to put the result in the place of the plan's only dataset.
-        rules: how.
         amend: changes each new dataset before anybody sees it.
 
     Raises:
@@ -243,7 +238,6 @@ def plan_merge(
     """Plan the dataset that holds all takes of several, in order.
 
     Args:
-        pieces: the datasets.
         config: the options that decided, for `run.json`.
         duplicates: what becomes of a take whose uid is in several: `refuse`, or `first` to take
             it from the first one that has it, with the labels of all.
@@ -315,11 +309,6 @@ def delete_takes(
     Pictures that can't be cut out of a video without decoding are encoded again: that the takes
     go matters more here. Where none is left the dataset's folder goes: LeRobot knows no empty
     dataset. Killed at any instant, the dataset is the old one or the new one.
-
-    Args:
-        root: dataset folder.
-        unwanted: says which episodes go.
-        hook: called with the name of each step.
 
     Raises:
         UnusableInputError: no dataset there, a damaged file, or another process is writing it.

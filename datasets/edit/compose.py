@@ -43,7 +43,6 @@ class DatasetPiece:
     """Some episodes of one dataset.
 
     Attributes:
-        info: the dataset.
         held: all of its episodes, in order.
         chosen: indices of those that are meant.
     """
@@ -103,8 +102,6 @@ def compose(
         link: whole videos and telemetry become hard links: only where the source is about to be
             replaced.
         reencode: pictures that can't be cut are decoded and encoded again.
-        on_episode: called after each episode.
-        hook: called with the name of each step.
 
     Raises:
         UnusableInputError: a source is damaged, or a video can't be cut.
@@ -218,7 +215,6 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
     """Return an episode's rows with the numbers that they have in the new dataset.
 
     Args:
-        rows: as they are.
         names: of the tasks that they number.
         placed: what went before; the episode is added.
     """
@@ -264,9 +260,6 @@ def _write_episodes(
     """Write `meta/episodes` and `meta/stats.json` of a dataset made of `pieces`.
 
     Args:
-        pieces: the sources.
-        stage: the new dataset.
-        placed: where the rows are.
         videos: per episode, the columns about its videos.
 
     Raises:

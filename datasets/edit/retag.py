@@ -30,10 +30,7 @@ def tag_events(
     """Return the events that give episodes tags that they don't have yet.
 
     Args:
-        episodes: whose.
         values: tag to value; conditions are added to those that a take has, null removes one.
-        author: who says so.
-        note: why.
 
     Raises:
         UnusableInputError: no such tag or value, episodes without gap columns, or simulated takes

@@ -58,7 +58,6 @@ def by_share(
     """Split at random by shares of the takes.
 
     Args:
-        episodes: all takes.
         shares: part to its share, which add up to 1.
         seed: decides; the same one gives the same parts.
         whole_sessions: sessions stay together, which may miss the shares.

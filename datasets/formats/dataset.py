@@ -65,8 +65,6 @@ def open_dataset(
     """Open a dataset for exporting it to `output`.
 
     Args:
-        root: its folder.
-        output: where the export will be.
         only: episodes; all if None.
         consents: the consent register; the default one where None.
         whole_only: leave episodes out that rows or pictures are missing of, rather than refuse.
@@ -278,9 +276,7 @@ def write_dataset(
         incoming: what to write. Pictures that stand in a video as they shall be are cut out of it
             without decoding, where they can be. Without gap columns in their rows, the dataset
             gets none.
-        target: the dataset's folder.
         video: one of `VIDEOS`.
-        on_episode: called after every episode.
         consents: the consent register, which notes where takes of people go; the default one
             where None.
         sources: datasets that it is made of.

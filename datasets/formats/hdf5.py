@@ -136,7 +136,6 @@ def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
     """Write a new HDF5 file.
 
     Args:
-        path: the file.
         options: h5py's.
 
     Raises:

@@ -153,11 +153,8 @@ def upgrade(
     along.
 
     Args:
-        root: its folder.
         target: a new folder.
         only: episodes; all if None.
-        videos: take videos over.
-        advance: called after every episode.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.

@@ -73,7 +73,6 @@ class Recording:
     """One episode on its way from one layout to another.
 
     Attributes:
-        task: the instruction, in words.
         length: number of frames.
         columns: feature to values, one row per frame, shape (n,) or (n, width).
         pictures: camera to its pictures, decoded one at a time.
@@ -99,7 +98,6 @@ class Outgoing:
     """A dataset that is being exported.
 
     Attributes:
-        root: its folder.
         lengths: frames of each episode, in order.
         rows: gap columns of each episode, in order.
         tasks: instruction of each episode, in order.

@@ -81,12 +81,10 @@ def export_dataset(
     """Export a dataset; the output's name appears only when it is whole.
 
     Args:
-        root: dataset folder.
         name: one of `WRITTEN`.
         output: the new folder or file.
         episodes: episode indices; all if None.
         compress: ALOHA: pictures as JPEG.
-        advance: called after every episode.
         consents: the consent register; the default one where None.
 
     Raises:

@@ -196,9 +196,6 @@ def resolve(
     """Work a conversion out for one dataset.
 
     Args:
-        spec: what to do.
-        info: the dataset.
-        episodes: its episodes.
         rename: feature to the name that it is given first.
 
     Raises:

@@ -54,9 +54,7 @@ def harmonise(
 
     Args:
         piece: the dataset; within `edit.opened`.
-        conversion: what to do to it.
         target: a folder that doesn't exist or is empty.
-        on_episode: called after each take.
 
     Raises:
         UnusableInputError: the source is damaged, has features that can't be converted, or the
@@ -227,7 +225,6 @@ class ChangedPictures:
     """Chosen pictures of a take, cropped and scaled.
 
     Attributes:
-        pictures: the take's.
         index: which of them, never falling, shape (n,).
         change: crop and size.
     """

@@ -76,14 +76,11 @@ class HarmoniseSpec:
 
     Attributes:
         joints: old joint name to what becomes of it.
-        units: conversion of units, or None.
-        action_space: conversion of space, or None.
         suffix: whether joint names end in `.pos`; None to leave them.
         order: feature to the names of its entries in order.
         fps: new rate [Hz], or None.
         rule: how frames of another rate are made, see `RULES`.
         cameras: old camera name to what becomes of it; None to leave it out.
-        drop: features to leave out.
         robot_type: new name of the robot; None to keep it.
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """

@@ -46,7 +46,6 @@ class PushOptions:
         tags: for the card.
         consents: the consent register; the default one where None.
         allow_paths: push although a file names a path on this computer.
-        patience: how long to go on over a bad network.
     """
 
     license: str = ""

@@ -294,7 +294,6 @@ def connected(address: str, timeout_s: float) -> Iterator[Any]:
     """Yield huggingface_hub's client for an endpoint.
 
     Args:
-        address: the Hub's.
         timeout_s: without a byte for this long, a request has failed [s].
     """
     before = huggingface_hub.get_session()
@@ -357,9 +356,6 @@ def push(
     no new commit.
 
     Args:
-        target: where to.
-        contents: what.
-        patience: how long to go on over a bad network.
         on_progress: called with files uploaded and files to upload.
 
     Raises:
@@ -462,7 +458,6 @@ class _Repository:
         make a second one, or fail on files that are deleted already.
 
         Args:
-            contents: what main shall hold.
             hashes: SHA-256 of files by name, as far as known from earlier tries; added to.
             on_progress: called with files uploaded and files to upload.
         """

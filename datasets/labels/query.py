@@ -142,7 +142,6 @@ class Facts:
         Args:
             table: with LeRobot's columns and the gap columns.
             fps: the dataset's frame rate [Hz].
-            robot_type: LeRobot's name of its robot.
 
         Raises:
             UnusableInputError: when asked for a column that the table doesn't have.
@@ -454,7 +453,6 @@ def where(text: str, episodes: Sequence[EpisodeRow], option: str = "--where") ->
     """Return the indices of the episodes that a query chooses, in the order given.
 
     Args:
-        text: the query.
         episodes: from `layout.read_episodes`.
         option: names the option that the query came from, in errors.
 

@@ -58,8 +58,6 @@ class LabelStore:
     no fresh knowledge: events are only ever added.
 
     Args:
-        root: a dataset or a journal.
-        journal: it is a journal.
         recorded: its episodes as they are written down: a journal's as they were sealed, numbered
             from 0, oldest first; a dataset's as its columns show them.
         events: everything that was said, in order.
@@ -114,7 +112,6 @@ class LabelStore:
         """Return the episodes that are named by index or by uid, in order of index.
 
         Args:
-            indices: their indices.
             uids: their uids, or beginnings that only one of them has.
             option: names the option that gave the uids, in errors.
 
@@ -149,7 +146,6 @@ class LabelStore:
         changes it takes them over.
 
         Args:
-            new: what is said.
             merged: they are events of another log: put them among those there by time.
 
         Returns:
@@ -183,7 +179,6 @@ class LabelStore:
         """Write events durably, all of them or none, as the first half of `say`.
 
         Args:
-            new: what is said.
             known: every event that was said before; `events` where None.
             merged: as in `say`.
 
@@ -316,7 +311,6 @@ class HistoryEntry:
     """One event of a history.
 
     Attributes:
-        event: what was said, or taken back.
         counts: it is the value that stands.
         why: why it counts or doesn't, in words.
     """

@@ -72,7 +72,6 @@ def publish_events(
     """Write new events of a journal to a dataset, with what the takes were before.
 
     Args:
-        journal: where they are from.
         stage: a dataset that nobody else writes; its columns don't show the new events yet.
         new: what it doesn't have yet.
         folders: folder and header of each take that is published now.

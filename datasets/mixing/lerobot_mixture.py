@@ -71,7 +71,6 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
     a take is learned from in parts, actions behind the end of a part are marked as padding.
 
     Args:
-        opened: the mixture.
         datasets: its datasets, in order: LeRobot's, or any that yield the same samples for
             frame numbers, one at a time or by `__getitems__`.
         meta: metadata of the whole, see `common_meta`.
@@ -148,7 +147,6 @@ def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> An
     what is drawn.
 
     Args:
-        opened: the mixture.
         metas: LeRobot's metadata of its datasets, in order.
         shares: share of each source over the run.
     """
@@ -171,9 +169,7 @@ def statistics(opened: OpenMixture, shares: Floats, features: Sequence[str]) -> 
     quantiles are means of the takes' quantiles.
 
     Args:
-        opened: the mixture.
         shares: share of each source over the run.
-        features: which features.
     """
     parts = opened.take_shares(np.asarray(shares))
     kinds = opened.datasets[0].features

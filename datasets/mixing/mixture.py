@@ -91,7 +91,6 @@ class Mixture:
     """The stream of samples that training reads.
 
     Args:
-        pools: what to draw from.
         stages: shares over the steps of a run; the last one holds on when its steps are over.
         batch_size: samples per step and rank.
         world_size: ranks that train together.

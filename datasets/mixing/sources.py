@@ -40,7 +40,6 @@ class MixedTake:
     Attributes:
         source: index of its source.
         dataset: index of its dataset.
-        episode: the take.
         frames: frames that a chunk may start at, counted from the dataset's first, shape (n,).
         ends: for each, the frame at which its span or take is over, shape (n,).
         weight: how often its frames are drawn, relative to others of its source.
@@ -59,7 +58,6 @@ class OpenMixture:
     """A mixture's datasets and takes.
 
     Attributes:
-        spec: what was asked for.
         datasets: the datasets, in the order of `MixedTake.dataset`.
         takes: every take that has frames to learn from and a weight above 0.
     """

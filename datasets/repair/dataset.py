@@ -83,7 +83,6 @@ class RepairReport:
     """What a repair did, or would do.
 
     Attributes:
-        actions: in order.
         left: errors that it can't fix.
         written: where the sound dataset is; None where nothing was written.
         kept: where the folder before was kept; None where it wasn't touched.
@@ -136,10 +135,7 @@ def repair(
     """Repair a dataset in place, or into another folder.
 
     Args:
-        root: the dataset.
-        options: how.
         output_dir: an empty or new folder; in place where None, and the folder before is kept.
-        hook: called with the name of each step.
 
     Raises:
         UnusableInputError: no dataset there, options that don't fit it, or a folder that can't
@@ -279,13 +275,10 @@ def _with_pictures(
     A camera of which no file is left says nothing about single episodes: they all stay.
 
     Args:
-        info: the dataset's description.
         old: the episode table that there was.
         lengths: episode to frames, of those whose rows are whole.
         every: the same of all that there were, as far as known.
-        cameras: what their files hold.
         lost: episode to why it goes.
-        effort: how many pictures are decoded.
     """
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)

@@ -67,7 +67,6 @@ class RepairDraft:
     Files are only ever replaced there, never written in place.
 
     Attributes:
-        root: the folder.
         actions: what has been done so far.
     """
 
@@ -148,7 +147,6 @@ def pair_keys(
     """Return which features and columns mean the same: feature to column or video folder.
 
     Args:
-        features: LeRobot's feature table.
         present: columns of the data files, or folders of `videos`.
         videos: whether `present` are video folders.
     """
@@ -422,8 +420,6 @@ def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str
     """Describe the features that LeRobot makes itself, and columns beyond all that is described.
 
     Args:
-        draft: what is repaired.
-        info: its description.
         stored: column to the feature that it stands for.
     """
     more = {

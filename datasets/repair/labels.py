@@ -34,9 +34,7 @@ def repair_labels(
 
     Args:
         draft: the dataset, its episode table already in order.
-        episodes: what stays.
         labels_from: where columns and labels come from that the dataset lost.
-        fps: frames per second.
 
     Raises:
         UnusableInputError: `labels_from` knows none of the takes.

@@ -210,8 +210,6 @@ def whole_episodes(
     among the others'.
 
     Args:
-        rows: all rows.
-        fps: frames per second.
         lengths: episode to its number of frames, as far as the episode table says.
     """
     found: list[Whole] = []
@@ -307,11 +305,7 @@ def rewrite_files(
     """Bring the data files in line with the episodes that stay.
 
     Args:
-        draft: the dataset.
-        paths: its data files.
-        rows: what they hold.
         episodes: what stays, in order; each becomes the episode of its position.
-        fps: frames per second.
         names: column to the feature it stands for, where they differ.
         tasks: episode's new index to its task index, where that changes.
 

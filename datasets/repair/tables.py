@@ -69,7 +69,6 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
     """Read the episode table that there is.
 
     Args:
-        root: the dataset.
         runs: (first row, rows) to the episode whose rows stand there; finds the episode of a
             row of the table whose own number is lost.
     """
@@ -150,9 +149,6 @@ def repair_tasks(
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
-        draft: the dataset.
-        rows: all rows.
-        episodes: what stays.
         said: episode (old index) to the tasks that the episode table names.
         task: name of tasks that nothing names any more; "" for a place holder.
     """
@@ -208,9 +204,7 @@ def repair_episodes(
 
     Args:
         draft: the dataset, its data files already in order.
-        info: its description.
         scan: what its frames hold.
-        old: the table before.
         episodes: what stays, in order.
         homes: each one's data file.
         found: each camera, with each episode's place (by its old index).

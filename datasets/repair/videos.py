@@ -107,10 +107,8 @@ def places(
     """Return where each episode's pictures are, for those that have any.
 
     Args:
-        camera: the camera.
         known: episode to what the episode table says.
         lengths: (episode, frames) of all episodes there were, as far as known, in order.
-        fps: frames per second.
     """
     found = {
         episode: known[episode]

@@ -40,7 +40,6 @@ class QueryMatch:
     """What a query found in one dataset.
 
     Attributes:
-        dataset: its name.
         scanned: episodes that it has.
         frames: frames of the episodes found.
         episodes: indices of the episodes found, shape (n,).
