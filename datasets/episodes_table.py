@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from gaploop.core import labels
 from gaploop.core.files import parse_json, sync_file, sync_folder
 from gaploop.core.labels import LabelEvent
-from gaploop.datasets.columns import EPISODE_COLUMNS, dimension_columns
-from gaploop.datasets.layout import LABELS, episode_files, read_parquet
+from gaploop.datasets.columns import EPISODE_COLUMNS, default_row, dimension_columns
+from gaploop.datasets.layout import LABELS, EpisodeRow, episode_files, read_parquet
 
 AS_PUBLISHED: Final = "as published"
 """Note of an event that says what stood in a dataset before anybody labelled it."""
@@ -101,6 +101,13 @@ def with_gap_columns(table: pa.Table, rows: list[dict[str, Any]]) -> pa.Table:
         field = pa.field(name, kind)
         result = result.append_column(field, pa.array([row[name] for row in rows], type=kind))
     return result
+
+
+def gap_row(episode: EpisodeRow) -> dict[str, Any]:
+    """Return an episode's gap columns, made up from what is known where it has none."""
+    if episode.row.get("gap_uid"):
+        return {name: episode.row[name] for name in EPISODE_COLUMNS}
+    return default_row(episode.info, episode.outcome)
 
 
 def rows_of(root: Path, uids: Collection[str]) -> list[dict[str, Any]]:

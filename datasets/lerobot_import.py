@@ -22,12 +22,8 @@ from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
 from gaploop.datasets.edit.compose import DatasetPiece, compose
-from gaploop.datasets.formats.dataset import (
-    exported_features,
-    gap_row,
-    recordings,
-    write_dataset,
-)
+from gaploop.datasets.episodes_table import gap_row
+from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow

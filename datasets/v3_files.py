@@ -128,6 +128,18 @@ class VideoFiles:
         self._writer = None
 
 
+def with_columns(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
+    """Return a table with these columns, of the types that they had; new ones at its end."""
+    for name, column in values.items():
+        place = table.schema.get_field_index(name)
+        if place < 0:
+            table = table.append_column(name, pa.array(column))
+        else:
+            field = table.schema.field(place)
+            table = table.set_column(place, field, pa.array(column, type=field.type))
+    return table
+
+
 def write_episodes(root: Path, table: pa.Table) -> None:
     """Write `meta/episodes` as one file; its columns about itself are put in."""
     for name in OWN_PLACE:

@@ -26,15 +26,21 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
-from gaploop.datasets import columns, episodes_table, layout, staging
+from gaploop.datasets import episodes_table, layout, staging
 from gaploop.datasets.check.episodes import read_tasks
-from gaploop.datasets.episodes_table import with_gap_columns
+from gaploop.datasets.episodes_table import gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.v3_files import DataFiles, VideoFiles, write_episodes, write_tasks
+from gaploop.datasets.v3_files import (
+    DataFiles,
+    VideoFiles,
+    with_columns,
+    write_episodes,
+    write_tasks,
+)
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 
@@ -244,11 +250,7 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
         "episode_index": np.full(n, new),
         "task_index": tasks,
     }
-    for name, values in numbers.items():
-        place = rows.schema.get_field_index(name)
-        kind = rows.schema.field(name)
-        rows = rows.set_column(place, kind, pa.array(values, type=kind.type))
-    return rows
+    return with_columns(rows, numbers)
 
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -265,23 +267,10 @@ def _write_episodes(
     Raises:
         UnusableInputError: columns of the same name that hold different things.
     """
-
     tagged = any(piece.tagged for piece in pieces)
     table = _together([_of_piece(piece, tagged) for piece in pieces], pieces)
-
-    def put(name: str, values: Sequence[Any]) -> None:
-        """Set a column, of the type that it had."""
-        nonlocal table
-        place = table.schema.get_field_index(name)
-        if place < 0:
-            table = table.append_column(name, pa.array(values))
-        else:
-            kind = table.schema.field(name)
-            table = table.set_column(place, kind, pa.array(values, type=kind.type))
-
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
-    for name in new[0]:
-        put(name, [row[name] for row in new])
+    changed: dict[str, list[Any]] = {name: [row[name] for row in new] for name in new[0]}
     moved = {"index": [m[0] for m in placed.moved], "episode_index": [m[1] for m in placed.moved]}
     for name in table.column_names:  # the statistics of what was numbered anew
         folder, _, rest = name.partition("/")
@@ -291,10 +280,11 @@ def _write_episodes(
         old = table[name].to_pylist()
         if feature in moved and stat != "std":
             pairs = zip(old, moved[feature], strict=True)
-            put(name, [v and [x + by for x in v] for v, by in pairs])
+            changed[name] = [v and [x + by for x in v] for v, by in pairs]
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
-            put(name, [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks])
+            changed[name] = [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks]
+    table = with_columns(table, changed)
     write_episodes(stage, table)
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
@@ -322,13 +312,7 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     table = table.take(pa.array(keep, pa.int64()))
     if not tagged:
         return table
-    rows = [
-        {name: e.row.get(name) for name in columns.EPISODE_COLUMNS}
-        if e.row.get("gap_uid")
-        else columns.default_row(e.info, e.outcome)
-        for e in piece.episodes
-    ]
-    return with_gap_columns(table, rows)
+    return with_gap_columns(table, [gap_row(e) for e in piece.episodes])
 
 
 def _together(tables: Sequence[pa.Table], pieces: Sequence[DatasetPiece]) -> pa.Table:

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import (
     PICTURES,
@@ -35,7 +37,6 @@ from gaploop.datasets.formats.model import (
     ForeignRecording,
     Outgoing,
     Recording,
-    as_video,
 )
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
@@ -179,13 +180,6 @@ def _incomplete(
     return found
 
 
-def gap_row(episode: EpisodeRow) -> dict[str, Any]:
-    """Return an episode's gap columns, made up from what is known where it has none."""
-    if episode.row.get("gap_uid"):
-        return {name: episode.row[name] for name in columns.EPISODE_COLUMNS}
-    return columns.default_row(episode.info, episode.outcome)
-
-
 def recordings(
     info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
 ) -> Iterator[Recording]:
@@ -299,7 +293,13 @@ def write_dataset(
                 f"{name} holds numbers, and LeRobot takes every feature with 'image' in its name "
                 "for a picture. Give it another name, or leave it out."
             )
-    about = as_video(incoming.about)
+    about = replace(
+        incoming.about,
+        features={
+            n: {**f, "dtype": "video"} if f["dtype"] in PICTURES else f
+            for n, f in incoming.about.features.items()
+        },
+    )
     rows: list[dict[str, Any]] = []
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
     with staging.new_folder(target, *sources):

@@ -187,22 +187,18 @@ def _refuse_other_files(path: Path, *_known: int) -> None:
                         refuse(f"{at}{name} is read from {others[0]!r}")
 
 
-def rows_in(stored: Any) -> NDArray[Any]:
-    """Return all of a data set of numbers.
+def rows_of(group: Any, key: str) -> NDArray[Any]:
+    """Return all of a data set of numbers below a group.
 
     Raises:
         ValueError: it holds something else, or more than anybody records in one episode.
     """
+    stored = group[key]
     if not isinstance(stored, h5py.Dataset) or not stored.ndim or stored.dtype.kind not in "fiub":
-        raise ValueError(f"{getattr(stored, 'name', stored)} holds no rows of numbers")
+        raise ValueError(f"{stored.name} holds no rows of numbers")
     if stored.nbytes > LARGEST_ARRAY:
         raise ValueError(f"{stored.name} is said to be of shape {stored.shape}")
     return np.asarray(stored[()])
-
-
-def rows_of(group: Any, key: str) -> NDArray[Any]:
-    """Return all of a data set of numbers below a group; see `rows_in`."""
-    return rows_in(group[key])
 
 
 def carried_in(file: Any, path: Path) -> Carried | None:
@@ -233,7 +229,7 @@ def keep_telemetry(file: Any, episode: Recording) -> None:
 def telemetry_of(file: Any, uid: str) -> bytes | None:
     """Return what `keep_telemetry` kept."""
     name = f"{TELEMETRY}/{uid}"
-    return rows_in(file[name]).tobytes() if name in file else None
+    return rows_of(file, name).tobytes() if name in file else None
 
 
 def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> Any:

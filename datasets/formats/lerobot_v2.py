@@ -39,6 +39,7 @@ from gaploop.datasets.v3_files import (
     DataFiles,
     VideoFiles,
     table_of,
+    with_columns,
     write_episodes,
     write_tasks,
 )
@@ -307,14 +308,11 @@ def _checksums(pictures: Iterator[Image]) -> Checksums:
 
 def _indexed(table: pa.Table, episode: int, first: int) -> pa.Table:
     """Return rows that count as those of another episode, from row `first` on."""
-    for name, values in (
-        ("episode_index", np.full(len(table), episode)),
-        ("index", np.arange(first, first + len(table))),
-    ):
-        at = table.column_names.index(name)
-        field = table.schema.field(name)
-        table = table.set_column(at, field, pa.array(values, pa.int64()))
-    return table
+    numbers = {
+        "episode_index": np.full(len(table), episode),
+        "index": np.arange(first, first + len(table)),
+    }
+    return with_columns(table, numbers)
 
 
 def _episode_stats(

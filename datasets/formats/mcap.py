@@ -99,10 +99,10 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
         feature: number_feature(_names(part, streams)) for feature, part in parts.items()
     }
     for feature, topic in cameras.items():
-        first = next(decoded(bags[0], topics[topic]), None)
+        first = next(BagPictures(tuple(bags[0]), topics[topic], np.zeros(1, np.int64))(), None)
         if first is None:
             raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
-        features[feature] = picture_spec(*first[1].shape[:2])
+        features[feature] = picture_spec(*first.shape[:2])
     about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
 
     def episodes() -> Iterator[Recording]:
@@ -440,13 +440,9 @@ def numbers(topic: Topic, message: Any) -> dict[str, float]:
         last = message.points[-1].positions if message.points else ()
         return dict(zip(message.joint_names, map(float, last), strict=False))
     pose = getattr(message, "pose", message)
-    entries = [(pose.position, "xyz"), (pose.orientation, "xyzw")]
-    prefix = ("p", "q")
-    return {
-        f"{prefix[i]}{axis}": float(getattr(part, axis))
-        for i, (part, axes) in enumerate(entries)
-        for axis in axes
-    }
+    entries = {f"p{axis}": getattr(pose.position, axis) for axis in "xyz"}
+    entries |= {f"q{axis}": getattr(pose.orientation, axis) for axis in "xyzw"}
+    return {name: float(value) for name, value in entries.items()}
 
 
 def _json_numbers(value: Any) -> dict[str, float]:
@@ -536,13 +532,3 @@ def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stre
             at_ns = np.array([t for t, _, _ in rows], dtype=np.int64)
             result[topic_name] = Stream(at_ns, names, table[0], table[1])
     return result
-
-
-def decoded(files: Sequence[Path], topic: Topic) -> Iterator[tuple[int, Image]]:
-    """Yield log time [ns] and picture of a topic's messages."""
-    decode = None
-    for t_ns, schema, _, content in messages(files, [topic.name]):
-        decode = decode or decoder(topic, schema)
-        with message_of(files[0], topic):
-            found = picture(topic, decode(content), f"{files[0]}: {topic.name}")
-        yield t_ns, found

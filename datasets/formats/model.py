@@ -284,12 +284,3 @@ def read_carried(value: Any, where: Path) -> Carried:
         raise UnusableInputError(
             f"{where}: what gaploop noted in it is damaged ({error!r}). Export it again."
         ) from None
-
-
-def as_video(about: About) -> About:
-    """Return the description with every picture feature stored as video."""
-    features = {
-        n: {**f, "dtype": "video"} if f["dtype"] in PICTURES else f
-        for n, f in about.features.items()
-    }
-    return About(about.fps, about.robot_type, features, about.keys)

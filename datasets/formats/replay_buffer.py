@@ -115,18 +115,14 @@ def _write(
     root = zarr.create_group(store, zarr_format=2, attributes={NAME: carry(out, keys)})
     data = root.create_group("data")
     ends = np.cumsum(out.lengths, dtype=np.int64)
-    root.create_group("meta").create_array(
-        "episode_ends", shape=ends.shape, chunks=ends.shape, dtype="int64", compressors=None
-    )[:] = ends
+    meta = root.create_group("meta")
+    meta.create_array("episode_ends", data=ends, chunks=ends.shape, compressors=None)
     arrays = {}
     for name in about.numbers:
         spec = about.features[name]
         shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
         arrays[name] = ChunkedRows(data, keys[name], rows, shape, dtype)
-    poses = {} if pose is None else {
-        name: ChunkedRows(data, name, rows, (width,), np.float32)
-        for name, width in pose.widths.items()
-    }  # fmt: skip
+    poses: dict[str, ChunkedRows] = {}
     pictures = {}
     for camera in about.cameras:
         key, shape = keys[picture_feature(about, camera)], (*about.size(camera), 3)
@@ -139,16 +135,17 @@ def _write(
             array.append(episode.columns[name].reshape(episode.length, -1))
         if pose is not None:
             for name, values in pose(episode).items():
+                if name not in poses:
+                    poses[name] = ChunkedRows(data, name, rows, values.shape[1:], np.float32)
                 poses[name].append(values)
         for camera, images in episode.pictures.items():
             for picture in images():
                 pictures[camera].append(picture[None])
         if episode.telemetry is not None:
             content = np.frombuffer(episode.telemetry, dtype=np.uint8)
-            n = content.shape
-            telemetry.create_array(episode.uid, shape=n, chunks=n, dtype="uint8", compressors=None)[
-                :
-            ] = content
+            telemetry.create_array(
+                episode.uid, data=content, chunks=content.shape, compressors=None
+            )
         advance()
     for array in (*arrays.values(), *poses.values(), *pictures.values()):
         array.close()
@@ -225,15 +222,6 @@ class PoseOf:
 
     robots: int
     to_pose: Callable[[FloatArray], FloatArray]
-
-    @property
-    def widths(self) -> dict[str, int]:
-        """Array to its width."""
-        found = {"action": 7 * self.robots}
-        for robot in range(self.robots):
-            found |= {f"robot{robot}_{part}": len(names) for part, names in PARTS.items()}
-            found |= {f"robot{robot}_demo_start_pose": 6, f"robot{robot}_demo_end_pose": 6}
-        return found
 
     def __call__(self, episode: Recording) -> dict[str, FloatArray]:
         """Return the arrays of an episode, one row per frame."""

@@ -128,6 +128,6 @@ def add_events(root: Path, episodes: Sequence[EpisodeRow], events: Sequence[Labe
     """Add events to a dataset that nobody else sees yet, and show them in its columns."""
     path = root / layout.LABELS
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{n: e.row[n] for n in columns.EPISODE_COLUMNS} for e in episodes]
+    rows = [episodes_table.gap_row(e) for e in episodes]
     labels.append(path, *episodes_table.bases(rows, events, labels.read(path)), *events)
     episodes_table.materialise(root, {}, {event.uid for event in events})
