@@ -71,7 +71,7 @@ def load_frames(
         if name not in info.features or name in info.video_keys:
             valid = [n for n in info.features if n not in info.video_keys]
             raise unknown_choice("column", name, valid, str(root))
-    files = data_files(info)
+    files = data_files(info.root)
     if not files:
         raise UnusableInputError(f"{info.root} has no data files. Restore its data folder.")
     return _frames(info, files, wanted, tuple(read_episodes(info, episodes)))

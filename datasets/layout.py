@@ -250,9 +250,9 @@ def _template(value: object, default: str, what: str) -> str:
     return str(value)
 
 
-def data_files(info: DatasetInfo) -> list[Path]:
-    """Return the dataset's data files, in order."""
-    return sorted(p for p in (info.root / "data").glob("*/*.parquet") if p.is_file())
+def data_files(root: Path) -> list[Path]:
+    """Return the dataset's data files, in LeRobot's order."""
+    return sorted(p for p in (root / "data").glob("*/*.parquet") if p.is_file())
 
 
 def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None) -> pa.Table:
@@ -327,9 +327,10 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
+    fix = f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
     for row in rows:
         if row.get("gap_uid"):
-            plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix_uids(root))
+            plain_name(row["gap_uid"], "gap_uid", root / EPISODES, fix)
     try:
         return sorted(rows, key=lambda row: int(row["episode_index"]))
     except DAMAGE as error:
@@ -337,11 +338,6 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
             f"{root / EPISODES}: episode_index is missing or empty ({error!r}). "
             "Restore meta/episodes from a copy."
         ) from None
-
-
-def fix_uids(root: Path) -> str:
-    """Return what to do about a take's uid that can't name a file."""
-    return f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
 
 
 def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[EpisodeRow]:
@@ -368,9 +364,8 @@ def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[
 def _episode(info: DatasetInfo, row: dict[str, Any]) -> EpisodeRow:
     index = int(row["episode_index"])
     try:
-        task = str((row.get("tasks") or [""])[0])
         common: dict[str, Any] = {
-            "task": task,
+            "task": str((row.get("tasks") or [""])[0]),
             "fps": info.fps,
             "joint_names": info.joint_names,
             "robot_type": info.robot_type,

@@ -27,7 +27,12 @@ from gaploop.datasets.formats.dataset import exported_features, recordings, writ
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
 from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.repair.description import RepairDraft, checked_rename, load, rename_features
+from gaploop.datasets.repair.description import (
+    RepairDraft,
+    checked_rename,
+    read_object,
+    rename_features,
+)
 
 _ABOUT_VIDEO: Final = frozenset(
     ("missing_video", "no_video_columns", "misnamed_folder", "video_too_short")
@@ -101,7 +106,7 @@ def import_dataset(
             staging.clone(source, layout_v3, follow=True)
         draft = RepairDraft(layout_v3)
         if options.rename:
-            rename_features(draft, load(draft), options.rename)
+            rename_features(draft, read_object(layout_v3 / layout.INFO), options.rename)
         count = _import_v3(layout_v3, target, options, on_episode)
     except UnusableInputError as error:
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,6 +138,22 @@ def with_columns(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
             field = table.schema.field(place)
             table = table.set_column(place, field, pa.array(column, type=field.type))
     return table
+
+
+def replace_table(path: Path, table: pa.Table, groups: Sequence[int] = ()) -> None:
+    """Put a table in the place of a file, which shows the old one or the new one.
+
+    Args:
+        path: a Parquet file; the dataset is nobody else's.
+        groups: rows of each row group; all in one unless given.
+    """
+    part = path.with_suffix(".part")
+    with pq.ParquetWriter(part, table.schema, compression="snappy") as writer:
+        at = 0
+        for size in groups or (len(table),):
+            writer.write_table(table.slice(at, size))
+            at += size
+    part.replace(path)
 
 
 def write_episodes(root: Path, table: pa.Table) -> None:

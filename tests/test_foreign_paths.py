@@ -158,7 +158,6 @@ datasets/repair/dataset.py:repair | shutil.rmtree(stage) | ours
 datasets/repair/description.py:_repair_chunks | good / f'file-{int(number[0]):03d}{suffix}' | ours
 datasets/repair/description.py:_repair_chunks | parent / f'chunk-{int(number[0]):03d}' | ours
 datasets/repair/description.py:_rename | old.rename(new) | listed
-datasets/repair/description.py:_rename_features | os.replace(part, path) | dataset
 datasets/repair/description.py:_rename_features | shutil.move(videos / old, videos / new) | paths
 datasets/repair/description.py:_rename_features | videos / new | paths
 datasets/repair/description.py:_rename_features | videos / old | paths
@@ -167,12 +166,10 @@ datasets/repair/description.py:_rename_near | parent / near[0] | listed
 datasets/repair/description.py:repair_keys | (folder / name).rename(folder / kept) | listed
 datasets/repair/description.py:repair_keys | folder / kept | listed
 datasets/repair/description.py:repair_keys | folder / name | listed
-datasets/repair/description.py:rename_features | os.replace(part, path) | listed
 datasets/repair/folder.py:keep | os.rename(part, kept) | ours
 datasets/repair/folder.py:keep | root.parent / f'{root.name}{KEPT}{number}' | ours
 datasets/repair/folder.py:keep | shutil.rmtree(part, ignore_errors=True) | ours
 datasets/repair/folder.py:kept_copies | root.parent.glob(f'{glob.escape(root.name)}{KEPT}[0-9]*') | listed
-datasets/repair/rows.py:_write_table | os.replace(part, path) | dataset
 datasets/repair/rows.py:rewrite_files | path.unlink() | dataset
 datasets/repair/rows.py:salvage_files | path.unlink() | dataset
 datasets/repair/tables.py:repair_episodes | shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True) | dataset
@@ -204,6 +201,7 @@ datasets/telemetry_zarr.py:telemetry_path | root / 'telemetry' / f'{plain_name(u
 datasets/telemetry_zarr.py:write_telemetry | os.replace(part, path) | dataset
 datasets/v3_files.py:DataFiles.append | self._info.root / name | dataset
 datasets/v3_files.py:VideoFiles._next | self._info.root / name | dataset
+datasets/v3_files.py:replace_table | part.replace(path) | dataset
 datasets/v3_files.py:write_tasks | part.replace(path) | dataset
 failure_analysis/planning/offers.py:commands.record | about.folder / name | ours
 failure_analysis/planning/offers.py:commands.train | about.folder / name | ours

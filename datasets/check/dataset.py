@@ -148,11 +148,6 @@ def check_dataset(
         check_stats(info, scan, findings)
 
 
-def older_version(version: str) -> bool:
-    """Say whether a dataset's version is one with another layout than v3."""
-    return version.startswith(("v1", "v2"))
-
-
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."
 
 

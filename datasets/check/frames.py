@@ -277,7 +277,7 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
     Args:
         keep: episodes whose signals the result carries.
     """
-    files = layout.data_files(info)
+    files = layout.data_files(info.root)
     if not files:
         if info.total_frames or info.total_episodes:
             fix = "Restore data/ from a copy."
@@ -372,7 +372,7 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
         episodes.last.tolist(),
         strict=True,
     )
-    paths = layout.data_files(info)
+    paths = layout.data_files(info.root)
     for at, (index, length, first, last) in enumerate(claims):
         run = runs.get(first)
         if run is None or run.episode != index or not run.rows == last - first == length:

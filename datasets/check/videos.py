@@ -389,7 +389,7 @@ def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) ->
     step = 1 if pictures is None else -(-total // pictures)
     for key in keys:
         shape = list(info.features[key]["shape"])
-        for path in data_files(info):
+        for path in data_files(info.root):
             name = path.relative_to(info.root)
             with findings.guard(f"{name}: {key}"):
                 bad = bad_stored(path, key, shape, step)

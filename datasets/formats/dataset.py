@@ -157,7 +157,7 @@ def _incomplete(
 ) -> dict[int, str]:
     """Return episodes that rows or pictures are missing of, and what."""
     rows: Counter[int] = Counter()
-    for file in layout.data_files(info):
+    for file in layout.data_files(info.root):
         rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
     held: dict[Path, int] = {}
     damage: dict[Path, str] = {}

@@ -21,7 +21,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import layout, staging
-from gaploop.datasets.check.dataset import check_dataset, older_version
+from gaploop.datasets.check.dataset import check_dataset
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.frames import numeric_features, scan_frames
 from gaploop.datasets.check.videos import DEEP, QUICK, EpisodeClip, ReadEffort, decodes
@@ -29,7 +29,7 @@ from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import (
     RepairAction,
     RepairDraft,
-    load,
+    read_object,
     rename_features,
     repair_counts,
     repair_files,
@@ -40,7 +40,6 @@ from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
 from gaploop.datasets.repair.rows import (
     copies,
-    data_paths,
     mark_damaged_pictures,
     read_rows,
     rewrite_files,
@@ -204,13 +203,13 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         UnusableInputError: no episode is whole, or options that don't fit.
     """
     name = draft.root.name
-    version = str(load(draft).get("codebase_version") or "")
-    if older_version(version):  # its files are laid out otherwise
+    version = str(read_object(draft.root / layout.INFO).get("codebase_version") or "")
+    if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
     repair_files(draft)
     raw = repair_info(draft)
     salvage_files(draft, raw)
-    if not data_paths(draft.root):
+    if not layout.data_files(draft.root):
         raise UnusableInputError(
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
@@ -219,7 +218,7 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         rename_features(draft, raw, options.rename)
     names = repair_keys(draft, raw)
     info = layout.parse_info(draft.root)
-    paths = data_paths(draft.root)
+    paths = layout.data_files(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
     mark_damaged_pictures(info, paths, rows)
     old = read_old(draft.root, rows.runs())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from gaploop.core.paths import is_plain_name, plain_name
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import feature_fault
 from gaploop.datasets.check.findings import DAMAGE
+from gaploop.datasets.v3_files import replace_table
 from gaploop.datasets.video import video_index
 
 FOLDERS: Final = ("data", "meta", "videos")
@@ -204,10 +204,10 @@ DEFAULTS: Final[dict[str, Any]] = {
 _RATES_AGREE: Final = 0.01
 
 
-def load(draft: RepairDraft) -> dict[str, Any]:
-    """Return the description, as far as it can be read; {} where it can't."""
+def read_object(path: Path) -> dict[str, Any]:
+    """Return what a JSON file holds; {} where it can't be read or holds something else."""
     try:
-        value = read_json(draft.root / layout.INFO)
+        value = read_json(path)
     except DAMAGE:
         return {}
     return value if isinstance(value, dict) else {}
@@ -218,7 +218,7 @@ def repair_info(draft: RepairDraft) -> dict[str, Any]:
 
     Counts are left for later, when it is known what stays.
     """
-    info = load(draft)
+    info = read_object(draft.root / layout.INFO)
     was = json.dumps(info, sort_keys=True)
     lost = [] if info else ["all"]
     for key, value in DEFAULTS.items():
@@ -299,7 +299,7 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
 
 def first_schema(root: Path) -> pa.Schema | None:
     """Return the schema of the first data file that has one."""
-    for path in sorted((root / "data").glob("*/*.parquet")):
+    for path in layout.data_files(root):
         try:
             return pq.read_schema(path)
         except DAMAGE:
@@ -328,7 +328,7 @@ def _described(kind: pa.DataType) -> dict[str, Any]:
 
 def _rate(root: Path) -> int | None:
     """Return the rate that the timestamps count at, unless videos disagree [Hz]."""
-    for path in sorted((root / "data").glob("*/*.parquet")):
+    for path in layout.data_files(root):
         try:
             table = pq.read_table(path, columns=["timestamp", "frame_index"], partitioning=None)
             t = np.asarray(table["timestamp"].to_numpy(), dtype=np.float64).reshape(-1)
@@ -451,14 +451,12 @@ def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[s
     """
     renamed = checked_rename(info["features"], renamed)
     _rename_features(draft, info, renamed)
-    for path in sorted((draft.root / "data").glob("*/*.parquet")):
+    for path in layout.data_files(draft.root):
         table = pq.read_table(path, partitioning=None)
         if set(table.column_names) & set(renamed):
-            part = path.with_suffix(".part")
             table = table.rename_columns([renamed.get(n, n) for n in table.column_names])
             # What pandas and Hugging Face noted about the old columns goes.
-            pq.write_table(table.replace_schema_metadata(None), part, compression="snappy")
-            os.replace(part, path)
+            replace_table(path, table.replace_schema_metadata(None))
 
 
 def checked_rename(features: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, str]:
@@ -494,11 +492,10 @@ def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str
         draft.did("renamed", f"feature {old} → {new}")
         if (videos / old).is_dir() and not (videos / new).exists():
             shutil.move(videos / old, videos / new)
-    with contextlib.suppress(UnusableInputError, OSError):
-        stats = read_json(draft.root / layout.STATS)
-        if isinstance(stats, dict) and set(stats) & set(renamed):
-            stats = {renamed.get(k, k): v for k, v in stats.items()}
-            write_json(draft.root / layout.STATS, stats)
+    stats = read_object(draft.root / layout.STATS)
+    if set(stats) & set(renamed):
+        named = {renamed.get(k, k): v for k, v in stats.items()}
+        write_json(draft.root / layout.STATS, named)
     for path in layout.episode_files(draft.root):
         try:
             table = pq.read_table(path, partitioning=None)
@@ -511,6 +508,4 @@ def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str
                 parts[1] = renamed.get(parts[1], parts[1])
             names.append("/".join(parts))
         if names != table.column_names:
-            part = path.with_suffix(".part")
-            pq.write_table(table.rename_columns(names), part, compression="snappy")
-            os.replace(part, path)
+            replace_table(path, table.rename_columns(names))

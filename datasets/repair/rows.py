@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.datasets import columns
+from gaploop.datasets import columns, layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import BATCH_ROWS, INDICES, batches, matrix
 from gaploop.datasets.check.videos import bad_stored
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair import parquet_salvage
 from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.v3_files import replace_table
 
 type Ints = NDArray[np.int64]
 
@@ -80,14 +80,9 @@ class Whole:
         return len(self.rows)
 
 
-def data_paths(root: Path) -> list[Path]:
-    """Return the data files in LeRobot's order."""
-    return sorted(p for p in (root / "data").glob("*/*.parquet") if p.is_file())
-
-
 def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
     """Replace damaged data files by what can still be read of them, or take them out."""
-    for path in data_paths(draft.root):
+    for path in layout.data_files(draft.root):
         name = path.relative_to(draft.root)
         try:
             with pq.ParquetFile(path) as file:
@@ -95,12 +90,12 @@ def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
                     pass
             continue
         except DAMAGE:
-            table = _salvaged(path, data_paths(draft.root), info)
+            table = _salvaged(path, layout.data_files(draft.root), info)
         if table is None or not len(table):
             path.unlink()
             draft.did("lost_file", f"{name}: nothing of it can be read; it is left out")
         else:
-            _write_table(path, table, [len(table)])
+            replace_table(path, table)
             draft.did("salvaged", f"{name}: its first {len(table)} rows can still be read")
 
 
@@ -152,15 +147,8 @@ def read_rows(paths: list[Path], numeric: Mapping[str, int], names: Mapping[str,
     keys = ("file", "row", "episode", *INDICES[1:], "finite", "content", "take")
     empty = _part(pa.table({}), {}, 0, 0)
     joined = {k: np.concatenate([p[k] for p in parts or [empty]]) for k in keys}
-    return Rows(
-        joined["file"],
-        joined["row"],
-        joined["episode"],
-        {k: joined[k] for k in INDICES[1:]},
-        joined["finite"],
-        joined["content"],
-        joined["take"],
-    )
+    values = {k: joined.pop(k) for k in INDICES[1:]}
+    return Rows(values=values, **joined)
 
 
 def _part(
@@ -263,21 +251,14 @@ def copies(rows: Rows, episodes: list[Whole]) -> dict[int, int]:
 
     None where most episodes are equal: their signals are made up, not recorded twice.
     """
-    seen: dict[bytes, int] = {}
-    found: dict[int, int] = {}
-    count: dict[bytes, int] = {}
+    equal: dict[bytes, list[int]] = {}
     for episode in episodes:
         content = rows.content[episode.rows]
-        if len(np.unique(content)) < 2:
-            continue
-        key = content.tobytes()
-        count[key] = count.get(key, 0) + 1
-        if key in seen:
-            found[episode.old] = seen[key]
-        else:
-            seen[key] = episode.old
-    most = max(count.values(), default=0)
-    return {} if 2 * most > len(episodes) else found
+        if len(np.unique(content)) > 1:
+            equal.setdefault(content.tobytes(), []).append(episode.old)
+    if 2 * max(map(len, equal.values()), default=0) > len(episodes):
+        return {}
+    return {copy: found[0] for found in equal.values() for copy in found[1:]}
 
 
 def mark_damaged_pictures(info: DatasetInfo, paths: list[Path], rows: Rows) -> None:
@@ -380,7 +361,7 @@ def rewrite_files(
                 table = table.set_column(at, pa.field(name, kind), column)
             else:
                 table = table.append_column(pa.field(name, kind), column)
-        _write_table(path, table, [len(p["row"]) for p in parts])
+        replace_table(path, table, [len(p["row"]) for p in parts])
         text = f"{path.relative_to(draft.root)}: rows of {len(parts)} episodes in order, counted "
         draft.did("rewrote_data", f"{text}anew")
     return [paths[int(rows.file[episode.rows[0]])] for episode in episodes]
@@ -406,14 +387,3 @@ def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:
     for size in reversed(shape):
         kind = pa.list_(kind, size)
     return kind
-
-
-def _write_table(path: Path, table: pa.Table, groups: Sequence[int]) -> None:
-    """Write a data file anew, a row group for each episode; the name changes hands at the end."""
-    part = path.with_suffix(".part")
-    with pq.ParquetWriter(part, table.schema, compression="snappy") as writer:
-        at = 0
-        for size in groups:
-            writer.write_table(table.slice(at, size))
-            at += size
-    os.replace(part, path)

@@ -13,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import write_json
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.frames import Scan, matrix
 from gaploop.datasets.check.stats import check_stats, differing_episodes
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.repair.description import RepairDraft, read_object
 from gaploop.datasets.repair.rows import Rows, Whole
 from gaploop.datasets.repair.videos import Camera, Place, numbers_of
 from gaploop.datasets.v3_files import write_episodes, write_tasks
@@ -113,15 +112,6 @@ def read_table(root: Path) -> pa.Table | None:
         return pa.concat_tables([pq.read_table(p, partitioning=None) for p in files])
     except DAMAGE:
         return None
-
-
-def _read_stats(root: Path) -> dict[str, Any]:
-    """Return what `stats.json` says; {} where it can't be read."""
-    try:
-        stats = read_json(root / layout.STATS)
-    except UnusableInputError:
-        return {}
-    return stats if isinstance(stats, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -320,7 +310,7 @@ def _fresh_rows(
     from gaploop.datasets.lerobot_stats import of_pictures, of_rows  # here: it imports torch
 
     rows: dict[int, dict[str, Any]] = {}
-    whole = _read_stats(info.root)
+    whole = read_object(info.root / layout.STATS)
     for home in sorted({homes[i] for i in wanted}):
         table = pq.read_table(home, partitioning=None)
         index = matrix(table["episode_index"], 1)[:, 0]
@@ -363,7 +353,7 @@ def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> No
         return
     from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
 
-    before = _read_stats(draft.root)
+    before = read_object(draft.root / layout.STATS)
     stats = {**before}
     for key, spec in info.features.items():
         present = [n for n in _STATS if f"stats/{key}/{n}" in table.column_names]

@@ -86,7 +86,7 @@ def content(root: Path, read: Callable[[np.ndarray], int]) -> dict[str, tuple[An
         said.setdefault(json.loads(line)["uid"], []).append(line)
     truth = {json.loads(t)["uid"]: t for t in (root / TRUTH).read_text().splitlines()}
     rows = {row["gap_uid"]: row for row in layout.episode_rows(root)}
-    data = pa.concat_tables([pq.read_table(p) for p in layout.data_files(layout.read_info(root))])
+    data = pa.concat_tables([pq.read_table(p) for p in layout.data_files(root)])
     numbers = ("index", "episode_index", "task_index")
     found = {}
     for take in read_takes(root):
@@ -157,7 +157,7 @@ def test_parts_in_order_merge_to_the_very_same_rows(original: Path, tmp_path: Pa
     whole = merge(pieces, tmp_path / "whole")
 
     def rows(root: Path) -> pa.Table:
-        files = layout.data_files(layout.read_info(root))
+        files = layout.data_files(root)
         return pa.concat_tables([pq.read_table(p) for p in files]).combine_chunks()
 
     assert rows(whole).equals(rows(original))
@@ -200,7 +200,7 @@ def buffers(root: Path) -> dict[str, bytes]:
     """Return uid to the bytes of its joint data."""
     found = {}
     for row in layout.episode_rows(root):
-        files = layout.data_files(layout.read_info(root))
+        files = layout.data_files(root)
         table = pa.concat_tables([pq.read_table(p) for p in files])
         rows = table.slice(row["dataset_from_index"], row["length"])
         found[row["gap_uid"]] = b"".join(

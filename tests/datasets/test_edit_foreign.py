@@ -208,7 +208,7 @@ def test_rows_that_are_not_there_are_not_invented(
     foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = Path(shutil.copytree(foreign, tmp_path / "set"))
-    (path,) = layout.data_files(layout.read_info(root))
+    (path,) = layout.data_files(root)
     table = layout.read_parquet(path)
     pq.write_table(table.slice(0, len(table) - 2), path)
     assert edit("keep", root, "--episodes=[3]", tmp_path / "o") == 2
