@@ -33,14 +33,12 @@ class FrameTable:
     Attributes:
         columns: feature to values, one row per frame: shape (n,) or (n, width).
         episode_index: episode of each frame, shape (n,).
-        frame_index: 0, 1, … within the episode, shape (n,).
         episodes: the episodes in the table, with outcome, kind, domain, uid and so on.
     """
 
     info: DatasetInfo
     columns: Mapping[str, NDArray[Any]]
     episode_index: NDArray[np.int64]
-    frame_index: NDArray[np.int64]
     episodes: tuple[EpisodeRow, ...]
 
     def __len__(self) -> int:
@@ -143,7 +141,6 @@ def _frames(
             info,
             {name: to_numpy(table[name]) for name in wanted},
             table["episode_index"].to_numpy(),
-            table["frame_index"].to_numpy(),
             chosen,
         )
     except (pa.ArrowException, *DAMAGE) as error:

@@ -78,7 +78,7 @@ def import_dataset(
     source: Path,
     target: Path,
     options: ImportOptions,
-    on_episode: Callable[[], None] | None = None,
+    on_episode: Callable[[], None] = lambda: None,
 ) -> ImportReport:
     """Write the import of `source`, of v2.0 to v3, to `target`.
 
@@ -97,10 +97,9 @@ def import_dataset(
     try:
         shutil.rmtree(layout_v3, ignore_errors=True)  # what a kill left
         if is_v2(source):
-            advance = on_episode or (lambda: None)
-            videos, on_episode = not options.drop_videos, None
-            left_out = upgrade(source, layout_v3, options.episodes, videos, advance)
-            options = replace(options, episodes=None)
+            videos = not options.drop_videos
+            left_out = upgrade(source, layout_v3, options.episodes, videos, on_episode)
+            options, on_episode = replace(options, episodes=None), lambda: None
         else:
             layout.read_info(source)
             staging.clone(source, layout_v3, follow=True)
@@ -141,7 +140,7 @@ def _import_v3(
     source: Path,
     target: Path,
     options: ImportOptions,
-    on_episode: Callable[[], None] | None,
+    on_episode: Callable[[], None],
 ) -> int:
     layout.read_info(source)
     for finding in check(source):

@@ -25,20 +25,14 @@ PIXELS: Final = 96
 type Stats = dict[str, NDArray[Any]]
 
 
-def of_numbers(values: NDArray[Any]) -> Stats:
-    """Return statistics of one episode's values, shape (n, width), each of shape (width,)."""
-    stats = get_feature_stats(values, axis=0, keepdims=values.ndim == 1)
-    return {name: np.asarray(value).reshape(-1) for name, value in stats.items()}
-
-
 def of_rows(table: pa.Table, info: DatasetInfo) -> dict[str, Stats]:
-    """Return statistics, in float64, of the numbers in one episode's rows."""
-    names = {**numeric_features(info), **dict.fromkeys(AUTOMATIC, 1)}
-    return {
-        name: of_numbers(matrix(table[name], width))
-        for name, width in names.items()
-        if name in table.column_names
-    }
+    """Return statistics, in float64, of the numbers in one episode's rows, of shape (width,)."""
+    found = {}
+    for name, width in {**numeric_features(info), **dict.fromkeys(AUTOMATIC, 1)}.items():
+        if name in table.column_names:
+            stats = get_feature_stats(matrix(table[name], width), axis=0, keepdims=False)
+            found[name] = {n: np.asarray(value).reshape(-1) for n, value in stats.items()}
+    return found
 
 
 def of_pictures(path: Path, start_s: float, frames: int, fps: float) -> Stats:

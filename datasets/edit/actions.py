@@ -160,7 +160,7 @@ class EditRules:
 
     reencode: bool = False
     consents: Path | None = None
-    on_episode: Callable[[], None] | None = None
+    on_episode: Callable[[], None] = lambda: None
     hook: staging.Hook = staging.no_hook
 
 

@@ -97,7 +97,7 @@ def compose(
     *,
     link: bool = False,
     reencode: bool = False,
-    on_episode: Callable[[], None] | None = None,
+    on_episode: Callable[[], None] = lambda: None,
     hook: staging.Hook = staging.no_hook,
 ) -> VideosDone:
     """Write the dataset that consists of `pieces`, in order, to the new folder `stage`.
@@ -124,8 +124,7 @@ def compose(
                 for episode in piece.episodes:
                     place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
                     placed.rows[-1] |= place
-                    if on_episode is not None:
-                        on_episode()
+                    on_episode()
         hook("rows written")
         done = _write_videos(pieces, stage, link, reencode)
         hook("videos written")

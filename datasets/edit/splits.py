@@ -11,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -21,19 +22,10 @@ type Parts = dict[str, list[int]]
 
 ALLOW: Final = "allow it with --shared_sessions=true"
 _FIELDS: Final[dict[str, Callable[[EpisodeRow], object]]] = {
-    "outcome": lambda e: e.outcome.value,
-    "failure_mode": lambda e: e.failure_mode,
-    "phase": lambda e: e.phase,
+    **{name: attrgetter(name) for name in ("outcome", "failure_mode", "phase")},
     "dimension": lambda e: max(e.info.dimensions, key=lambda d: e.info.dimensions[d], default=""),
-    "kind": lambda e: e.info.kind.value,
-    "domain": lambda e: e.info.domain.value,
-    "session": lambda e: e.info.session,
-    "operator": lambda e: e.info.operator,
-    "station": lambda e: e.info.station,
-    "calibration": lambda e: e.info.calibration,
-    "policy": lambda e: e.info.policy,
-    "plan": lambda e: e.info.plan,
-    "task": lambda e: e.info.task,
+    **{name: attrgetter(f"info.{name}") for name in ("kind", "domain", "session", "operator")},
+    **{n: attrgetter(f"info.{n}") for n in ("station", "calibration", "policy", "plan", "task")},
 }
 
 
@@ -117,7 +109,7 @@ def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
     values: dict[str, str] = {}
     for episode in episodes:
         value = read(episode)
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = str(value) if isinstance(value, str) else json.dumps(value)
         part = re.sub(r"[^\w.+=-]+", "_", text).strip("_.") or "none"  # a folder's name
         if values.setdefault(part, text) != text:
             raise UnusableInputError(

@@ -257,7 +257,7 @@ def write_dataset(
     incoming: ForeignRecording,
     target: Path,
     video: str = "lossless",
-    on_episode: Advance | None = None,
+    on_episode: Advance = lambda: None,
     consents: Path | None = None,
     *,
     sources: Sequence[Path] = (),
@@ -326,8 +326,7 @@ def write_dataset(
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(episode.telemetry)
                 rows.append(dict(episode.row))
-                if on_episode is not None:
-                    on_episode()
+                on_episode()
             writer.finalize()
             uids = {row.get("gap_uid") for row in rows}
             lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]

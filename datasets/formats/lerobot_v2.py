@@ -371,14 +371,10 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
     Raises:
         UnusableInputError: a video can't be cut, or what was written isn't what was read.
     """
-    from lerobot.datasets.feature_utils import get_hf_features_from_features
+    from lerobot.datasets.feature_utils import DEFAULT_FEATURES, get_hf_features_from_features
 
     about, fps = out.about, out.about.fps
-    automatic = {
-        n: {"dtype": "float32" if n == "timestamp" else "int64", "shape": (1,), "names": None}
-        for n in columns.AUTOMATIC
-    }
-    features: dict[str, Any] = {**about.features, **automatic}
+    features: dict[str, Any] = {**about.features, **DEFAULT_FEATURES}
     schema = get_hf_features_from_features(features).arrow_schema
     tasks = {task: i for i, task in enumerate(dict.fromkeys(out.tasks))}
     cameras = [k for k, f in features.items() if f["dtype"] == "video"]

@@ -48,7 +48,7 @@ def harmonise(
     piece: DatasetPiece,
     conversion: Conversion,
     target: Path,
-    on_episode: Callable[[], None] | None = None,
+    on_episode: Callable[[], None] = lambda: None,
 ) -> int:
     """Write a dataset's takes, converted, to `target`; return how many.
 

@@ -54,54 +54,39 @@ class FieldSpec:
 
     Attributes:
         kind: how its values compare.
-        means: what it is, for documentation.
         words: for `Kind.WORD`, the words there are.
         optional: an episode may have none, so that the bare name can be asked for.
     """
 
     kind: Kind
-    means: str
     words: frozenset[str] = frozenset()
     optional: bool = False
 
 
-_INFO_TEXTS: Final = {
-    "uid": "the take's uid",
-    "task": "the instruction",
-    "session": "the recording session",
-    "operator": "who drove",
-    "station": "the station",
-    "calibration": "the calibration's id",
-    "policy": "the policy that drove; none for a person",
-    "plan": "the plan item it was recorded for",
-    "consent": "the participant's consent id",
-    "units": "units of action and state",
-    "robot_type": "LeRobot's name of the robot",
-}
+_INFO_TEXTS: Final = (
+    "uid", "task", "session", "operator", "station", "calibration", "policy", "plan", "consent",
+    "units", "robot_type",
+)  # fmt: skip
 """Fields of `TakeInfo` that are texts."""
 
 FIELDS: Final[dict[str, FieldSpec]] = {
-    "outcome": FieldSpec(Kind.WORD, "how it ended", frozenset(Outcome)),
-    "failure_mode": FieldSpec(
-        Kind.WORD, "what was seen when it failed", frozenset(FailureMode), optional=True
-    ),
-    "phase": FieldSpec(Kind.WORD, "when it failed", frozenset(Phase), optional=True),
-    "dimensions": FieldSpec(Kind.NAMES, "the gap dimensions it is tagged with", optional=True),
-    "kind": FieldSpec(Kind.WORD, "what it is for", frozenset(TakeKind)),
-    "domain": FieldSpec(Kind.WORD, "where it was recorded", frozenset(Domain)),
-    **{name: FieldSpec(Kind.TEXT, means, optional=True) for name, means in _INFO_TEXTS.items()},
-    "date": FieldSpec(Kind.TEXT, "day it was recorded, YYYY-MM-DD, UTC", optional=True),
-    "episode": FieldSpec(Kind.NUMBER, "its index; in a journal its place, oldest first from 0"),
-    "length": FieldSpec(Kind.NUMBER, "number of frames"),
-    "duration_s": FieldSpec(Kind.NUMBER, "length in seconds"),
-    **{
-        d.value: FieldSpec(Kind.NUMBER, "weight of that dimension, 0 where untagged", optional=True)
-        for d in GapDimension
-    },
+    "outcome": FieldSpec(Kind.WORD, frozenset(Outcome)),
+    "failure_mode": FieldSpec(Kind.WORD, frozenset(FailureMode), optional=True),
+    "phase": FieldSpec(Kind.WORD, frozenset(Phase), optional=True),
+    "dimensions": FieldSpec(Kind.NAMES, optional=True),
+    "kind": FieldSpec(Kind.WORD, frozenset(TakeKind)),
+    "domain": FieldSpec(Kind.WORD, frozenset(Domain)),
+    **dict.fromkeys(_INFO_TEXTS, FieldSpec(Kind.TEXT, optional=True)),
+    "date": FieldSpec(Kind.TEXT, optional=True),  # YYYY-MM-DD, UTC
+    "episode": FieldSpec(Kind.NUMBER),  # in a journal its place, oldest first from 0
+    "length": FieldSpec(Kind.NUMBER),  # frames
+    "duration_s": FieldSpec(Kind.NUMBER),
+    # The weight of that dimension, 0 where it isn't tagged.
+    **{d.value: FieldSpec(Kind.NUMBER, optional=True) for d in GapDimension},
 }
 """Every name but those of conditions."""
 
-CONDITION: Final = FieldSpec(Kind.CONDITION, "what was set", optional=True)
+CONDITION: Final = FieldSpec(Kind.CONDITION, optional=True)
 
 
 @dataclass(frozen=True)

@@ -250,12 +250,12 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     for reason, which in reasons_of.items():
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks = repair_tasks(draft, rows, episodes, said, options.task)
-    homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, tasks.changed)
-    repair_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks.names)
+    tasks, tasks_of, changed = repair_tasks(draft, rows, episodes, said, options.task)
+    homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, changed)
+    repair_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    repair_episodes(draft, info, scan, old, episodes, homes, found, tasks.of_episode)
+    repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
     repair_stats(draft, info, scan)
     repair_labels(draft, episodes, options.labels_from, info.fps)
 

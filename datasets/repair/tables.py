@@ -114,33 +114,22 @@ def read_table(root: Path) -> pa.Table | None:
         return None
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """The tasks as they shall be.
-
-    Attributes:
-        names: by index.
-        of_episode: for each episode that stays, the names of its tasks.
-        changed: episode (its new index) to the task index its rows get.
-    """
-
-    names: list[str]
-    of_episode: list[list[str]]
-    changed: Mapping[int, int]
-
-
 def repair_tasks(
     draft: RepairDraft,
     rows: Rows,
     episodes: Sequence[Whole],
     said: Mapping[int, Sequence[str]],
     task: str,
-) -> Tasks:
+) -> tuple[list[str], list[list[str]], dict[int, int]]:
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
         said: episode (old index) to the tasks that the episode table names.
         task: name of tasks that nothing names any more; "" for a place holder.
+
+    Returns:
+        The tasks by index; the names of each episode's tasks; and the task index that the rows of
+        an episode (its new index) get, where that changes.
     """
     path = draft.root / layout.TASKS
     names: list[str] | None = None
@@ -177,7 +166,7 @@ def repair_tasks(
         draft.did("rebuilt_tasks", f"{layout.TASKS}: {len(table)} tasks, such as {table[:1]}")
     if changed:
         draft.did("set_tasks", f"task_index of {len(changed)} episodes set to a task there is")
-    return Tasks(table, of_episode, changed)
+    return table, of_episode, changed
 
 
 def repair_episodes(
