@@ -29,6 +29,10 @@ IMAGES: Final = "observation.images."
 
 AUTOMATIC: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Features that every LeRobot dataset has: its writer makes them itself."""
+PICTURES: Final = ("video", "image")
+"""LeRobot's dtypes of features that hold pictures."""
+NUMERIC: Final = ("float", "int", "uint", "bool")
+"""How dtypes of features that hold numbers begin."""
 
 TIME: Final = "gap.t"
 TAKE: Final = "gap.take"

@@ -10,9 +10,9 @@ from typing import Any, Final
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import TakeHeader
 from gaploop.datasets import columns
+from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
-PICTURES: Final = ("video", "image")
 LEARNED: Final = ("observation.", "action")
 """Beginnings of the features that policies are fed."""
 
@@ -63,11 +63,9 @@ class Profile:
         features: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {}
         for name, spec in info.features.items():
             if name not in columns.AUTOMATIC:
-                dtype, shape = (
-                    str(spec.get("dtype")),
-                    tuple(int(n) for n in spec.get("shape") or ()),
-                )
-                features[name] = dtype, shape, () if dtype in PICTURES else info.names(name)
+                dtype, shape = str(spec.get("dtype")), spec.get("shape") or ()
+                names = () if dtype in PICTURES else info.names(name)
+                features[name] = dtype, tuple(map(int, shape)), names
         return cls(f"dataset {info.root}", info.fps, units, features)
 
     @classmethod

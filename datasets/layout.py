@@ -91,6 +91,11 @@ class DatasetInfo:
         return tuple(k for k, f in self.features.items() if f.get("dtype") == "video")
 
     @property
+    def picture_keys(self) -> tuple[str, ...]:
+        """Features that hold pictures, in videos or in the rows."""
+        return tuple(k for k, f in self.features.items() if f.get("dtype") in columns.PICTURES)
+
+    @property
     def joint_names(self) -> tuple[str, ...]:
         """Joints of `observation.state`, without the `.pos` of LeRobot's names."""
         return tuple(n.removesuffix(".pos") for n in self.names(columns.STATE))

@@ -25,7 +25,7 @@ from gaploop.datasets.edit.compose import DatasetPiece, compose
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
-from gaploop.datasets.formats.model import PICTURES, ForeignRecording, Recording
+from gaploop.datasets.formats.model import ForeignRecording, Recording
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import (
     RepairDraft,
@@ -159,8 +159,7 @@ def _import_v3(
     _require_state(info.features, info.root)
     said = {"kind": options.kind, "domain": options.domain, "outcome": options.outcome}
     changed = {f"gap_{name}": word.value for name, word in said.items() if word is not None}
-    pictures = any(f.get("dtype") in PICTURES for f in info.features.values())
-    if options.drop_videos or not pictures:
+    if options.drop_videos or not info.picture_keys:
         incoming = _without_pictures(info, episodes, options.drop_videos, changed)
         return write_dataset(incoming, target, on_episode=on_episode, sources=(source,))
     about, _ = exported_features(info)
@@ -194,10 +193,10 @@ def _without_pictures(
         UnusableInputError: a feature that is neither a number nor a vector.
     """
     about, left_out = exported_features(info)
-    bare = {n: f for n, f in about.features.items() if n in about.numbers}
-    bare = {n: f for n, f in bare.items() if not n.startswith(columns.CAMERA_AGE)}
-    odd = [n for n, f in info.features.items() if f.get("dtype") not in PICTURES]
-    odd = [n for n in odd if n not in (*about.features, *columns.AUTOMATIC)]
+    kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
+    bare = {name: about.features[name] for name in kept}
+    known = (*about.features, *columns.AUTOMATIC, *info.picture_keys)
+    odd = [name for name in info.features if name not in known]
     if odd:
         raise UnusableInputError(
             f"{info.root}: {' '.join(left_out)} Only numbers and vectors can be imported. Remove "

@@ -59,7 +59,7 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
     writable_folder(root.parent, "The folder of the dataset", option)
     lock = filelock.FileLock(beside(root, "lock"))
     try:
-        lock.acquire(timeout=LOCK_WAIT_S)
+        held = lock.acquire(timeout=LOCK_WAIT_S)
     except filelock.Timeout:
         raise BusyError(
             f"{root} is being written by another process. Wait until it is done."
@@ -67,10 +67,8 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
     except OSError as error:  # a link in the lock's place, which is not followed
         reason = error.strerror or error
         raise UnusableInputError(f"{lock.lock_file} can't be used ({reason}). Remove it.") from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

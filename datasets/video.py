@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -56,7 +55,6 @@ class VideoWriter:
         self.frames = 0
         self._fps = fps
         self._rate = Fraction(fps).limit_denominator(1001)
-        self._stack = ExitStack()
         self._container: Any = None
         self._stream: Any = None
         self._kind: tuple[Any, ...] = ()
@@ -119,16 +117,16 @@ class VideoWriter:
         if self._container is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = self._stack.enter_context(
-            av.open(str(self.path), "w", format="mp4", options={"movflags": "faststart"})
-        )
+        options = {"movflags": "faststart"}
+        self._container = av.open(str(self.path), "w", format="mp4", options=options)
         self._stream = self._container.add_stream_from_template(template, opaque=True)
         self._stream.time_base = 1 / (self._rate * TICKS_PER_FRAME)
         self._kind = _kind(template)
 
     def close(self) -> None:
         """Finish the file; safe to call twice."""
-        self._stack.close()
+        if self._container is not None:
+            self._container.close()
 
 
 def _kind(stream: Any) -> tuple[Any, ...]:

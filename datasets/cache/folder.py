@@ -40,7 +40,6 @@ MODES: Final = {
 }
 RESERVE_BYTES: Final = 2_000_000_000
 """Left free on the disk, whatever the bound says."""
-_BLOCK: Final = 1 << 24
 _USED: Final = "used"
 _VIDEOS: Final = "videos.json"
 _LOCK: Final = "videos.lock"
@@ -127,14 +126,12 @@ class CacheFolder:
         """Hold the lock under which pictures are added; waits while another process builds."""
         lock = filelock.FileLock(self.path / _BUILDING, mode=PRIVATE)
         try:
-            lock.acquire(timeout=0)
+            held = lock.acquire(timeout=0)
         except filelock.Timeout:
             log.info("Another process builds the frame cache of %s; waiting for it.", self._root)
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             yield
-        finally:
-            lock.release()
 
     def pack(self, form: str, video: str, content: str) -> Path:
         """Return the pack for pictures of a video.
@@ -161,10 +158,8 @@ class CacheFolder:
                 state = (self._root / name).stat()
                 stamp = [state.st_size, state.st_mtime_ns]
                 if name not in known or known[name][:2] != stamp:
-                    digest = xxhash.xxh3_128()
                     with (self._root / name).open("rb") as stream:
-                        while block := stream.read(_BLOCK):
-                            digest.update(block)
+                        digest = hashlib.file_digest(stream, xxhash.xxh3_128)
                     known[name] = [*stamp, digest.hexdigest()]
             if known != before:
                 value = {"root": str(self._root), "files": known}

@@ -356,12 +356,8 @@ def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.
 def _values(array: Any) -> np.ndarray[Any, Any] | None:
     """Return the numbers of an Arrow array end to end, or None where it isn't all numbers."""
     if isinstance(array, pa.ChunkedArray):  # too long for one chunk
-        parts = [_values(chunk) for chunk in array.chunks]
-        return (
-            None
-            if any(p is None for p in parts)
-            else np.concatenate([p for p in parts if p is not None])
-        )
+        parts = [part for chunk in array.chunks if (part := _values(chunk)) is not None]
+        return np.concatenate(parts) if len(parts) == array.num_chunks else None
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if array.null_count:

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -130,17 +129,16 @@ class PackWriter:
 
     def __init__(self, pack: Path, codec: Codec, quality: int) -> None:
         self.pack, self._codec, self._quality = pack, codec, quality
-        self._stack = ExitStack()
 
     def __enter__(self) -> PackWriter:
         self.pack.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         end = max((e.end for e in read_index(self.pack).values()), default=0)
-        self._stream = self._stack.enter_context(open(self.pack, "ab", opener=private))
+        self._stream = open(self.pack, "ab", opener=private)
         self._stream.truncate(end)  # what a kill left of an episode
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._stream.close()
 
     def append(self, key: str, pictures: Iterable[Image]) -> int:
         """Append one episode's RGB pictures (height, width, 3); return its size [bytes]."""

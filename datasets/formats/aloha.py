@@ -38,11 +38,10 @@ from gaploop.datasets.formats.hdf5 import (
     keep_carried,
     keep_telemetry,
     new_hdf5,
-    new_pictures,
     open_hdf5,
     rows_of,
-    store_pictures,
     telemetry_of,
+    write_pictures,
 )
 from gaploop.datasets.formats.model import (
     About,
@@ -113,8 +112,8 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
                 _write_jpegs(file, group, episode, written)
             else:
                 for camera, images in episode.pictures.items():
-                    stored = new_pictures(group, camera, episode.length, out.about.size(camera))
-                    store_pictures(stored, images, written)
+                    size = out.about.size(camera)
+                    write_pictures(group, camera, images, episode.length, size, written)
             keep_telemetry(file, episode)
         advance()
 

@@ -27,11 +27,10 @@ from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.columns import IMAGES, NUMERIC, PICTURES
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.foreign import not_finite_row
 from gaploop.datasets.formats.model import (
-    PICTURES,
     About,
     Advance,
     ForeignRecording,
@@ -51,8 +50,6 @@ from gaploop.datasets.video import (
     encode,
     verify,
 )
-
-_NUMBERS: Final = ("float", "int", "uint", "bool")
 
 
 def open_dataset(
@@ -141,7 +138,7 @@ def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
         if dtype in PICTURES and not depth and len(shape) == 3:
             height, width, channels = shape if shape[2] in (1, 3) else (*shape[1:], shape[0])
             features[name] = {**spec, "shape": (height, width, channels)}
-        elif dtype.startswith(_NUMBERS) and len(shape) == 1:
+        elif dtype.startswith(NUMERIC) and len(shape) == 1:
             features[name] = {**spec, "shape": shape}
         else:
             notes.append(f"{name} ({dtype}, shape {shape}) is left out: no layout holds it.")

@@ -164,27 +164,21 @@ def _refuse_other_files(path: Path, *_known: int) -> None:
             "h5repack, or h5copy."
         )
 
+    def look(name: str, link: Any) -> None:
+        if isinstance(link, h5py.ExternalLink):
+            refuse(f"/{name} leads to {link.filename!r}")
+        # A soft link stays in the file: what it leads to is looked at there.
+        found = file[name] if isinstance(link, h5py.HardLink) else None
+        if isinstance(found, h5py.Dataset):
+            others = [entry[0] for entry in found.external or ()]
+            if found.is_virtual:
+                sources = found.virtual_sources()
+                others += [s.file_name for s in sources if s.file_name != "."]
+            if others:
+                refuse(f"/{name} is read from {others[0]!r}")
+
     with h5py.File(path, "r") as file:
-        seen, left = {file.id}, [("/", file)]
-        while left:
-            at, group = left.pop()
-            for name in group:
-                link = group.get(name, getlink=True)
-                if isinstance(link, h5py.ExternalLink):
-                    refuse(f"{at}{name} leads to {link.filename!r}")
-                if not isinstance(link, h5py.HardLink):
-                    continue  # a soft link stays in the file: what it leads to is looked at there
-                found = group[name]
-                if isinstance(found, h5py.Group) and found.id not in seen:
-                    seen.add(found.id)
-                    left.append((f"{at}{name}/", found))
-                elif isinstance(found, h5py.Dataset):
-                    others = [entry[0] for entry in found.external or ()]
-                    if found.is_virtual:
-                        sources = found.virtual_sources()
-                        others += [s.file_name for s in sources if s.file_name != "."]
-                    if others:
-                        refuse(f"{at}{name} is read from {others[0]!r}")
+        file.visititems_links(look)
 
 
 def rows_of(group: Any, key: str) -> NDArray[Any]:
@@ -232,14 +226,12 @@ def telemetry_of(file: Any, uid: str) -> bytes | None:
     return rows_of(file, name).tobytes() if name in file else None
 
 
-def new_pictures(group: Any, name: str, frames: int, size: tuple[int, int]) -> Any:
-    """Return a new data set of raw pictures, one picture a chunk, as ALOHA's recorder makes it."""
+def write_pictures(
+    group: Any, name: str, images: Images, frames: int, size: tuple[int, int], written: Written
+) -> None:
+    """Write an episode's raw pictures, one a chunk, as ALOHA's recorder makes them."""
     shape = (frames, *size, 3)
-    return group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
-
-
-def store_pictures(stored: Any, images: Images, written: Written) -> None:
-    """Write an episode's pictures into a data set of `new_pictures`, one after another."""
+    stored = group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
     for k, picture in enumerate(images()):
         stored[k] = picture
         written()

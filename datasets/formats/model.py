@@ -21,10 +21,7 @@ from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, frames_per_second
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import layout
-from gaploop.datasets.columns import EPISODE_COLUMNS, IMAGES, info_fields
-
-PICTURES: Final = ("video", "image")
-"""LeRobot's dtypes of features that hold pictures."""
+from gaploop.datasets.columns import EPISODE_COLUMNS, IMAGES, NUMERIC, PICTURES, info_fields
 
 type Advance = Callable[[], None]
 """Called after every episode."""
@@ -266,7 +263,7 @@ def read_carried(value: Any, where: Path) -> Carried:
         for name, spec in features.items():
             plain_name(name, "feature", where)
             pictures = spec["dtype"] in PICTURES
-            known = pictures or str(spec["dtype"]).startswith(("float", "int", "uint", "bool"))
+            known = pictures or str(spec["dtype"]).startswith(NUMERIC)
             if not known or len(spec["shape"]) != (3 if pictures else 1):
                 raise ValueError(f"feature {name} is {spec['dtype']} of shape {spec['shape']}")
         keys = {str(name): str(key) for name, key in value["keys"].items()}

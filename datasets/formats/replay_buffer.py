@@ -66,7 +66,6 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Part of a robot's state to what its entries are called."""
 UNITS: Final = "m, rad"
-_TIPS: Final = "finger tip"
 _PICTURES_AT_ONCE: Final = 16
 
 
@@ -273,7 +272,7 @@ def pose_of(out: Outgoing) -> PoseOf:
             f"({', '.join(arm.joint_names)}), so there is no tool pose to compute. Export it with "
             "--format=diffusion_policy."
         )
-    tips = [i for i, name in enumerate(arm.point_names) if name.endswith(_TIPS)]
+    tips = [i for i, name in enumerate(arm.point_names) if name.endswith("finger tip")]
     order = [joints.index(name) for name in arm.joint_names]
     closed_rad, open_rad = spec.gripper_percent_rad
 

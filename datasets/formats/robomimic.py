@@ -39,12 +39,11 @@ from gaploop.datasets.formats.hdf5 import (
     keep_carried,
     keep_telemetry,
     new_hdf5,
-    new_pictures,
     next_rows,
     open_hdf5,
     rows_of,
-    store_pictures,
     telemetry_of,
+    write_pictures,
 )
 from gaploop.datasets.formats.model import (
     About,
@@ -111,8 +110,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
             written()
             for camera, images in episode.pictures.items():
                 key = keys[picture_feature(out.about, camera)]
-                stored = new_pictures(demo, key, n, out.about.size(camera))
-                store_pictures(stored, images, written)
+                write_pictures(demo, key, images, n, out.about.size(camera), written)
             for name, stored in demo["obs"].items():
                 demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
             keep_telemetry(file, episode)

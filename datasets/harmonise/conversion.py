@@ -12,7 +12,8 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_json
 from gaploop.datasets import columns
-from gaploop.datasets.differences import PICTURES, known_units
+from gaploop.datasets.columns import PICTURES
+from gaploop.datasets.differences import known_units
 from gaploop.datasets.harmonise.spec import CameraSpec, HarmoniseSpec, UnitsSpec
 from gaploop.datasets.harmonise.steps import (
     EE,
@@ -266,8 +267,7 @@ def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
     for name in spec.joints:
         if name not in joints:
             raise unknown_choice("joint", name, joints, str(info.root))
-    pictures = [n for n, f in info.features.items() if f.get("dtype") in PICTURES]
-    known = {n.removeprefix(columns.IMAGES) for n in pictures}
+    known = {n.removeprefix(columns.IMAGES) for n in info.picture_keys}
     for name in spec.cameras:
         if name not in known:
             raise unknown_choice("camera", name, known, str(info.root))

@@ -24,8 +24,9 @@ from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets import columns, layout, lineage, staging
+from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.consented import note_and_refuse_withdrawn
-from gaploop.datasets.differences import PICTURES, known_units
+from gaploop.datasets.differences import known_units
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.formats.dataset import write_dataset
 from gaploop.datasets.formats.model import About, ForeignRecording, Recording
@@ -38,9 +39,6 @@ from gaploop.datasets.lerobot_read import pictures_of
 from gaploop.datasets.video import ENCODERS
 
 _REWRITTEN: Final = ("data", "videos", "images", "meta")
-_KEPT_META: Final = "meta/gap"
-_NUMERIC: Final = ("float", "int", "uint", "bool")
-
 _ROUNDING: Final = 1e-6  # of a frame
 
 
@@ -104,7 +102,7 @@ def _bring_along(piece: DatasetPiece, conversion: Conversion, stage: Path) -> No
     for path in sorted(info.root.rglob("*")):
         own = path.relative_to(info.root)
         is_hidden = own.parts[0].startswith(".")
-        kept = own.parts[0] not in _REWRITTEN or own.is_relative_to(_KEPT_META)
+        kept = own.parts[0] not in _REWRITTEN or own.is_relative_to("meta/gap")
         if path.is_file() and kept and not is_hidden and own.name not in (RUN, "README.md"):
             (stage / own).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, stage / own)
@@ -140,9 +138,7 @@ def _check_convertible(piece: DatasetPiece, conversion: Conversion) -> None:
             continue
         kind, shape = str(spec.get("dtype")), spec.get("shape") or (1,)
         depth = bool((spec.get("info") or {}).get("video.is_depth_map"))
-        fits = (
-            kind == "video" if kind in PICTURES else kind.startswith(_NUMERIC) and len(shape) == 1
-        )
+        fits = kind == "video" if kind in PICTURES else kind.startswith(NUMERIC) and len(shape) == 1
         if not fits or depth:
             what = "depth pictures" if depth else f"{kind} of shape {tuple(shape)}"
             raise UnusableInputError(

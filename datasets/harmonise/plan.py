@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gaploop.core.kinematics import model_of
 from gaploop.datasets import columns
-from gaploop.datasets.differences import PICTURES, DatasetDifference, differences, profile
+from gaploop.datasets.differences import DatasetDifference, differences, profile
 from gaploop.datasets.edit.compose import DatasetPiece
 from gaploop.datasets.harmonise.conversion import FILLED, empty_vectors
 from gaploop.datasets.harmonise.spec import UNDECIDED
@@ -164,11 +164,8 @@ def _strangers(a: DatasetInfo, b: DatasetInfo) -> list[str]:
 
 
 def _pictures(info: DatasetInfo) -> dict[str, tuple[int, ...]]:
-    return {
-        n.removeprefix(columns.IMAGES): tuple(int(k) for k in f["shape"])
-        for n, f in info.features.items()
-        if f.get("dtype") in PICTURES
-    }
+    sizes = {name: info.features[name]["shape"] for name in info.picture_keys}
+    return {n.removeprefix(columns.IMAGES): tuple(map(int, size)) for n, size in sizes.items()}
 
 
 def _cameras(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
@@ -213,16 +210,10 @@ def _cameras(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
 
 
 def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
-    skip = (*columns.AUTOMATIC, *VECTORS)
-
-    def plain(info: DatasetInfo) -> Mapping[str, Any]:
-        return {
-            n: f
-            for n, f in info.features.items()
-            if n not in skip
-            and f.get("dtype") not in PICTURES
-            and not n.startswith(columns.CAMERA_AGE)
-        }
+    def plain(info: DatasetInfo) -> list[str]:
+        skip = (*columns.AUTOMATIC, *VECTORS, *info.picture_keys)
+        found = (n for n in info.features if n not in skip)
+        return [n for n in found if not n.startswith(columns.CAMERA_AGE)]
 
     ours, theirs = plain(a), plain(b)
     drop = [n for n in ours if n not in theirs]

@@ -194,11 +194,7 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
         "minutes": f"{info.total_frames / info.fps / 60:.1f}",
         "fps": f"{info.fps:g}",
         "robot": info.robot_type or "an unnamed robot",
-        "cameras": [
-            key.rpartition(".")[2]
-            for key, spec in info.features.items()
-            if spec.get("dtype") in ("video", "image")
-        ],
+        "cameras": [key.rpartition(".")[2] for key in info.picture_keys],
         "tasks": sorted({e.info.task for e in episodes if e.info.task}),
         "tables": [(title, _rows(count)) for title, count in tables.items() if count],
         "dimensions": [(n, cause[n], purpose[n]) for n in sorted(cause | purpose)],
@@ -257,8 +253,7 @@ def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
     Raises:
         UnusableInputError: a picture can't be read.
     """
-    pictures = [k for k, f in info.features.items() if f.get("dtype") in ("video", "image")]
-    cameras = pictures[:MOST_CAMERAS]
+    cameras = info.picture_keys[:MOST_CAMERAS]
     if not episodes or not cameras:
         return b""
     best = min(episodes, key=lambda e: (_has_people(e), e.outcome is not Outcome.SUCCESS, e.index))

@@ -122,15 +122,13 @@ def sending(push: QueuedPush, queue: Path | None = None) -> Iterator[None]:
     folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
     lock = filelock.FileLock((folder / _name(push)).with_suffix(".lock"))
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except filelock.Timeout:
         raise UnusableInputError(
             f"{push.repo_id} is being pushed by another process. Wait until it is done."
         ) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _name(push: QueuedPush) -> str:

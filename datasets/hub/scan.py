@@ -44,12 +44,10 @@ PATHS: Final = re.compile(
 """A path on somebody's computer, in running text."""
 QUOTED_PATH: Final = re.compile(r"\"(/(?!dev/)[\w.@+ -]+(?:/[\w.@+ -]+)+)/?\"")
 """A JSON or YAML string that is an absolute path from its first letter to its last."""
-_BINARY: Final = b"\0"
 _SNIFFED: Final = 1024
 """Without a zero byte in as many from its beginning, a file is text, whatever it is called."""
 _CHUNK: Final = re.compile(r"(?:.*/)?(?:c/)?\d+(?:[./]\d+)*")
 """A chunk of numbers in a Zarr archive."""
-_VIDEO: Final = frozenset({".mp4", ".mkv"})
 _HEADER_LIMIT: Final = 100 << 20
 
 
@@ -137,7 +135,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
             yield " (header)", json.dumps(parse_json(header).get("__metadata__", {}))
         except (ValueError, AttributeError):
             yield " (header)", header
-    elif suffix in _VIDEO:
+    elif suffix in (".mp4", ".mkv"):
         with open_video_file(path) as container:
             parts: list[Any] = [container, *container.streams]
             text = "\n".join(f"{k}={v}" for part in parts for k, v in part.metadata.items())
@@ -149,7 +147,7 @@ def _texts(name: str, path: Path) -> Iterator[tuple[str, str]]:
 
 def _plain(part: str, stream: IO[bytes]) -> Iterator[tuple[str, str]]:
     start = stream.read(_SNIFFED)
-    if _BINARY not in start:
+    if b"\0" not in start:
         yield part, (start + stream.read()).decode(errors="replace")
 
 

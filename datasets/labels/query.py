@@ -187,7 +187,6 @@ MOST_CHARACTERS: Final = 4000
 NONE: Final = "none"
 """Stands for no failure mode or phase, as `''` does."""
 _SHOWN: Final = 40  # characters of a query that an error repeats
-_CONDITIONS: Final = "conditions"
 
 _HINTS: Final = (
     (r"(\b(and|or|not|in)|[=<>])\s*$", "The query ends too early."),
@@ -378,7 +377,7 @@ class _Query:
             name = node.id
         elif isinstance(node, ast.Attribute | ast.Subscript):  # conditions.key, conditions['key']
             of = node.value
-            if isinstance(of, ast.Name) and of.id == _CONDITIONS:
+            if isinstance(of, ast.Name) and of.id == "conditions":
                 key = node.attr if isinstance(node, ast.Attribute) else node.slice
                 value = key.value if isinstance(key, ast.Constant) else key
                 name = value if isinstance(value, str) else None

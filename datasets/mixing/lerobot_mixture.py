@@ -19,7 +19,8 @@ from lerobot.datasets.feature_utils import DEFAULT_FEATURES
 from numpy.typing import NDArray
 
 from gaploop.datasets import layout
-from gaploop.datasets.differences import LEARNED, PICTURES
+from gaploop.datasets.columns import PICTURES
+from gaploop.datasets.differences import LEARNED
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.mixing.mixture import Floats, Mixture
 from gaploop.datasets.mixing.sources import OpenMixture

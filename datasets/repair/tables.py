@@ -19,6 +19,7 @@ from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.check.findings import DAMAGE, Findings
 from gaploop.datasets.check.frames import Scan, matrix
 from gaploop.datasets.check.stats import check_stats, differing_episodes
+from gaploop.datasets.columns import PICTURES
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import RepairDraft, read_object
 from gaploop.datasets.repair.rows import Rows, Whole
@@ -349,7 +350,7 @@ def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> No
         if "mean" not in present:
             continue
         columns = {n: table[f"stats/{key}/{n}"].to_pylist() for n in present}
-        pictures = spec["dtype"] in ("video", "image")
+        pictures = spec["dtype"] in PICTURES
         try:
             parts = []
             for i in range(len(table)):

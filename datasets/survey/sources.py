@@ -219,9 +219,6 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    if (folder / layout.INFO).is_file():
-        yield folder
-        return
     for here, folders, _ in os.walk(folder):
         if (Path(here) / layout.INFO).is_file():
             folders[:] = []
