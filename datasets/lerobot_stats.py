@@ -27,7 +27,7 @@ type Stats = dict[str, NDArray[Any]]
 
 def of_rows(table: pa.Table, info: DatasetInfo) -> dict[str, Stats]:
     """Return statistics, in float64, of the numbers in one episode's rows, of shape (width,)."""
-    found = {}
+    found: dict[str, Stats] = {}
     for name, width in {**numeric_features(info), **dict.fromkeys(AUTOMATIC, 1)}.items():
         if name in table.column_names:
             stats = get_feature_stats(matrix(table[name], width), axis=0, keepdims=False)

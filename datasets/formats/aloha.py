@@ -32,13 +32,13 @@ from gaploop.datasets.formats.foreign import (
     with_gap_features,
 )
 from gaploop.datasets.formats.hdf5 import (
-    Hdf5Pictures,
     Written,
     carried_in,
     keep_carried,
     keep_telemetry,
     new_hdf5,
     open_hdf5,
+    pictures_in,
     rows_of,
     telemetry_of,
     write_pictures,
@@ -184,7 +184,7 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
                     index,
                     f"{path.name} {index}",
                     partial(rows_of, file),
-                    partial(Hdf5Pictures, path),
+                    partial(pictures_in, path),
                     partial(telemetry_of, file),
                     domain=Domain.SIM if file.attrs.get("sim", False) else Domain.REAL,
                 )
@@ -229,7 +229,10 @@ def _foreign_about(
         features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
     cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
     for feature, key in cameras.items():
-        features[feature] = picture_spec(*Hdf5Pictures(path, key).size())
+        first = next(pictures_in(path, key), None)
+        if first is None or first.ndim != 3:
+            raise UnusableInputError(f"{path}: {key} holds no picture. Fix it, or leave it out.")
+        features[feature] = picture_spec(*first.shape[:2])
     robot = settings.robot_type or "aloha"
     return About(fps, robot, with_gap_features(features), cameras), parts
 

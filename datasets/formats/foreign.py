@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -194,7 +195,7 @@ class Maker:
         index: int,
         origin: str,
         rows: Callable[[str], NDArray[Any]],
-        pictures: Callable[[str, bool], Images],
+        pictures: Callable[[str, bool], Iterator[Image]],
         record: Callable[[str], bytes | None],
         **known: Any,
     ) -> Recording:
@@ -210,7 +211,7 @@ class Maker:
         """
         about, carried = self.about, self.carried
         swap = self.settings.swap_red_blue and carried is None
-        shown = {camera: pictures(key, swap) for camera, key in each_camera(about)}
+        shown = {camera: partial(pictures, key, swap) for camera, key in each_camera(about)}
         values: dict[str, NDArray[Any]] = {}
         if carried is None:
             for name, keys in self.parts.items():

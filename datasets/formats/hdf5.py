@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -164,21 +163,28 @@ def _refuse_other_files(path: Path, *_known: int) -> None:
             "h5repack, or h5copy."
         )
 
-    def look(name: str, link: Any) -> None:
-        if isinstance(link, h5py.ExternalLink):
-            refuse(f"/{name} leads to {link.filename!r}")
-        # A soft link stays in the file: what it leads to is looked at there.
-        found = file[name] if isinstance(link, h5py.HardLink) else None
-        if isinstance(found, h5py.Dataset):
-            others = [entry[0] for entry in found.external or ()]
-            if found.is_virtual:
-                sources = found.virtual_sources()
-                others += [s.file_name for s in sources if s.file_name != "."]
-            if others:
-                refuse(f"/{name} is read from {others[0]!r}")
-
     with h5py.File(path, "r") as file:
-        file.visititems_links(look)
+        # Not h5py's `visititems_links`: an error in what it calls ends in a SystemError.
+        seen, left = {file.id}, [("/", file)]
+        while left:
+            at, group = left.pop()
+            for name in group:
+                link = group.get(name, getlink=True)
+                if isinstance(link, h5py.ExternalLink):
+                    refuse(f"{at}{name} leads to {link.filename!r}")
+                if not isinstance(link, h5py.HardLink):
+                    continue  # a soft link stays in the file: what it leads to is looked at there
+                found = group[name]
+                if isinstance(found, h5py.Group) and found.id not in seen:
+                    seen.add(found.id)
+                    left.append((f"{at}{name}/", found))
+                elif isinstance(found, h5py.Dataset):
+                    others = [entry[0] for entry in found.external or ()]
+                    if found.is_virtual:
+                        sources = found.virtual_sources()
+                        others += [s.file_name for s in sources if s.file_name != "."]
+                    if others:
+                        refuse(f"{at}{name} is read from {others[0]!r}")
 
 
 def rows_of(group: Any, key: str) -> NDArray[Any]:
@@ -249,44 +255,28 @@ def next_rows(stored: Any) -> Any:
     return view
 
 
-@dataclass(frozen=True)
-class Hdf5Pictures:
-    """Pictures of one HDF5 data set: raw (n, height, width, 3), or JPEG, (n, bytes) or ragged."""
+def pictures_in(path: Path, name: str, swap_red_blue: bool = False) -> Iterator[Image]:
+    """Yield the pictures of a data set in order, uint8, shape (height, width, 3).
 
-    path: Path
-    name: str
-    swap_red_blue: bool = False
+    It is raw, (n, height, width, 3), or JPEG, (n, bytes) or ragged.
 
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, uint8, shape (height, width, 3).
-
-        Raises:
-            UnusableInputError: one can't be decoded.
-        """
-        with open_hdf5(self.path) as file:
-            stored = file[self.name]
-            for k in range(len(stored)):
-                if not k and stored.ndim == 4 and math.prod(stored.shape[1:]) > LARGEST_PICTURE:
-                    raise ValueError(f"{self.name} is said to be of shape {stored.shape}")
-                row = stored[k]
-                if np.ndim(row) == 3:
-                    picture: Image | None = np.asarray(row)
-                else:
-                    is_bytes = isinstance(row, bytes)
-                    packed = np.frombuffer(row, np.uint8) if is_bytes else np.asarray(row)
-                    picture = unpacked(packed.astype(np.uint8).tobytes())
-                if picture is None:
-                    raise UnusableInputError(
-                        f"{self.path}: {self.name}[{k}] is neither raw pixels nor a JPEG or PNG. "
-                        "Fix it."
-                    )
-                yield picture[..., ::-1] if self.swap_red_blue else picture
-
-    def size(self) -> tuple[int, int]:
-        """Return height and width [pixels], from the first picture."""
-        first = next(self(), None)
-        if first is None or first.ndim != 3:
-            raise UnusableInputError(
-                f"{self.path}: {self.name} holds no picture. Fix it, or leave it out."
-            )
-        return int(first.shape[0]), int(first.shape[1])
+    Raises:
+        UnusableInputError: one can't be decoded.
+    """
+    with open_hdf5(path) as file:
+        stored = file[name]
+        for k in range(len(stored)):
+            if not k and stored.ndim == 4 and math.prod(stored.shape[1:]) > LARGEST_PICTURE:
+                raise ValueError(f"{name} is said to be of shape {stored.shape}")
+            row = stored[k]
+            if np.ndim(row) == 3:
+                picture: Image | None = np.asarray(row)
+            else:
+                is_bytes = isinstance(row, bytes)
+                packed = np.frombuffer(row, np.uint8) if is_bytes else np.asarray(row)
+                picture = unpacked(packed.astype(np.uint8).tobytes())
+            if picture is None:
+                raise UnusableInputError(
+                    f"{path}: {name}[{k}] is neither raw pixels nor a JPEG or PNG. Fix it."
+                )
+            yield picture[..., ::-1] if swap_red_blue else picture

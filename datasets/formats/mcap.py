@@ -17,6 +17,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,7 +100,7 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
         feature: number_feature(_names(part, streams)) for feature, part in parts.items()
     }
     for feature, topic in cameras.items():
-        first = next(BagPictures(tuple(bags[0]), topics[topic], np.zeros(1, np.int64))(), None)
+        first = next(pictures_in(bags[0], topics[topic], np.zeros(1, np.int64)), None)
         if first is None:
             raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
         features[feature] = picture_spec(*first.shape[:2])
@@ -181,29 +182,23 @@ def _names(part: Sequence[str], streams: Mapping[str, Stream]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class BagPictures:
-    """A topic's pictures, one per frame: the newest at each frame's time."""
+def pictures_in(files: Sequence[Path], topic: Topic, picked: NDArray[np.int64]) -> Iterator[Image]:
+    """Yield a topic's pictures, RGB, uint8: `picked` numbers its messages, one per frame.
 
-    files: tuple[Path, ...]
-    topic: Topic
-    picked: NDArray[np.int64]
-
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, RGB, uint8; each is decoded once."""
-        decode, k = None, 0
-        for number, (_, schema, _, content) in enumerate(messages(self.files, [self.topic.name])):
-            if k == len(self.picked):
-                return
-            if number != self.picked[k]:
-                continue
-            decode = decode or decoder(self.topic, schema)
-            where = f"{self.files[0]}: {self.topic.name}"
-            with message_of(self.files[0], self.topic):
-                current = picture(self.topic, decode(content), where)
-            while k < len(self.picked) and self.picked[k] == number:
-                yield current
-                k += 1
+    Each is decoded once.
+    """
+    decode, k = None, 0
+    for number, (_, schema, _, content) in enumerate(messages(files, [topic.name])):
+        if k == len(picked):
+            return
+        if number != picked[k]:
+            continue
+        decode = decode or decoder(topic, schema)
+        with message_of(files[0], topic):
+            current = picture(topic, decode(content), f"{files[0]}: {topic.name}")
+        while k < len(picked) and picked[k] == number:
+            yield current
+            k += 1
 
 
 def _episode(
@@ -232,7 +227,7 @@ def _episode(
     pictures = {}
     for camera, key in each_camera(about):
         picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
-        pictures[camera] = BagPictures(files, topics[key], picked)
+        pictures[camera] = partial(pictures_in, files, topics[key], picked)
         age_s = (grid_ns - seen[camera][picked]) * 1e-9
         values[age_column(camera)] = age_s.astype(np.float32)
     record = None

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +69,9 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 UNITS: Final = "m, rad"
 _PICTURES_AT_ONCE: Final = 16
 
+type Poses = Callable[[Recording], dict[str, FloatArray]]
+"""From an episode to UMI's arrays of it."""
+
 
 def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
     """Write a dataset as a replay buffer folder.
@@ -93,13 +97,13 @@ def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
     Raises:
         UnusableInputError: neither poses nor joints with known units and a known arm.
     """
-    pose = pose_of(out)
+    poses = poses_of(out)
     keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
     keys |= {
         picture_feature(out.about, c): f"camera{i}_rgb" for i, c in enumerate(out.about.cameras)
     }
     with ZipStore(path, mode="w") as store:
-        _write(out, store, keys, advance, pose)
+        _write(out, store, keys, advance, poses)
 
 
 def _write(
@@ -107,7 +111,7 @@ def _write(
     store: Any,
     renamed: Mapping[str, str],
     advance: Advance,
-    pose: PoseOf | None = None,
+    pose: Poses | None = None,
 ) -> None:
     about, rows = out.about, out.total_frames
     keys = {n: renamed.get(n, n) for n in about.features}
@@ -210,36 +214,30 @@ def part_names(robot: int) -> list[str]:
     return [f"robot{robot}_{part}.{name}" for part, names in PARTS.items() for name in names]
 
 
-@dataclass(frozen=True)
-class PoseOf:
-    """Makes UMI's arrays of an episode.
+def umi_arrays(
+    robots: int, to_pose: Callable[[FloatArray], FloatArray], episode: Recording
+) -> dict[str, FloatArray]:
+    """Return UMI's arrays of an episode, one row per frame.
 
-    Attributes:
-        robots: how many.
+    Args:
         to_pose: from state or action, shape (n, width), to poses, shape (n, 7 robots).
     """
-
-    robots: int
-    to_pose: Callable[[FloatArray], FloatArray]
-
-    def __call__(self, episode: Recording) -> dict[str, FloatArray]:
-        """Return the arrays of an episode, one row per frame."""
-        state = self.to_pose(episode.columns[columns.STATE])
-        arrays = {"action": self.to_pose(episode.columns[columns.ACTION])}
-        for robot in range(self.robots):
-            mine = state[:, 7 * robot : 7 * robot + 7]
-            arrays |= {
-                f"robot{robot}_eef_pos": mine[:, :3],
-                f"robot{robot}_eef_rot_axis_angle": mine[:, 3:6],
-                f"robot{robot}_gripper_width": mine[:, 6:],
-                f"robot{robot}_demo_start_pose": np.repeat(mine[:1, :6], len(mine), axis=0),
-                f"robot{robot}_demo_end_pose": np.repeat(mine[-1:, :6], len(mine), axis=0),
-            }
-        return arrays
+    state = to_pose(episode.columns[columns.STATE])
+    arrays = {"action": to_pose(episode.columns[columns.ACTION])}
+    for robot in range(robots):
+        mine = state[:, 7 * robot : 7 * robot + 7]
+        arrays |= {
+            f"robot{robot}_eef_pos": mine[:, :3],
+            f"robot{robot}_eef_rot_axis_angle": mine[:, 3:6],
+            f"robot{robot}_gripper_width": mine[:, 6:],
+            f"robot{robot}_demo_start_pose": np.repeat(mine[:1, :6], len(mine), axis=0),
+            f"robot{robot}_demo_end_pose": np.repeat(mine[-1:, :6], len(mine), axis=0),
+        }
+    return arrays
 
 
-def pose_of(out: Outgoing) -> PoseOf:
-    """Return what makes UMI's arrays of a dataset.
+def poses_of(out: Outgoing) -> Poses:
+    """Return what makes UMI's arrays of an episode of a dataset.
 
     Raises:
         UnusableInputError: the dataset holds neither poses nor joints of a known arm in known
@@ -254,7 +252,7 @@ def pose_of(out: Outgoing) -> PoseOf:
     names = [str(n) for n in said] if isinstance(said, list | tuple) else []
     robots = len(names) // 7
     if names == [n for robot in range(robots) for n in part_names(robot)] and robots:
-        return PoseOf(robots, lambda values: values)
+        return partial(umi_arrays, robots, lambda values: values)
     units = {str(row["gap_units"]) for row in out.rows}
     model = model_of(about.robot_type)
     if units != {"deg"} or model is None:
@@ -288,41 +286,33 @@ def pose_of(out: Outgoing) -> PoseOf:
             poses[k, 6] = np.linalg.norm(points[tips[0]] - points[tips[1]])
         return poses.astype(np.float32)
 
-    return PoseOf(1, to_pose)
+    return partial(umi_arrays, 1, to_pose)
 
 
 # -- Reading ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ZarrPictures:
-    """An episode's pictures in a Zarr array (n, height, width, 3)."""
+def pictures_in(
+    array: Any, first: int, last: int, where: str, swap_red_blue: bool
+) -> Iterator[Image]:
+    """Yield an episode's pictures in a Zarr array (n, height, width, 3) in order, RGB, uint8.
 
-    array: Any
-    first: int
-    last: int
-    where: str
-    swap_red_blue: bool = False
-
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, RGB, uint8.
-
-        Raises:
-            UnusableInputError: pictures stored as fractions, or a damaged chunk.
-        """
-        # A chunk of many small pictures is decoded once, not once per picture.
-        step = max(_PICTURES_AT_ONCE, int(self.array.chunks[0]))
-        for first in range(self.first, self.last, step):
-            block = read_rows(self.array, first, min(self.last, first + step), self.where)
-            if block.dtype != np.uint8:
-                whole = np.rint(block)
-                if not np.array_equal(whole, block) or whole.min() < 0 or whole.max() > 255:
-                    raise UnusableInputError(
-                        f"{self.where}: pictures are {block.dtype} and not whole numbers from 0 "
-                        "to 255. Scale them to uint8 first."
-                    )
-                block = whole.astype(np.uint8)
-            yield from block[..., ::-1] if self.swap_red_blue else block
+    Raises:
+        UnusableInputError: pictures stored as fractions, or a damaged chunk.
+    """
+    # A chunk of many small pictures is decoded once, not once per picture.
+    step = max(_PICTURES_AT_ONCE, int(array.chunks[0]))
+    for at in range(first, last, step):
+        block = read_rows(array, at, min(last, at + step), where)
+        if block.dtype != np.uint8:
+            whole = np.rint(block)
+            if not np.array_equal(whole, block) or whole.min() < 0 or whole.max() > 255:
+                raise UnusableInputError(
+                    f"{where}: pictures are {block.dtype} and not whole numbers from 0 to 255. "
+                    "Scale them to uint8 first."
+                )
+            block = whole.astype(np.uint8)
+        yield from block[..., ::-1] if swap_red_blue else block
 
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
@@ -420,8 +410,8 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
 
                 def pictures(
                     key: str, swap: bool, first: int = first, last: int = last
-                ) -> ZarrPictures:
-                    return ZarrPictures(data[key], first, last, f"{path}/data/{key}", swap)
+                ) -> Iterator[Image]:
+                    return pictures_in(data[key], first, last, f"{path}/data/{key}", swap)
 
                 def record(uid: str) -> bytes | None:
                     held = f"telemetry/{uid}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
@@ -34,13 +34,13 @@ from gaploop.datasets.formats.foreign import (
     with_gap_features,
 )
 from gaploop.datasets.formats.hdf5 import (
-    Hdf5Pictures,
     carried_in,
     keep_carried,
     keep_telemetry,
     new_hdf5,
     next_rows,
     open_hdf5,
+    pictures_in,
     rows_of,
     telemetry_of,
     write_pictures,
@@ -157,8 +157,8 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
         with open_hdf5(path) as file:
             for index, name in enumerate(demos):
 
-                def pictures(key: str, swap: bool, name: str = name) -> Hdf5Pictures:
-                    return Hdf5Pictures(path, f"data/{name}/{key}", swap)
+                def pictures(key: str, swap: bool, name: str = name) -> Iterator[Image]:
+                    return pictures_in(path, f"data/{name}/{key}", swap)
 
                 rows, record = partial(rows_of, file[f"data/{name}"]), partial(telemetry_of, file)
                 yield make(index, f"{path.name} {name}", rows, pictures, record, **known)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,44 +211,37 @@ def _pictures(
                 f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
             )
         same = info.fps == conversion.fps and not found[1].touches_pictures
-        changed = shown if same else ChangedPictures(shown, index, found[1])
+        changed = shown if same else partial(changed_pictures, shown, index, found[1])
         result[found[0].removeprefix(columns.IMAGES)] = changed
     return result
 
 
-@dataclass(frozen=True)
-class ChangedPictures:
-    """Chosen pictures of a take, cropped and scaled.
+def changed_pictures(
+    pictures: Images, index: NDArray[np.int64], change: CameraSpec
+) -> Iterator[Image]:
+    """Yield chosen pictures of a take, cropped and scaled, as far as there are any.
 
-    Attributes:
+    Args:
         index: which of them, never falling, shape (n,).
-        change: crop and size.
     """
+    import cv2
 
-    pictures: Images
-    index: NDArray[np.int64]
-    change: CameraSpec
-
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, as far as there are any."""
-        import cv2
-
-        shown, at, picture = self.pictures(), -1, None
-        for wanted in self.index.tolist():
-            while at < wanted:
-                picture = next(shown, None)
-                at += 1
-            if picture is None:
-                return
-            result = picture
-            if self.change.crop is not None:
-                x, y, w, h = self.change.crop
-                result = result[y : y + h, x : x + w]
-            if self.change.resize is not None and self.change.resize != result.shape[1::-1]:
-                smaller = self.change.resize[0] < result.shape[1]
-                way = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
-                result = np.asarray(cv2.resize(result, self.change.resize, interpolation=way))
-            yield np.ascontiguousarray(result)
+    shown, at, picture = pictures(), -1, None
+    for wanted in index.tolist():
+        while at < wanted:
+            picture = next(shown, None)
+            at += 1
+        if picture is None:
+            return
+        result = picture
+        if change.crop is not None:
+            x, y, w, h = change.crop
+            result = result[y : y + h, x : x + w]
+        if change.resize is not None and change.resize != result.shape[1::-1]:
+            smaller = change.resize[0] < result.shape[1]
+            way = cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+            result = np.asarray(cv2.resize(result, change.resize, interpolation=way))
+        yield np.ascontiguousarray(result)
 
 
 # Which frames stand at the moments of another rate.
