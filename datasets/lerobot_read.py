@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,46 +150,36 @@ def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path 
 def pictures_of(info: DatasetInfo, episode: EpisodeRow, key: str) -> Images | None:
     """Return an episode's pictures, from its video or its data file; None where that is missing."""
     if info.features[key].get("dtype") == "image":
-        return StoredPictures(data_file(info, episode), key, episode.index)
+        return partial(stored_pictures, data_file(info, episode), key, episode.index)
     path, start_s = video_of(info, episode.row, key)
     if path is None or not path.exists():
         return None
     return VideoRange(path, start_s, episode.length, info.fps)
 
 
-@dataclass(frozen=True)
-class StoredPictures:
-    """Pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
+def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Iterator[Image]:
+    """Yield pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
 
-    Attributes:
-        episode: whose; None for all.
+    RGB, uint8, shape (height, width, 3), in order; of one episode, or of all where None.
+
+    Raises:
+        UnusableInputError: one can't be read.
     """
+    from PIL import Image as Pillow
 
-    path: Path
-    feature: str
-    episode: int | None = None
-
-    def __call__(self) -> Iterator[Image]:
-        """Yield the pictures in order, RGB, uint8, shape (height, width, 3).
-
-        Raises:
-            UnusableInputError: one can't be read.
-        """
-        from PIL import Image as Pillow
-
-        with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(_BATCH, columns=[self.feature, "episode_index"]):
-                if self.episode is not None:
-                    batch = batch.filter(pc.equal(batch["episode_index"], self.episode))
-                for cell in batch[self.feature].to_pylist():
-                    try:
-                        with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
-                            yield np.asarray(picture.convert("RGB"))
-                    except (*DAMAGE, SyntaxError) as error:  # as Pillow says of a broken PNG
-                        raise UnusableInputError(
-                            f"{self.path}: a picture of {self.feature} can't be read ({error}). "
-                            "Find out more with: gaploop check"
-                        ) from None
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH, columns=[feature, "episode_index"]):
+            if episode is not None:
+                batch = batch.filter(pc.equal(batch["episode_index"], episode))
+            for cell in batch[feature].to_pylist():
+                try:
+                    with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
+                        yield np.asarray(picture.convert("RGB"))
+                except (*DAMAGE, SyntaxError) as error:  # as Pillow says of a broken PNG
+                    raise UnusableInputError(
+                        f"{path}: a picture of {feature} can't be read ({error}). "
+                        "Find out more with: gaploop check"
+                    ) from None
 
 
 def require_loads(root: Path) -> None:

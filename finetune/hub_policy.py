@@ -118,7 +118,8 @@ def pack_policy(
     card = card_of(folder, identity, lineage, target, options, before)
     contents.append(HubFile(README, card.encode()))
     if lineage:
-        contents.append(HubFile(LINEAGE, hub_card.json_bytes(lineage)))
+        text = json.dumps(lineage, indent=1, sort_keys=True, default=str)  # the same for the same
+        contents.append(HubFile(LINEAGE, f"{text}\n".encode()))
     message = f"gaploop push: policy {identity}"
     packed = Contents(tuple(contents), message, owns, check=still_allowed)
     return PolicyParcel(packed, card, tuple(warnings))

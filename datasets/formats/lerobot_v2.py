@@ -32,7 +32,7 @@ from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.lerobot_read import StoredPictures, pictures_of
+from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
 from gaploop.datasets.v3_files import (
     CHUNK_FILES,
     DATA_FILE_BYTES,
@@ -324,7 +324,7 @@ def _episode_stats(
     found = of_rows(table, old.info)
     for key, spec in old.info.features.items():
         if spec.get("dtype") == "image":
-            found[key] = of_images(StoredPictures(old.data(episode), key)(), len(table))
+            found[key] = of_images(stored_pictures(old.data(episode), key), len(table))
     for key in cameras:
         found[key] = of_pictures(old.video(key, episode), 0.0, len(table), old.info.fps)
     return found

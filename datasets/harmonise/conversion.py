@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,6 @@ from gaploop.datasets.harmonise.steps import (
     Vectors,
     is_gripper,
     joint,
-    record,
 )
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.repair.description import checked_rename
@@ -146,7 +145,7 @@ class Conversion:
         return {
             "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
             "renamed": dict(self.rename),
-            "steps": [record(step) for step in self.steps],
+            "steps": [asdict(step) for step in self.steps],  # type: ignore[call-overload]
             "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
             "dropped": list(self.drop),
             "filled": list(self.fill),

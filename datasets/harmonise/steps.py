@@ -7,7 +7,7 @@ words and numbers what it did, and knows its inverse.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -263,11 +263,6 @@ def _columns(parts: Sequence[Numbers], rows: int) -> Numbers:
     return np.stack(parts, axis=1) if parts else np.empty((rows, 0))
 
 
-def record(step: Step) -> dict[str, Any]:
-    """Return a step as JSON."""
-    return asdict(step)  # type: ignore[call-overload, no-any-return]
-
-
 # Joint space to tool space and back, through the arm's kinematics. Poses are LeRobot's: `ee.x`,
 # `ee.y`, `ee.z` [m] and the rotation vector `ee.wx`, `ee.wy`, `ee.wz` [rad] of the tool centre in
 # the base frame; `ee.gripper_pos` is the gripper's entry, in its units.
@@ -359,9 +354,10 @@ class ToJoints:
         seeds = None if state is None else self._solved(model, state, moved, start)
         result = {}
         for feature, vector in vectors.items():
-            # An action is near the state it was given in.
-            own = feature == columns.STATE and seeds is not None
-            solved = seeds if own else self._solved(model, vector, moved, start, seeds)
+            if feature == columns.STATE and seeds is not None:
+                solved = seeds
+            else:  # an action is near the state it was given in
+                solved = self._solved(model, vector, moved, start, seeds)
             result[feature] = self._named(model, feature, vector, moved, solved)
         return result
 
@@ -392,9 +388,8 @@ class ToJoints:
         feature: str,
         vector: Vector,
         moved: list[int],
-        q_rad: Numbers | None,
+        q_rad: Numbers,
     ) -> Vector:
-        q_rad = np.empty((0, len(moved))) if q_rad is None else q_rad
         values = np.degrees(q_rad) if self.units == "deg" else q_rad
         own = {model.joint_names[j] + SUFFIX: values[:, i] for i, j in enumerate(moved)}
         fingers = [n for n in model.joint_names if is_gripper(n)]

@@ -5,7 +5,6 @@ A dataset's tells its takes: counts, people, how real they are, a picture.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -100,11 +99,6 @@ def split(text: str) -> tuple[dict[str, Any], str]:
     except UnusableInputError:
         return {}, text[found.end() :]
     return (front if isinstance(front, dict) else {}), text[found.end() :]
-
-
-def json_bytes(value: Any) -> bytes:
-    """Return `value` as the bytes of a JSON file: the same for the same value."""
-    return (json.dumps(value, indent=1, sort_keys=True, default=str) + "\n").encode()
 
 
 def licence_of(before: str, license: str) -> str:

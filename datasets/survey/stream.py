@@ -79,17 +79,16 @@ class Query:
     """
 
     text: str
-    option: str
     columns: tuple[str, ...]
     conditions: frozenset[str]
 
     def rows(self, block: pa.Table, fps: float, robot_type: str) -> NDArray[np.bool_]:
         """Return for each row of a block whether the query chooses it."""
         facts = replace(Facts.of_table(block, fps, robot_type), known=self.conditions)
-        return np.array(matching(self.text, facts, self.option), dtype=bool)
+        return np.array(matching(self.text, facts), dtype=bool)
 
 
-def understand(text: str, sources: Sequence[Metadata], option: str = "--where") -> Query:
+def understand(text: str, sources: Sequence[Metadata]) -> Query:
     """Read a query once, before anything is searched.
 
     Names of conditions that aren't in the vocabulary are looked up in the datasets.
@@ -99,15 +98,15 @@ def understand(text: str, sources: Sequence[Metadata], option: str = "--where") 
     """
     known = frozenset(CONDITIONS)
     try:
-        return Query(text, option, _columns(text, known, option), known)
+        return Query(text, _columns(text, known), known)
     except UnusableInputError:
         known |= _condition_names(sources)
-        return Query(text, option, _columns(text, known, option), known)
+        return Query(text, _columns(text, known), known)
 
 
-def _columns(text: str, known: frozenset[str], option: str) -> tuple[str, ...]:
+def _columns(text: str, known: frozenset[str]) -> tuple[str, ...]:
     asked = _Asked()
-    matching(text, replace(Facts.of_table(asked, 1.0), known=known), option)
+    matching(text, replace(Facts.of_table(asked, 1.0), known=known))
     return tuple(asked.names)
 
 
@@ -154,9 +153,7 @@ def blocks(
             ) from None
 
 
-def find(
-    text: str, sources: Sequence[Metadata], option: str = "--where", rows: int = BLOCK_ROWS
-) -> Iterator[QueryMatch]:
+def find(text: str, sources: Sequence[Metadata], rows: int = BLOCK_ROWS) -> Iterator[QueryMatch]:
     """Yield what a query finds in each dataset, in order.
 
     A dataset that can't be searched is said to be skipped; the others are searched all the same.
@@ -164,7 +161,7 @@ def find(
     Raises:
         UnusableInputError: the query can't be understood.
     """
-    query = understand(text, sources, option)
+    query = understand(text, sources)
     yield from in_order(lambda source: _search(query, source, rows), sources)
 
 

@@ -207,7 +207,7 @@ import numpy as np
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset
 from gaploop.datasets.mixing.lerobot_mixture import MixtureSampler
-from gaploop.datasets.mixing.mixture import Mixture, Pool, Stage
+from gaploop.datasets.mixing.mixture import Mixture, MixtureStage as Stage, Pool
 
 class Keys(Dataset):
     def __len__(self): return 550
