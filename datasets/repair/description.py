@@ -271,14 +271,14 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     table = known if isinstance(known, dict) else {}
     features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
     schema = first_schema(root)
-    for column in schema if schema is not None else ():
+    for column in schema:
         spec = _described(column.type)
         known_shape = features.get(column.name, {}).get("shape")
         if spec and known_shape is not None and list(known_shape) != spec["shape"]:
             features[column.name] |= {"shape": spec["shape"], "names": None}
     if features and len(features) == len(table):
         return features
-    for column in schema if schema is not None else ():
+    for column in schema:
         if column.name not in features:
             spec = _described(column.type)
             if spec:
@@ -297,14 +297,14 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     return features
 
 
-def first_schema(root: Path) -> pa.Schema | None:
-    """Return the schema of the first data file that has one."""
+def first_schema(root: Path) -> pa.Schema:
+    """Return the schema of the first data file that has one; an empty one without."""
     for path in layout.data_files(root):
         try:
             return pq.read_schema(path)
         except DAMAGE:
             continue
-    return None
+    return pa.schema([])
 
 
 def _described(kind: pa.DataType) -> dict[str, Any]:
@@ -379,8 +379,7 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
     Returns:
         data column to the feature it stands for; the data files are left for later.
     """
-    schema = first_schema(draft.root)
-    stored = list(schema.names) if schema is not None else []
+    stored = first_schema(draft.root).names
     columns: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for feature, column in pair_keys(info["features"], stored, videos=False).items():
@@ -427,12 +426,12 @@ def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str
         for name in columns.AUTOMATIC
         if name not in info["features"]
     }
-    schema = first_schema(draft.root)
     whole = all(
         k in stored.values() or k in more or f["dtype"] == "video"
         for k, f in info["features"].items()
     )
-    if schema is not None and whole:
+    if whole:
+        schema = first_schema(draft.root)
         for column, name in stored.items():
             spec = _described(schema.field(column).type)
             if spec and name not in info["features"]:

@@ -293,43 +293,33 @@ def rewrite_files(
     Returns:
         for each episode the file that its first frame is in.
     """
-    targets, first = [], 0  # where each episode's rows are, and what their index columns shall be
-    for new, episode in enumerate(episodes):
-        count = np.arange(len(episode))
-        stamps = rows.values["timestamp"][episode.rows]
-        due = (count / fps).astype(np.float32)
-        fine = np.abs(stamps - due) <= 1e-4 + 1e-7 * due
-        task = rows.values["task_index"][episode.rows]
-        targets.append(
-            {
-                "file": rows.file[episode.rows],
-                "row": rows.row[episode.rows],
-                "timestamp": np.where(fine, stamps, due),
-                "frame_index": count,
-                "episode_index": np.full(len(episode), new),
-                "index": first + count,
-                "task_index": np.full(len(episode), tasks[new]) if new in tasks else task,
-            }
-        )
-        first += len(episode)
+    kept = np.concatenate([episode.rows for episode in episodes])
+    count = np.concatenate([np.arange(len(episode)) for episode in episodes])
+    number_of = np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes])
+    stamps, due = rows.values["timestamp"][kept], (count / fps).astype(np.float32)
+    task = rows.values["task_index"][kept]
+    for new, index in tasks.items():
+        task[number_of == new] = index
+    wanted = {  # what index columns shall be
+        "timestamp": np.where(np.abs(stamps - due) <= 1e-4 + 1e-7 * due, stamps, due),
+        "frame_index": count,
+        "episode_index": number_of,
+        "index": np.arange(len(kept)),
+        "task_index": task,
+    }
     before = {"episode_index": rows.episode, **rows.values}
     types: dict[str, pa.DataType] = {}  # as the first file that has a column stores it
     for path in paths:
         types = {f.name: f.type for f in pq.read_schema(path)} | types
     for number, path in enumerate(paths):
-        parts = [
-            {k: v[t["file"] == number] for k, v in t.items()}
-            for t in targets
-            if (t["file"] == number).any()
-        ]
-        if not parts:
+        mine, here = rows.file[kept] == number, rows.file == number
+        if not mine.any():
             path.unlink()
             continue
-        order = np.concatenate([p["row"] for p in parts])
-        index = {k: np.concatenate([p[k] for p in parts]) for k in _INDEX_TYPES}
-        here = rows.file == number
+        order = rows.row[kept[mine]]
+        numbered = {name: values[mine] for name, values in wanted.items()}
         as_it_is = np.array_equal(order, rows.row[here]) and all(
-            np.array_equal(index[k], before[k][here]) for k in _INDEX_TYPES if k in before
+            np.array_equal(values, before[name][here]) for name, values in numbered.items()
         )
         schema = pq.read_schema(path)
         renames = bool(set(names) & set(schema.names))
@@ -350,19 +340,20 @@ def rewrite_files(
             table = table.rename_columns([names.get(n, n) for n in table.column_names])
             table = table.replace_schema_metadata(None)
         table = table.take(pa.array(order))
-        for name, values in index.items():
+        for name, values in numbered.items():
             kind, at = _INDEX_TYPES[name], table.schema.get_field_index(name)
             if at >= 0:
                 stored = table.schema.field(name).type
                 is_number = pa.types.is_integer(stored) or pa.types.is_floating(stored)
                 kind = stored if is_number else kind
-            column = pa.array(np.asarray(values)).cast(kind, safe=False)
+            column = pa.array(values).cast(kind, safe=False)
             if at >= 0:
                 table = table.set_column(at, pa.field(name, kind), column)
             else:
                 table = table.append_column(pa.field(name, kind), column)
-        replace_table(path, table, [len(p["row"]) for p in parts])
-        text = f"{path.relative_to(draft.root)}: rows of {len(parts)} episodes in order, counted "
+        _, groups = np.unique(number_of[mine], return_counts=True)
+        replace_table(path, table, groups.tolist())
+        text = f"{path.relative_to(draft.root)}: rows of {len(groups)} episodes in order, counted "
         draft.did("rewrote_data", f"{text}anew")
     return [paths[int(rows.file[episode.rows[0]])] for episode in episodes]
 
