@@ -22,6 +22,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats import hdf5
 from gaploop.datasets.formats.foreign import (
     Maker,
     as_float32,
@@ -30,18 +31,6 @@ from gaploop.datasets.formats.foreign import (
     number_feature,
     picture_spec,
     with_gap_features,
-)
-from gaploop.datasets.formats.hdf5 import (
-    Written,
-    carried_in,
-    keep_carried,
-    keep_telemetry,
-    new_hdf5,
-    open_hdf5,
-    pictures_in,
-    rows_of,
-    telemetry_of,
-    write_pictures,
 )
 from gaploop.datasets.formats.model import (
     About,
@@ -92,10 +81,10 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
     path.mkdir()
     for index, episode in enumerate(out.episodes()):
         part = path / f"episode_{index}.hdf5"
-        with new_hdf5(part, rdcc_nbytes=2 * 1024**2) as (file, written):
+        with hdf5.new_hdf5(part, rdcc_nbytes=2 * 1024**2) as (file, written):
             file.attrs["sim"] = episode.row["gap_domain"] != Domain.REAL.value
             file.attrs["fps"], file.attrs["units"] = out.about.fps, episode.row["gap_units"]
-            keep_carried(file, carry(out, keys, [index]))
+            hdf5.keep_carried(file, carry(out, keys, [index]))
             state = episode.columns[columns.STATE]
             for name, values in episode.columns.items():
                 file[keys[name]] = values
@@ -113,12 +102,12 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
             else:
                 for camera, images in episode.pictures.items():
                     size = out.about.size(camera)
-                    write_pictures(group, camera, images, episode.length, size, written)
-            keep_telemetry(file, episode)
+                    hdf5.write_pictures(group, camera, images, episode.length, size, written)
+            hdf5.keep_telemetry(file, episode)
         advance()
 
 
-def _write_jpegs(file: Any, group: Any, episode: Recording, written: Written) -> None:
+def _write_jpegs(file: Any, group: Any, episode: Recording, written: hdf5.Written) -> None:
     file.attrs["compress"] = True
     lengths = []
     for camera in sorted(episode.pictures):  # HDF5 lists them in this order, and so do readers
@@ -153,8 +142,8 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
     files = episode_paths(path)
     if not files:
         raise UnusableInputError(f"{path} holds no .hdf5 file. Name the folder of the episodes.")
-    with open_hdf5(files[0]) as file:
-        carried = carried_in(file, files[0])
+    with hdf5.open_hdf5(files[0]) as file:
+        carried = hdf5.carried_in(file, files[0])
         _require(file, files[0])
         if carried is None:
             about, parts = _foreign_about(file, files[0], settings)
@@ -171,7 +160,7 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
 
     def episodes() -> Iterator[Recording]:
         for index, path in enumerate(files):
-            with open_hdf5(path) as file:
+            with hdf5.open_hdf5(path) as file:
                 if carried is None:
                     _require(file, path)
                     lacking = any(key not in file for keys in parts.values() for key in keys)
@@ -183,9 +172,9 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
                 yield make(
                     index,
                     f"{path.name} {index}",
-                    partial(rows_of, file),
-                    partial(pictures_in, path),
-                    partial(telemetry_of, file),
+                    partial(hdf5.rows_of, file),
+                    partial(hdf5.pictures_in, path),
+                    partial(hdf5.telemetry_of, file),
                     domain=Domain.SIM if file.attrs.get("sim", False) else Domain.REAL,
                 )
 
@@ -205,8 +194,8 @@ def _require(file: Any, path: Path) -> None:
 
 
 def _carried(path: Path, about: About) -> Carried:
-    with open_hdf5(path) as file:
-        found = carried_in(file, path)
+    with hdf5.open_hdf5(path) as file:
+        found = hdf5.carried_in(file, path)
     if found is None or found.about.features != about.features:
         raise UnusableInputError(
             f"{path} was not exported together with the other files beside it. Import it alone."
@@ -229,7 +218,7 @@ def _foreign_about(
         features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
     cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
     for feature, key in cameras.items():
-        first = next(pictures_in(path, key), None)
+        first = next(hdf5.pictures_in(path, key), None)
         if first is None or first.ndim != 3:
             raise UnusableInputError(f"{path}: {key} holds no picture. Fix it, or leave it out.")
         features[feature] = picture_spec(*first.shape[:2])

@@ -23,6 +23,7 @@ from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
+from gaploop.datasets.formats import hdf5
 from gaploop.datasets.formats.foreign import (
     Maker,
     as_float32,
@@ -32,18 +33,6 @@ from gaploop.datasets.formats.foreign import (
     picture_spec,
     taken,
     with_gap_features,
-)
-from gaploop.datasets.formats.hdf5 import (
-    carried_in,
-    keep_carried,
-    keep_telemetry,
-    new_hdf5,
-    next_rows,
-    open_hdf5,
-    pictures_in,
-    rows_of,
-    telemetry_of,
-    write_pictures,
 )
 from gaploop.datasets.formats.model import (
     About,
@@ -77,8 +66,8 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
     keys |= {n: f"obs/{key}" for n, key in observed.items() if n.startswith("observation.")}
     keys |= {n: f"lerobot/{n}" for n in out.about.features if n not in keys}
     low, high = _range(out)
-    with new_hdf5(path) as (file, written):
-        keep_carried(file, carry(out, keys))
+    with hdf5.new_hdf5(path) as (file, written):
+        hdf5.keep_carried(file, carry(out, keys))
         data = file.create_group("data")
         data.attrs["total"] = out.total_frames
         data.attrs["env_args"] = json.dumps(
@@ -110,10 +99,10 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
             written()
             for camera, images in episode.pictures.items():
                 key = keys[picture_feature(out.about, camera)]
-                write_pictures(demo, key, images, n, out.about.size(camera), written)
+                hdf5.write_pictures(demo, key, images, n, out.about.size(camera), written)
             for name, stored in demo["obs"].items():
-                demo.create_virtual_dataset(f"next_obs/{name}", next_rows(stored))
-            keep_telemetry(file, episode)
+                demo.create_virtual_dataset(f"next_obs/{name}", hdf5.next_rows(stored))
+            hdf5.keep_telemetry(file, episode)
             advance()
         masks: dict[str, list[str]] = {}
         for index, row in enumerate(out.rows):
@@ -143,9 +132,9 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     Raises:
         UnusableInputError: not robomimic's layout, or something that nobody said.
     """
-    with open_hdf5(path) as file:
+    with hdf5.open_hdf5(path) as file:
         demos = _demos(file, path)
-        carried = carried_in(file, path)
+        carried = hdf5.carried_in(file, path)
         if carried is None:
             about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
 
@@ -154,13 +143,14 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
     make = Maker(about, settings, parts, carried)
 
     def episodes() -> Iterator[Recording]:
-        with open_hdf5(path) as file:
+        with hdf5.open_hdf5(path) as file:
             for index, name in enumerate(demos):
 
                 def pictures(key: str, swap: bool, name: str = name) -> Iterator[Image]:
-                    return pictures_in(path, f"data/{name}/{key}", swap)
+                    return hdf5.pictures_in(path, f"data/{name}/{key}", swap)
 
-                rows, record = partial(rows_of, file[f"data/{name}"]), partial(telemetry_of, file)
+                rows = partial(hdf5.rows_of, file[f"data/{name}"])
+                record = partial(hdf5.telemetry_of, file)
                 yield make(index, f"{path.name} {name}", rows, pictures, record, **known)
 
     return make.source(len(demos), episodes, notes)
