@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -119,9 +119,7 @@ def plan(root: Path, options: RepairOptions) -> RepairReport:
     with tempfile.TemporaryDirectory(prefix="gaploop-repair-") as scratch:
         stage = Path(scratch, root.name)
         staging.clone(root, stage, _point, follow=True)
-        draft = RepairDraft(stage)
-        _repair_as(root, draft, options)
-        return RepairReport(tuple(draft.actions), _left(stage, root, options))
+        return _repaired(root, stage, options)
 
 
 def repair(
@@ -149,51 +147,40 @@ def repair(
         stage = staging.beside(target, "staging")
         staging.clone(root, stage, follow=True)
         hook("cloned")
-        draft = RepairDraft(stage)
         try:
-            _repair_as(root, draft, options)
-            left = _left(stage, root, options)
+            report = _repaired(root, stage, options)
         except BaseException:
             shutil.rmtree(stage)
             raise
         hook("repaired")
-        actions = tuple(draft.actions)
-        if output_dir is None and not actions:
+        if output_dir is None and not report.actions:
             shutil.rmtree(stage)
-            return RepairReport((), left)
-        kept = None
-        if output_dir is None:
-            kept = keep(root, hook)
+            return report
+        kept = keep(root, hook) if output_dir is None else None
         staging.commit(stage, target, hook)
-        return RepairReport(actions, left, target, kept)
+        return replace(report, written=target, kept=kept)
 
 
-def _left(stage: Path, root: Path, options: RepairOptions) -> tuple[Finding, ...]:
-    """Return the errors that are left, with the names of the folder that was asked about.
+def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
+    """Repair the copy in `stage`; names in errors are those of the folder that was asked about.
 
-    Where `check` would have it repaired, which has just been tried, there is another fix.
+    Where `check` would have what is left repaired, which has just been tried, there is another fix.
     """
-    findings = Findings(stage)
-    check_dataset(stage, findings, DEEP if options.deep else QUICK)
-    return tuple(
-        Finding(
-            f.code,
-            f.severity,
-            _told(f.where, stage, root),
-            _told(f.message, stage, root),
-            BY_HAND if f.fix == findings.repair() else _told(f.fix, stage, root),
-        )
-        for f in findings
-        if f.severity == ERROR
-    )
 
+    def told(text: str) -> str:
+        return text.replace(str(stage), str(root)).replace(stage.name, root.name)
 
-def _repair_as(root: Path, draft: RepairDraft, options: RepairOptions) -> None:
-    """Repair it; errors speak of the folder that was asked about instead of the one worked in."""
+    draft, findings = RepairDraft(stage), Findings(stage)
     try:
         repair_draft(draft, options)
     except UnusableInputError as error:
-        raise UnusableInputError(_told(str(error), draft.root, root)) from None
+        raise UnusableInputError(told(str(error))) from None
+    check_dataset(stage, findings, DEEP if options.deep else QUICK)
+    left = []
+    for found in (f for f in findings if f.severity == ERROR):
+        fix = BY_HAND if found.fix == findings.repair() else told(found.fix)
+        left.append(replace(found, where=told(found.where), message=told(found.message), fix=fix))
+    return RepairReport(tuple(draft.actions), tuple(left))
 
 
 def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
@@ -300,7 +287,3 @@ def _with_pictures(
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
         found.append((camera, here))
     return found
-
-
-def _told(text: str, stage: Path, root: Path) -> str:
-    return text.replace(str(stage), str(root)).replace(stage.name, root.name)
