@@ -64,7 +64,7 @@ class Step(Protocol):
         """What the step is called in records."""
         ...
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors, uid: str, /) -> dict[str, Vector]:
         """Return the vectors of a take, converted."""
         ...
 
@@ -109,9 +109,8 @@ class JointMapping:
     changes: Mapping[str, JointChange]
     kind: str = "joints"
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors with every joint that is named changed."""
-        del uid
         result = {}
         for feature, vector in vectors.items():
             names, parts = [], []
@@ -144,9 +143,8 @@ class Suffix:
     present: bool
     kind: str = "suffix"
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors with other names."""
-        del uid
         end = SUFFIX if self.present else ""
         return {
             name: Vector(tuple(joint(n) + end for n in v.names), v.values)
@@ -171,9 +169,8 @@ class Order:
     before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kind: str = "order"
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors in the new order."""
-        del uid
         result = dict(vectors)
         for name, wanted in self.after.items():
             if name not in vectors:
@@ -216,9 +213,8 @@ class Units:
             if name not in UNITS:
                 raise unknown_choice("units", name, UNITS, "units")
 
-    def apply(self, vectors: Vectors, uid: str) -> dict[str, Vector]:
+    def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
-        del uid
         result = {}
         for feature, vector in vectors.items():
             if "m100_100" in (self.source, self.target) and self.source != self.target:
