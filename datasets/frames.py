@@ -14,16 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
-from gaploop.datasets.layout import (
-    INFO,
-    DatasetInfo,
-    EpisodeRow,
-    damaged,
-    data_files,
-    read_episodes,
-    read_info,
-    read_parquet,
-)
+from gaploop.datasets import layout
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
 
 @dataclass(frozen=True)
@@ -63,16 +55,16 @@ def load_frames(
     Raises:
         UnusableInputError: no dataset there, an unknown column or episode, a damaged file.
     """
-    info = read_info(Path(root))
+    info = layout.read_info(Path(root))
     wanted = list(dict.fromkeys(columns))
     for name in wanted:
         if name not in info.features or name in info.video_keys:
             valid = [n for n in info.features if n not in info.video_keys]
             raise unknown_choice("column", name, valid, str(root))
-    files = data_files(info.root)
+    files = layout.data_files(info.root)
     if not files:
         raise UnusableInputError(f"{info.root} has no data files. Restore its data folder.")
-    return _frames(info, files, wanted, tuple(read_episodes(info, episodes)))
+    return _frames(info, files, wanted, tuple(layout.read_episodes(info, episodes)))
 
 
 def load_episode(info: DatasetInfo, episode: EpisodeRow, columns: Sequence[str]) -> FrameTable:
@@ -106,13 +98,15 @@ class EpisodeReader:
         """
         row, info = episode.row, self._info
         if row.get("data/chunk_index") is None or row.get("data/file_index") is None:
-            raise damaged(info.root, f"episode {episode.index} doesn't say where its rows are.")
+            raise layout.damaged(
+                info.root, f"episode {episode.index} doesn't say where its rows are."
+            )
         path = data_file(info, episode)
         if path != self._path:
-            table = read_parquet(path)
+            table = layout.read_parquet(path)
             lacking = [n for n in (*self._names, "episode_index") if n not in table.column_names]
             if lacking:
-                raise damaged(info.root, f"{path.name} has no column {', '.join(lacking)}.")
+                raise layout.damaged(info.root, f"{path.name} has no column {', '.join(lacking)}.")
             numbers = table["episode_index"].to_numpy()
             breaks = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
             edges = [0, *breaks, len(numbers)] if len(numbers) else []
@@ -120,7 +114,7 @@ class EpisodeReader:
             self._path, self._table = path, table.select(self._names).combine_chunks()
         first, last = self._bounds.get(episode.index, (0, 0))
         if last - first != episode.length:
-            raise damaged(
+            raise layout.damaged(
                 info.root,
                 f"{path.name} holds {last - first} rows of episode {episode.index}, which has "
                 f"{episode.length}.",
@@ -135,7 +129,7 @@ def _frames(
     keep = pc.field("episode_index").isin(pa.array([e.index for e in chosen], pa.int64()))
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
     try:
-        parts = [read_parquet(path, names, keep).select(names) for path in files]
+        parts = [layout.read_parquet(path, names, keep).select(names) for path in files]
         table = pa.concat_tables(parts).sort_by(order)
         return FrameTable(
             info,
@@ -146,8 +140,8 @@ def _frames(
     except (pa.ArrowException, *DAMAGE) as error:
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
-            f"{info.root}: the frames aren't as {INFO} describes them ({reason}). Find out more "
-            "with: gaploop check"
+            f"{info.root}: the frames aren't as {layout.INFO} describes them ({reason}). Find out "
+            "more with: gaploop check"
         ) from None
 
 

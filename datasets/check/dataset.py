@@ -12,14 +12,7 @@ import numpy as np
 from gaploop.core import errors, journal_format, labels
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder, read_json, sha256
-from gaploop.core.journal_format import (
-    TakeEnd,
-    TakeHeader,
-    is_journal,
-    read_end,
-    read_header,
-    read_take,
-)
+from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
 from gaploop.datasets.check.episodes import (
@@ -75,7 +68,7 @@ def check(
         return list(findings)
     if layout.is_dataset(root):
         check_dataset(root, findings, effort, consents, advance)
-    elif is_journal(root):
+    elif journal_format.is_journal(root):
         with findings.guard(root.name):
             check_journal(root, findings)
     elif (root / "meta").exists() or (root / "data").exists():
@@ -160,7 +153,7 @@ def check_journal(journal: Path, findings: Findings) -> None:
         return
     for folder in journal_format.take_folders(journal):
         try:
-            header, end = read_header(folder), read_end(folder)
+            header, end = journal_format.read_header(folder), journal_format.read_end(folder)
         except (UnusableInputError, *errors.DAMAGE) as error:
             findings.error("bad_take", folder.name, str(error), _RESTORE)
             continue
@@ -188,7 +181,7 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
             text = "It is not what was sealed: its checksum differs."
             findings.error("changed_file", f"{folder.name}/{name}", text, _RESTORE)
     try:
-        take = read_take(folder)
+        take = journal_format.read_take(folder)
     except (UnusableInputError, *errors.DAMAGE) as error:
         findings.error("bad_take", folder.name, str(error), _RESTORE)
         return
