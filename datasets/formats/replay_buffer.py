@@ -394,10 +394,9 @@ def _read(path: Path, settings: ImportSettings, describe: _Describe) -> ForeignR
         carried = read_carried(root.attrs[NAME], path) if NAME in root.attrs else None
         if carried is None:
             about, parts, notes = describe(path, root, settings)
+        else:
+            about, parts, notes = carried.about, {}, []
     spans = list(zip([0, *ends], ends, strict=False))
-
-    if carried is not None:
-        about, parts, notes = carried.about, {}, []
     make = Maker(about, settings, parts, carried)
 
     def episodes() -> Iterator[Recording]:

@@ -137,9 +137,8 @@ def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
         carried = hdf5.carried_in(file, path)
         if carried is None:
             about, parts, known, notes = _foreign_about(file, path, demos[0], settings)
-
-    if carried is not None:
-        about, parts, known, notes = carried.about, {}, {}, []
+        else:
+            about, parts, known, notes = carried.about, {}, {}, []
     make = Maker(about, settings, parts, carried)
 
     def episodes() -> Iterator[Recording]:

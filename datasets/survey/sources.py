@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import quote
 
@@ -147,7 +146,7 @@ class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not t
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         if not self._whole:
-            answer = _get(self._url, {"range": f"bytes={start}-{end - 1}"})
+            answer = _get(self._url, range=f"bytes={start}-{end - 1}")
             content: bytes = answer.content
             due = end - start if answer.status_code == 206 else self.size
             if len(content) != due:
@@ -158,7 +157,7 @@ class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not t
         return self._whole[start:end]
 
 
-def _get(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+def _get(url: str, **headers: str) -> Any:
     """Return a Hub's answer; requests are repeated where it is overloaded or can't be reached.
 
     Raises:
