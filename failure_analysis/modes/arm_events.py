@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.signals.registry import Evidence
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView, runs
 
 PRESSING_SHARE: Final = 0.88
 """Of the stall load, meant over `LOAD_S`. Free motion of the SO-101 cell, whose servos are stiff
@@ -109,9 +109,8 @@ def spans(
     t_s: FloatArray, flags: NDArray[np.bool_], *, least_s: float = 0.0, bridge_s: float = 0.0
 ) -> list[tuple[float, float]]:
     """Return when `flags`, shape (n,), hold: start and end [s], breaks up to `bridge_s` bridged."""
-    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
     found: list[tuple[float, float]] = []
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+    for start, stop in zip(*runs(flags), strict=True):
         start_s, end_s = float(t_s[start]), float(t_s[stop - 1])
         if found and start_s - found[-1][1] <= bridge_s:
             found[-1] = (found[-1][0], end_s)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, SafetyReason
+from gaploop.failure_analysis.modes.arm_events import spans
 from gaploop.failure_analysis.views.phases import phase_at
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
@@ -93,16 +93,17 @@ def curves(take: Take) -> Curves:
     found = [] if motion is None else [_error(motion), _gripper(motion), _speed(motion)]
     found += [_forces(take, view.wrench), _currents(take), _lateness(take)]
     frames = take.frames
-    spans = [*_phases(motion)]
-    for start_s, end_s in _stretches(frames.t_s, frames.intervention):
-        spans.append(MarkedSpan("intervention", start_s, end_s, "a person drives"))
+    marked = [*_phases(motion)]
+    for start_s, end_s in spans(frames.t_s, frames.intervention, bridge_s=0.1):
+        marked.append(MarkedSpan("intervention", start_s, end_s, "a person drives"))
     for reason in SafetyReason:
         if reason:
             says = (reason.name or "").lower().replace("_", " ")
-            for start_s, end_s in _stretches(frames.t_s, (frames.safety & int(reason)) != 0):
-                spans.append(MarkedSpan("safety", start_s, end_s, says))
+            hit = (frames.safety & int(reason)) != 0
+            for start_s, end_s in spans(frames.t_s, hit, bridge_s=0.1):
+                marked.append(MarkedSpan("safety", start_s, end_s, says))
     strips = tuple(strip for strip in found if strip is not None and strip.lines)
-    return Curves(frames.t_s, take.duration_s, strips, tuple(spans))
+    return Curves(frames.t_s, take.duration_s, strips, tuple(marked))
 
 
 def _error(motion: ArmMotion) -> Strip:
@@ -171,19 +172,17 @@ def _lateness(take: Take) -> Strip:
 
 def _line(name: str, t_s: FloatArray, values: FloatArray) -> CurveLine:
     """Return a curve thinned to `MOST_POINTS`, with the extremes of every column of pixels."""
-    count = len(t_s)
-    if count <= MOST_POINTS:
-        return CurveLine(name.replace("_", " "), t_s, values)
-    edges = np.linspace(0, count, MOST_POINTS // 2 + 1).astype(int)
-    kept = {0, count - 1}
-    for first, last in itertools.pairwise(edges):
-        part = values[first:last]
-        if np.isfinite(part).any():
-            kept |= {first + int(np.nanargmin(part)), first + int(np.nanargmax(part))}
-        else:
-            kept.add(int(first))
-    places = np.array(sorted(kept))
-    return CurveLine(name.replace("_", " "), t_s[places], values[places])
+    if (count := len(t_s)) > MOST_POINTS:
+        edges = np.linspace(0, count, MOST_POINTS // 2 + 1).astype(int)
+        kept = {0, count - 1}
+        for first, last in itertools.pairwise(edges):
+            part = values[first:last]
+            if np.isfinite(part).any():
+                kept |= {first + int(np.nanargmin(part)), first + int(np.nanargmax(part))}
+            else:
+                kept.add(int(first))
+        t_s, values = t_s[sorted(kept)], values[sorted(kept)]
+    return CurveLine(name.replace("_", " "), t_s, values)
 
 
 def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
@@ -205,18 +204,6 @@ def _phases(motion: ArmMotion | None) -> Iterator[MarkedSpan]:
         yield MarkedSpan("phase", start, after, now.value)
         start, now = after, later
     yield MarkedSpan("phase", start, float(times[-1]), now.value)
-
-
-def _stretches(t_s: FloatArray, on: NDArray[np.bool_]) -> Iterator[tuple[float, float]]:
-    """Yield when each stretch of `on` begins and ends [s]; gaps of 0.1 s don't end one."""
-    edges = np.flatnonzero(np.diff(np.r_[0, on.astype(np.int8), 0]))
-    spans: list[tuple[float, float]] = []
-    for first, last in zip(edges[::2], edges[1::2] - 1, strict=True):
-        if spans and t_s[first] - spans[-1][1] < 0.1:
-            spans[-1] = (spans[-1][0], float(t_s[last]))
-        else:
-            spans.append((float(t_s[first]), float(t_s[last])))
-    yield from spans
 
 
 COLOURS: Final = ("#2563eb", "#ea7317", "#16924e", "#a33ea1", "#8a6d3b", "#0e8fa8")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import numpy as np
 
 from gaploop.failure_analysis.signals.registry import signal
@@ -10,145 +13,76 @@ from gaploop.failure_analysis.views.view import TakeView
 NAN = float("nan")
 
 
-def _photometry(view: TakeView, key: str) -> float:
-    return view.pictures.photometry.get(key, NAN) if view.pictures else NAN
+def _measures(view: TakeView) -> dict[str, float]:
+    """Return what a take's pictures say; nothing where there are none."""
+    seen = view.pictures
+    if seen is None:
+        return {}
+    object_px, target_px = (seen.scene.get(f"{of}_area_px", NAN) for of in ("object", "target"))
+    shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
+    ratio = {"area_ratio": object_px / target_px}
+    return {**seen.photometry, **seen.pose, **seen.scene, **shares, **ratio}
 
 
-def _pose(view: TakeView, key: str) -> float:
-    return view.pictures.pose.get(key, NAN) if view.pictures else NAN
+_READ: Final = (
+    ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
+     "brightness", "Median grey level of the pictures, 0 to 255."),
+    ("contrast", "", 2.0, "grey levels spread by {value}",
+     "contrast", "Standard deviation of the grey levels."),
+    ("saturation", "", 5.0, "the median saturation is {value} of 255",
+     "saturation", "Median HSV saturation, 0 to 255."),
+    ("cast_red", "", 0.02, "red stands at {value} (log) to green",
+     "cast_red", "Log ratio of the medians of red and green: the colour cast along red."),
+    ("cast_blue", "", 0.03, "blue stands at {value} (log) to green",
+     "cast_blue", "Log ratio of the medians of blue and green: the colour cast along blue."),
+    ("sharpness", "", 0.06, "edges are {value} times as strong as the contrast", "sharpness",
+     "99th percentile of the absolute Laplacian over the contrast, after light smoothing."),
+    ("corner_light", "", 0.03, "corners are {value} times as bright as the middle",
+     "corners", "Median grey of the corners over that of the middle: vignetting."),
+    ("pixel_noise", "", 0.6, "still pixels vary by {value} grey levels",
+     "noise", "Noise of one pixel, from what changes between pictures in still places."),
+    ("clipped_share", "share", 0.005, "{value} of the picture is black or white", "clipped",
+     "Share of the pixels whose grey level is at most 3 or at least 252: wrong exposure."),
+    ("light_swing_stops", "stops", 0.03, "the light changes by {value} in the take", "swing_stops",
+     "Spread (5th to 95th percentile) of the pictures' median grey over the take, base 2 log. "
+     "Flicker, clouds, a person's shadow, an exposure that regulates."),
+    ("camera_shift_px", "px", 0.5, "the background stands {value} from its place", "shift_px",
+     "Shift of the picture's middle against the reference background, in a 192 px picture."),
+    ("camera_scale", "", 0.004, "the background appears {value} times its size", "scale",
+     "Scale that lays the picture on the reference background; 1 is the usual distance."),
+    ("camera_turn_rad", "rad", 0.004, "the background is turned by {value}",
+     "turn_rad", "Turn of the picture against the reference background."),
+    ("foreground_share", "share", 0.0015, "{value} of the start picture is unknown",
+     "foreground_share",
+     "Share of the first picture that is neither background, object nor target."),
+    ("object_blobs", "", 0.15, "the start picture holds {value} object-like blobs",
+     "object_blobs", "Number of blobs of the object's hue in the first picture."),
+    ("object_area_ratio", "", 0.008, "the object's area is {value} of the target's",
+     "area_ratio", "Largest object-like blob's area over the target's, in the first picture."),
+    ("target_area_px", "px²", 4.0, "the target covers {value}", "target_area_px",
+     "Area of the target in the first picture, of a 192 px picture: how far the table is."),
+    ("object_aspect", "", 0.06, "the object is {value} times as long as wide",
+     "object_aspect", "Sides of the smallest rectangle around the object, long over short."),
+    ("object_fill", "", 0.03, "the object fills {value} of its rectangle", "object_fill",
+     "Area of the object over that of the smallest rectangle around it; a disc fills 0.79."),
+    ("hand_share", "share", 0.0015, "something skin-toned covers {value} of a picture",
+     "hand_share", "Largest share of a picture that a new, skin-toned region covers."),
+    ("picture_repeats", "share", 0.05, "{value} of the pictures repeat",
+     "repeat_share", "Share of consecutive pictures that are the same picture."),
+)  # fmt: skip
+"""Name, unit, floor, sentence, key in `_measures`, and doc of signals, as of `registry.Signal`."""
 
 
-def _scene(view: TakeView, key: str) -> float:
-    return view.pictures.scene.get(key, NAN) if view.pictures else NAN
+def _reader(key: str, doc: str) -> Callable[[TakeView], float]:
+    def read(view: TakeView) -> float:
+        return _measures(view).get(key, NAN)
+
+    read.__doc__ = doc
+    return read
 
 
-@signal("brightness", "", "images", 4.0, "the picture's median grey is {value} of 255")
-def brightness(view: TakeView) -> float:
-    """Median grey level of the pictures, 0 to 255."""
-    return _photometry(view, "brightness")
-
-
-@signal("contrast", "", "images", 2.0, "grey levels spread by {value}")
-def contrast(view: TakeView) -> float:
-    """Standard deviation of the grey levels."""
-    return _photometry(view, "contrast")
-
-
-@signal("saturation", "", "images", 5.0, "the median saturation is {value} of 255")
-def saturation(view: TakeView) -> float:
-    """Median HSV saturation, 0 to 255."""
-    return _photometry(view, "saturation")
-
-
-@signal("cast_red", "", "images", 0.02, "red stands at {value} (log) to green")
-def cast_red(view: TakeView) -> float:
-    """Log ratio of the medians of red and green: the colour cast along red."""
-    return _photometry(view, "cast_red")
-
-
-@signal("cast_blue", "", "images", 0.03, "blue stands at {value} (log) to green")
-def cast_blue(view: TakeView) -> float:
-    """Log ratio of the medians of blue and green: the colour cast along blue."""
-    return _photometry(view, "cast_blue")
-
-
-@signal("sharpness", "", "images", 0.06, "edges are {value} times as strong as the contrast")
-def sharpness(view: TakeView) -> float:
-    """99th percentile of the absolute Laplacian over the contrast, after light smoothing."""
-    return _photometry(view, "sharpness")
-
-
-@signal("corner_light", "", "images", 0.03, "corners are {value} times as bright as the middle")
-def corner_light(view: TakeView) -> float:
-    """Median grey of the corners over that of the middle: vignetting."""
-    return _photometry(view, "corners")
-
-
-@signal("pixel_noise", "", "images", 0.6, "still pixels vary by {value} grey levels")
-def pixel_noise(view: TakeView) -> float:
-    """Noise of one pixel, from what changes between pictures in still places."""
-    return _photometry(view, "noise")
-
-
-@signal("clipped_share", "share", "images", 0.005, "{value} of the picture is black or white")
-def clipped_share(view: TakeView) -> float:
-    """Share of the pixels whose grey level is at most 3 or at least 252: wrong exposure."""
-    return _photometry(view, "clipped")
-
-
-@signal("light_swing_stops", "stops", "images", 0.03, "the light changes by {value} in the take")
-def light_swing_stops(view: TakeView) -> float:
-    """Spread (5th to 95th percentile) of the pictures' median grey over the take, base 2 log.
-
-    Flicker, clouds, a person's shadow, an exposure that regulates.
-    """
-    return _photometry(view, "swing_stops")
-
-
-@signal("camera_shift_px", "px", "images", 0.5, "the background stands {value} from its place")
-def camera_shift_px(view: TakeView) -> float:
-    """Shift of the picture's middle against the reference background, in a 192 px picture."""
-    return _pose(view, "shift_px")
-
-
-@signal("camera_scale", "", "images", 0.004, "the background appears {value} times its size")
-def camera_scale(view: TakeView) -> float:
-    """Scale that lays the picture on the reference background; 1 is the usual distance."""
-    return _pose(view, "scale")
-
-
-@signal("camera_turn_rad", "rad", "images", 0.004, "the background is turned by {value}")
-def camera_turn_rad(view: TakeView) -> float:
-    """Turn of the picture against the reference background."""
-    return _pose(view, "turn_rad")
-
-
-@signal("foreground_share", "share", "images", 0.0015, "{value} of the start picture is unknown")
-def foreground_share(view: TakeView) -> float:
-    """Share of the first picture that is neither background, object nor target."""
-    return _scene(view, "foreground_share")
-
-
-@signal("object_blobs", "", "images", 0.15, "the start picture holds {value} object-like blobs")
-def object_blobs(view: TakeView) -> float:
-    """Number of blobs of the object's hue in the first picture."""
-    return _scene(view, "object_blobs")
-
-
-@signal("object_area_ratio", "", "images", 0.008, "the object's area is {value} of the target's")
-def object_area_ratio(view: TakeView) -> float:
-    """Largest object-like blob's area over the target's, in the first picture."""
-    return _scene(view, "object_area_px") / _scene(view, "target_area_px")
-
-
-@signal("target_area_px", "px²", "images", 4.0, "the target covers {value}")
-def target_area_px(view: TakeView) -> float:
-    """Area of the target in the first picture, of a 192 px picture: how far the table is."""
-    return _scene(view, "target_area_px")
-
-
-@signal("object_aspect", "", "images", 0.06, "the object is {value} times as long as wide")
-def object_aspect(view: TakeView) -> float:
-    """Sides of the smallest rectangle around the object, long over short."""
-    return _scene(view, "object_aspect")
-
-
-@signal("object_fill", "", "images", 0.03, "the object fills {value} of its rectangle")
-def object_fill(view: TakeView) -> float:
-    """Area of the object over that of the smallest rectangle around it; a disc fills 0.79."""
-    return _scene(view, "object_fill")
-
-
-@signal("hand_share", "share", "images", 0.0015, "something skin-toned covers {value} of a picture")
-def hand_share(view: TakeView) -> float:
-    """Largest share of a picture that a new, skin-toned region covers."""
-    return view.pictures.hand_share if view.pictures else NAN
-
-
-@signal("picture_repeats", "share", "images", 0.05, "{value} of the pictures repeat")
-def picture_repeats(view: TakeView) -> float:
-    """Share of consecutive pictures that are the same picture."""
-    return view.pictures.repeat_share if view.pictures else NAN
+for _name, _unit, _floor, _sentence, _key, _doc in _READ:
+    signal(_name, _unit, "images", _floor, _sentence)(_reader(_key, _doc))
 
 
 @signal("camera_age_s", "s", "scene", 0.02, "the camera's picture is up to {value} old")

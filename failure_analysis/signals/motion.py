@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.phases import grasps
-from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView
+from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView, runs
 
 NAN = float("nan")
 SHAKE_HZ: Final = 2.5
@@ -35,14 +35,10 @@ def _motion(view: TakeView) -> ArmMotion:
     return motion
 
 
-def _joint_median(values: FloatArray, mask: NDArray[np.bool_], least: int = 10) -> FloatArray:
+def _joint_median(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Median of each joint's masked values, shape (n_joints,), NaN where there are too few."""
-    return np.array(
-        [
-            np.median(values[mask[:, j], j]) if mask[:, j].sum() >= least else NAN
-            for j in range(values.shape[1])
-        ]
-    )
+    columns = zip(values.T, mask.T, strict=True)
+    return np.array([np.median(v[m]) if m.sum() >= 10 else NAN for v, m in columns])
 
 
 def _largest(values: FloatArray) -> float:
@@ -71,8 +67,8 @@ def shaking_rad_s(values_rad: FloatArray, rate_hz: float) -> FloatArray:
 
 def longest_run(flags: NDArray[np.bool_]) -> int:
     """Return the length of the longest stretch in which `flags`, shape (n,), hold."""
-    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
-    return int((edges[1::2] - edges[::2]).max(initial=0))
+    starts, stops = runs(flags)
+    return int((stops - starts).max(initial=0))
 
 
 @signal("lag_s", "s", "motion", 0.003, "motion follows the command {value} late")
@@ -210,13 +206,18 @@ def oscillation_rad(view: TakeView) -> float:
     return float(np.sqrt(max(0.0, shake[0] ** 2 - shake[1] ** 2)))
 
 
+def _turns_hz(motion: ArmMotion, velocity_rad_s: FloatArray) -> float:
+    """Direction changes per second of the arm joint that has most of them."""
+    arm = velocity_rad_s[:, motion.arm_joints].T
+    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > TURNING_RAD_S]))) for v in arm]
+    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+
+
 @signal("reversals_hz", "Hz", "motion", 0.2, "joints turn round {value} times a second")
 def reversals_hz(view: TakeView) -> float:
     """Direction changes of the readings per second, of the joint that has most of them."""
     motion = _motion(view)
-    velocity = motion.velocity_rad_s[:, motion.arm_joints]
-    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > 0.1]))) for v in velocity.T]
-    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+    return _turns_hz(motion, motion.velocity_rad_s)
 
 
 @signal("stall_s", "s", "motion", 0.05, "a joint stands short of its command for {value}")
@@ -255,14 +256,16 @@ def hold_current_a(view: TakeView) -> float:
     return float(np.median(total)) if len(total) else NAN
 
 
+def _peak(values: FloatArray | None, percentile: float) -> float:
+    """Percentile over time of the largest absolute column; NaN where nothing is known."""
+    known = np.empty((0, 1)) if values is None else values[np.isfinite(values).any(axis=1)]
+    return float(np.percentile(np.nanmax(np.abs(known), axis=1), percentile)) if len(known) else NAN
+
+
 @signal("peak_current_a", "A", "currents", 0.02, "a motor draws up to {value}")
 def peak_current_a(view: TakeView) -> float:
     """99.5th percentile of the largest absolute motor current."""
-    currents = view.currents_a
-    if currents is None:
-        return NAN
-    known = np.abs(currents[np.isfinite(currents).any(axis=1)])
-    return float(np.percentile(np.nanmax(known, axis=1), 99.5)) if len(known) else NAN
+    return _peak(view.currents_a, 99.5)
 
 
 @signal(
@@ -313,9 +316,7 @@ def oscillation_hz(view: TakeView) -> float:
 def command_reversals_hz(view: TakeView) -> float:
     """Direction changes of the command per second, of the joint that has most: dithering."""
     motion = _motion(view)
-    velocity = motion.sent_velocity_rad_s[:, motion.arm_joints]
-    counts = [np.count_nonzero(np.diff(np.sign(v[np.abs(v) > TURNING_RAD_S]))) for v in velocity.T]
-    return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
+    return _turns_hz(motion, motion.sent_velocity_rad_s)
 
 
 @signal("standstill_s", "s", "motion", 0.1, "nothing moves for {value}")
@@ -365,7 +366,7 @@ def current_jump_a(view: TakeView) -> float:
     Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
     """
     motion = view.motion
-    if motion is None or not np.isfinite(motion.current_a).any():
+    if motion is None:
         return NAN
     return _sudden(motion.current_a[:, motion.arm_joints], motion.rate_hz)
 
@@ -382,11 +383,7 @@ def effort_a(view: TakeView) -> float:
 @signal("load_peak_pct", "%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
 def load_peak_pct(view: TakeView) -> float:
     """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
-    loads = view.loads_pct
-    if loads is None:
-        return NAN
-    known = np.abs(loads[np.isfinite(loads).any(axis=1)])
-    return float(np.percentile(np.nanmax(known, axis=1), 95))
+    return _peak(view.loads_pct, 95)
 
 
 @signal("load_jump_pct", "%", "loads", 2.0, "drive loads change by {value} within 40 ms")

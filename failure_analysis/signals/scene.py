@@ -8,7 +8,7 @@ from gaploop.failure_analysis.signals.motion import longest_run
 from gaploop.failure_analysis.signals.registry import signal
 from gaploop.failure_analysis.views.headway import HOLD_S
 from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
-from gaploop.failure_analysis.views.view import TakeView
+from gaploop.failure_analysis.views.view import TakeView, runs
 
 NAN = float("nan")
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
@@ -154,7 +154,5 @@ def held_s(view: TakeView) -> float:
     motion = view.motion
     if motion is None or motion.gripper is None:
         return NAN
-    short = motion.short_rad > HELD_RAD
-    edges = np.flatnonzero(np.diff(np.r_[0, short.astype(np.int8), 0]))
-    runs = (edges[1::2] - edges[::2]) / motion.rate_hz
-    return float(np.maximum(runs - HOLD_S, 0.0).sum())
+    starts, stops = runs(motion.short_rad > HELD_RAD)
+    return float(np.maximum((stops - starts) / motion.rate_hz - HOLD_S, 0.0).sum())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Phase
-from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath
+from gaploop.failure_analysis.views.view import ArmMotion, TakeView, ToolPath, runs
 
 CLOSED_SHARE = 0.30  # of the commanded gripper travel: below it the gripper is meant to be shut
 HELD_RAD = 0.06  # a jaw that stops this far short of its command has something between its pads
@@ -67,9 +67,8 @@ def _grasps_of(motion: ArmMotion, gripper: int) -> tuple[Grasp, ...]:
     if high - low < 0.2:
         return ()
     shut = sent < low + CLOSED_SHARE * (high - low)
-    edges = np.flatnonzero(np.diff(np.r_[0, shut.astype(np.int8), 0]))
     found = []
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+    for start, stop in zip(*runs(shut), strict=True):
         if (stop - start) / motion.rate_hz >= 0.15:
             found.append(_grasp(motion, gripper, int(start), int(stop)))
     return tuple(found)
@@ -97,10 +96,7 @@ def _grasp(motion: ArmMotion, gripper: int, start: int, stop: int) -> Grasp:
 def main_grasp(motion: ArmMotion) -> Grasp | None:
     """Return the last grasp that held something, or else the last one, or None."""
     found = grasps(motion)
-    held = [g for g in found if g.held]
-    if not found:
-        return None
-    return held[-1] if held else found[-1]
+    return next((g for g in reversed(found) if g.held), found[-1] if found else None)
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,6 @@ class ToolAndObject:
     Attributes:
         t_s: times of the frames [s], shape (n,).
         object_m: tracked object [m], shape (n, 2).
-        target_m: tracked target [m], shape (n, 2).
         visible: the object is seen, shape (n,).
         tool_m: tool centre [m], shape (n, 3).
         near: the tool has come within reach of the object by then, shape (n,).
@@ -213,7 +208,6 @@ class ToolAndObject:
 
     t_s: FloatArray
     object_m: FloatArray
-    target_m: FloatArray
     visible: NDArray[np.bool_]
     tool_m: FloatArray
     near: NDArray[np.bool_]
@@ -232,10 +226,10 @@ def tool_and_object(view: TakeView) -> ToolAndObject | None:
         return None
     t_s = view.take.frames.t_s
     tool_m = np.stack([np.interp(t_s, tool.t_s, tool.read_m[:, k]) for k in range(3)], axis=1)
-    object_m, target_m, visible = scene_xy_m(scene)
+    object_m, _, visible = scene_xy_m(scene)
     closings = grasps(motion)
     near = np.linalg.norm(tool_m[:, :2] - object_m, axis=1) < NEAR_M
     near = np.maximum.accumulate(near)  # from there on the arm itself may be what is seen
     if closings:
         near |= t_s >= closings[0].close_s
-    return ToolAndObject(t_s, object_m, target_m, visible, tool_m, near)
+    return ToolAndObject(t_s, object_m, visible, tool_m, near)

@@ -341,7 +341,15 @@ def _filled(values: FloatArray) -> FloatArray:
     return filled
 
 
+def runs(flags: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where stretches in which `flags`, shape (n,), hold begin, and where they are over."""
+
+    edges = np.flatnonzero(np.diff(np.r_[0, flags.astype(np.int8), 0]))
+    return edges[::2], edges[1::2]
+
+
 def _slope(values: FloatArray, rate_hz: float, span_s: float) -> FloatArray:
+
     half = max(1, round(0.5 * span_s * rate_hz))
     padded = np.pad(values, ((half, half), (0, 0)), mode="edge")
     return np.asarray((padded[2 * half :] - padded[: -2 * half]) * (rate_hz / (2 * half)))
