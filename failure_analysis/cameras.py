@@ -96,9 +96,10 @@ KINDS: Final[Mapping[str, tuple[str, GapDimension, str]]] = {
         D.SENSOR_NOISE,
         "camera {camera}: {more} noise, {value:.1f} grey levels, usually {usual:.1f}",
     ),
-    "moved_px": ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
-    "scale": ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
-    "turn_rad": ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
+    **dict.fromkeys(
+        ("moved_px", "scale", "turn_rad"),
+        ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
+    ),
     "unfamiliar": (
         "unfamiliar",
         D.VISUAL_DOMAIN,
@@ -314,11 +315,12 @@ class CameraReference:
             traces = [seen[camera][0] for seen in looks]
             maps = [seen[camera][1] for seen in looks]
             firsts = np.stack([trace.first for trace in traces])
+            picture = still(firsts)
             usual = UsualCamera(
                 traces[0].size_px,
-                still(firsts),
+                picture,
                 np.median([detail(first) for first in firsts], axis=0),
-                _spread(firsts),
+                np.percentile([_apart(first, picture) for first in firsts], 75, axis=0),
                 patches=PatchSpace.fit(maps) if maps[0] else None,
             )
             rows = []
@@ -471,7 +473,7 @@ def moved(usual: Image, picture: Image) -> Similarity | None:
 
     From matched SIFT features by RANSAC. `match` counts those that lie alike.
     """
-    ours, theirs = _features(usual), _features(picture)
+    ours, theirs = (_features(p.tobytes()) for p in (usual, picture))
     if min(len(ours[0]), len(theirs[0])) < LEAST_MATCHES:
         return None
     pairs = cv2.BFMatcher().knnMatch(ours[1], theirs[1], k=2)
@@ -499,13 +501,9 @@ def matches(usual: Image, picture: Image) -> float:
     return 0.0 if found is None else found.match
 
 
-def _features(picture: Image) -> tuple[FloatArray, NDArray[np.float32]]:
-    """Return places, shape (n, 2), and descriptors, shape (n, 128), of a picture's features."""
-    return _features_of(picture.tobytes())
-
-
 @functools.lru_cache(maxsize=64)
-def _features_of(pixels: bytes) -> tuple[FloatArray, NDArray[np.float32]]:
+def _features(pixels: bytes) -> tuple[FloatArray, NDArray[np.float32]]:
+    """Return places, shape (n, 2), and descriptors, shape (n, 128), of a picture's features."""
     picture = np.frombuffer(pixels, dtype=np.uint8).reshape(SIZE_PX, SIZE_PX, 3)
     grey = cv2.createCLAHE(4.0, (4, 4)).apply(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
     sift: Any = cv2.SIFT_create  # type: ignore[attr-defined]  # OpenCV's stubs lack it
@@ -535,13 +533,6 @@ def _apart(picture: Image, usual: Image) -> FloatArray:
     )
     gain = np.median(np.divide(then, now), axis=(0, 1))
     return np.asarray(np.abs(now * gain - then).max(axis=2))
-
-
-def _spread(firsts: NDArray[np.uint8]) -> FloatArray:
-    """Return the spread of takes' first pictures about their median, by cell [grey levels]."""
-    usual = still(firsts)
-    apart = [_apart(np.asarray(first), usual) for first in firsts]
-    return np.asarray(np.percentile(apart, 75, axis=0))
 
 
 def _spot(cells: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

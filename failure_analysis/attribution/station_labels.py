@@ -50,12 +50,7 @@ def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
     return np.asarray(rows / rows.sum(axis=1, keepdims=True))
 
 
-def recalibrated(
-    model: EvidenceModel,
-    rows: FloatArray,
-    of: FloatArray,
-    stiffness: float = LABEL_STIFFNESS,
-) -> EvidenceModel:
+def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> EvidenceModel:
     """Return the model corrected by a station's labelled failures.
 
     The shipped weights are the prior; a few dozen labels move what they contradict: evidence that
@@ -65,11 +60,12 @@ def recalibrated(
         model: as shipped.
         rows: features of labelled failures, shape (m, n).
         of: their causes as target shares, shape (m, 10).
-        stiffness: precision of the prior.
     """
     mean = model.weights / model.temperature
-    precision = np.full_like(mean, stiffness)
-    precision[:, model.names.index("one")] = 0.1 * stiffness  # here, how often each occurs counts
+    precision = np.full_like(mean, LABEL_STIFFNESS)
+    precision[:, model.names.index("one")] = (
+        0.1 * LABEL_STIFFNESS
+    )  # here, how often each occurs counts
     precision[:, model.names.index(PLACED)] = np.inf
     lowest = np.full_like(mean, -np.inf)
     weights = likeliest_weights(rows, of, np.ones(len(rows)), mean, precision, lowest)

@@ -103,7 +103,6 @@ def cohort_of_takes(
     attempts: Sequence[Attempt],
     unexplained: Sequence[Unexplained] = (),
     usual: Mapping[str, UsualValue] | None = None,
-    references: Mapping[str, str] | None = None,
 ) -> CohortStatistics:
     """Return what takes say together.
 
@@ -111,11 +110,10 @@ def cohort_of_takes(
         attempts: takes or episodes, in any order; those that were judged count.
         unexplained: failures without a clear cause.
         usual: signal to what is usual, for those.
-        references: factor to the level that others are compared with, where not the usual one.
     """
     judged, counted = attempted(attempts)
     groups = group_unexplained(unexplained, usual or {})
-    return cohort_of_trials(trials_of(judged), counted, references, groups)
+    return cohort_of_trials(trials_of(judged), counted, groups=groups)
 
 
 def cohort_of_trials(

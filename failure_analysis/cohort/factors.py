@@ -128,16 +128,13 @@ class FactorTable:
 
 
 def factor_table(
-    rows: Sequence[Trials],
-    references: Mapping[str, str] | None = None,
-    confidence: float = CONFIDENCE,
+    rows: Sequence[Trials], references: Mapping[str, str] | None = None
 ) -> FactorTable:
     """Return what each factor does to success; the order of rows doesn't matter.
 
     Args:
         rows: trials, all with the same factors.
         references: factor to the level that others are compared with, where not the usual one.
-        confidence: of each interval, two-sided.
 
     Raises:
         UnusableInputError: no trials, or a reference that isn't there.
@@ -145,15 +142,15 @@ def factor_table(
     design = make_design(gathered(rows), references)
     fit = fit_logistic(design.matrix, design.successes, design.trials)
     left_out = _left_out(design, fit)
-    effects = [_effect(design, fit, left_out, pair, confidence) for pair in sorted(design.columns)]
+    effects = [_effect(design, fit, left_out, pair) for pair in sorted(design.columns)]
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
-    total = int(design.successes.sum()), int(design.trials.sum())
     references_at = {
         f: (level, rate(*design.count(f, level))) for f, level in design.references.items()
     }
     return FactorTable(
-        *total,
+        int(design.successes.sum()),
+        int(design.trials.sum()),
         tuple(sorted(final, key=lambda e: (e.difference.value, e.factor, e.level))),
         references_at,
         design.aside,
@@ -166,7 +163,6 @@ def _effect(
     fit: LogisticFit,
     left_out: Sequence[FloatArray | None],
     pair: tuple[str, str],
-    confidence: float,
 ) -> Effect:
     factor, level = pair
     column, reference = design.columns[pair], design.references[factor]
@@ -190,7 +186,7 @@ def _effect(
                 f"tried in {with_level} of {len(left_out)} clusters only: what else differs "
                 "between clusters may be the cause"
             )
-    reach = float(stats.t.ppf(0.5 + confidence / 2, freedom))
+    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
     log_odds = float(fit.coefficients[column])
     odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
     p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0

@@ -220,12 +220,12 @@ def without(rows: Sequence[Trials], factors: Collection[str]) -> tuple[Trials, .
     )
 
 
-def gathered(rows: Sequence[Trials], fewest: int = FEWEST) -> tuple[Trials, ...]:
+def gathered(rows: Sequence[Trials]) -> tuple[Trials, ...]:
     """Return rows whose rare levels are one, `other`, so that each level has some trials."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         counts.update(dict.fromkeys(row.levels.items(), row.trials))
-    rare = {pair for pair, n in counts.items() if n < fewest and pair[1] != NOMINAL}
+    rare = {pair for pair, n in counts.items() if n < FEWEST and pair[1] != NOMINAL}
     if not rare:
         return tuple(rows)
     return tuple(

@@ -56,7 +56,7 @@ class LiveSignals:
         self.ticks = 0
         self.t_s = self._start_s = 0.0
         self._square = self._effort = 0.0
-        self._speeds = _Speeds(len(self._joints), self._rate_hz, self._arm)
+        self._speeds = _Speeds(self._rate_hz, self._arm)
         self._shakes = _Shakes(len(self._arm), self._rate_hz)
         self._paths = _Paths(self._rate_hz)
         self._hold = _Runs()
@@ -210,12 +210,11 @@ class _Paths:
 class _Speeds:
     """What follows from speeds over 50 ms, centred as in `views.view`."""
 
-    def __init__(self, width: int, rate_hz: float, arm: FloatArray) -> None:
+    def __init__(self, rate_hz: float, arm: FloatArray) -> None:
         self._half = max(1, round(0.5 * 0.05 * rate_hz))
         self._rate_hz, self._arm = rate_hz, arm
         self._rows: deque[FloatArray] = deque(maxlen=2 * self._half + 1)
         self._marks: deque[tuple[float, bool]] = deque(maxlen=self._half + 1)
-        self._width = width
         self._signs: FloatArray = np.zeros((2, len(arm)))
         self._turns = np.zeros((2, len(arm)), dtype=np.int64)
         self._still = _Runs()

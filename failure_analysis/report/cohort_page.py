@@ -129,9 +129,10 @@ def where_section(result: FactorTable) -> Section:
     return section("Where: what each condition costs", lead, [*blocks, text(how)])
 
 
-def _shown(result: FactorTable, most: int = SHOWN) -> list[Effect]:
+def _shown(result: FactorTable) -> list[Effect]:
     """Return the effects worth drawing: those that are shown to matter first."""
-    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:most]
+    ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:SHOWN]
+
     return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
 
 

@@ -48,7 +48,6 @@ def words(name: str) -> str:
 def share_bars(
     shares: Mapping[str, float],
     title: str = "Share of the failures",
-    mark: str = "",
     intervals: Mapping[str, Estimate] | None = None,
 ) -> Any:
     """Return horizontal bars of shares, largest first.
@@ -56,7 +55,6 @@ def share_bars(
     Args:
         shares: name to share, 0 to 1.
         title: label of the axis.
-        mark: a name to point out, such as what was injected; "" for none.
         intervals: name to its share with an interval to draw.
     """
     import matplotlib as mpl
@@ -72,8 +70,8 @@ def share_bars(
             ends[name] = span.high
             axes.plot([span.low, span.high], [names.index(name)] * 2, color=SOFT, lw=1.2)
         for row, name in enumerate(names):
-            label = f"{shares[name]:.0%}" + ("   injected" if name == mark else "")
-            axes.text(ends[name] + 0.008, row, label, va="center", fontsize=9, color=SOFT)
+            share = f"{shares[name]:.0%}"
+            axes.text(ends[name] + 0.008, row, share, va="center", fontsize=9, color=SOFT)
         axes.set_xlim(0, max(1.12 * max(ends.values(), default=0.0), 0.2))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_xlabel(title)

@@ -62,12 +62,12 @@ def page(title: str, sections: Iterable[Section], *, subtitle: str = "", footer:
     )
 
 
-def figure_png(fig: Any, dpi: int = 144) -> bytes:
+def figure_png(fig: Any) -> bytes:
     """Return a matplotlib figure as PNG."""
     import matplotlib as mpl  # here: reports only
 
     with io.BytesIO() as stream, mpl.rc_context(FONTS):
-        fig.savefig(stream, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
+        fig.savefig(stream, format="png", dpi=144, bbox_inches="tight", facecolor="white")
         return stream.getvalue()
 
 
@@ -122,7 +122,6 @@ def table(
     head: Sequence[str],
     rows: Iterable[Sequence[object]],
     numbers: Sequence[int] = (),
-    hits: Iterable[tuple[int, int]] = (),
 ) -> Markup:
     """Return a table.
 
@@ -130,21 +129,18 @@ def table(
         head: column names.
         rows: cells, row by row.
         numbers: columns that hold numbers and stand to the right.
-        hits: (row, column) of cells to mark.
     """
-    marked = set(hits)
 
-    def cell(tag: str, column: int, value: object, hit: bool = False) -> Markup:
-        kind = " ".join([*(["n"] if column in numbers else []), *(["hit"] if hit else [])])
-        return Markup('<{} class="{}">{}</{}>').format(Markup(tag), kind, value, Markup(tag))
-
-    heads = Markup("").join(cell("th", c, name) for c, name in enumerate(head))
-    body = Markup("").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(cell("td", c, v, (r, c) in marked) for c, v in enumerate(row))
+    def cells(tag: str, values: Sequence[object]) -> Markup:
+        return Markup("").join(
+            Markup('<{} class="{}">{}</{}>').format(
+                Markup(tag), "n" if column in numbers else "", value, Markup(tag)
+            )
+            for column, value in enumerate(values)
         )
-        for r, row in enumerate(rows)
-    )
+
+    heads = cells("th", head)
+    body = Markup("").join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
     return Markup(
         '<div class="wide"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     ).format(heads, body)
@@ -171,15 +167,12 @@ class BarRow:
     kind: str = ""
 
 
-def bars(
-    rows: Sequence[BarRow], span: tuple[float, float], *, zero: float = 0.0, filled: bool = True
-) -> Markup:
+def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = True) -> Markup:
     """Return rows of bars with their intervals, which stay readable on a phone.
 
     Args:
         rows: top to bottom.
         span: the values at the left and right edge.
-        zero: where bars begin.
         filled: draw bars from zero; else only the mark and the interval, beside a line at zero.
     """
     left, right = span
@@ -188,11 +181,11 @@ def bars(
         return 100 * (min(max(value, left), right) - left) / (right - left)
 
     def row(bar: BarRow) -> Markup:
-        begin, end = sorted((place(zero), place(bar.value)))
+        begin, end = sorted((place(0.0), place(bar.value)))
         body = Markup('<i class="bar" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
             begin, end - begin
         )
-        line = Markup('<i class="line" style="left:{:.2f}%"></i>').format(place(zero))
+        line = Markup('<i class="line" style="left:{:.2f}%"></i>').format(place(0.0))
         reach = Markup('<i class="reach" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
             place(bar.low), place(bar.high) - place(bar.low)
         )

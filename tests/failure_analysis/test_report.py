@@ -64,7 +64,7 @@ def test_what_is_put_into_a_page_is_escaped() -> None:
 
 
 def test_figures_are_png_files(tmp_path: Path) -> None:
-    figure = share_bars({"contact_dynamics": 0.6, "none seen": 0.4}, mark="contact_dynamics")
+    figure = share_bars({"contact_dynamics": 0.6, "none seen": 0.4})
     assert figure_png(figure).startswith(b"\x89PNG")
     grid = count_grid(["slip"], ["grasp"], {("slip", "grasp"): 2})
     assert "<img" in save_figure(grid, tmp_path / "grid.png", "A grid.")
