@@ -68,9 +68,14 @@ class StationVerdict:
         }
 
 
+def words(name: str) -> str:
+    """Return a name of the vocabulary as people read it."""
+    return name.replace("_", " ")
+
+
 def cause_words(cause: str) -> str:
     """Return a cause as people read it."""
-    return SAYS.get(cause, cause.replace("_", " "))
+    return SAYS.get(cause, words(cause))
 
 
 def pooled(takes: Sequence[tuple[Mapping[str, float], float]]) -> FloatArray:

@@ -20,7 +20,6 @@ from gaploop.failure_analysis.report.figures import (
     count_grid,
     new_figure,
 )
-from gaploop.failure_analysis.report.figures import words as plain
 from gaploop.failure_analysis.report.page import (
     Section,
     facts,
@@ -33,6 +32,7 @@ from gaploop.failure_analysis.report.page import (
 )
 from gaploop.failure_analysis.report.page import text as paragraph
 from gaploop.failure_analysis.report.report import SIM_TO_SIM, evidence_section
+from gaploop.failure_analysis.station import words as plain
 from gaploop.finetune.closed_loop import LoopResult
 from gaploop.finetune.demo import ABSTAINED, DemoResult, DrawResult, accuracy, confusion
 from gaploop.finetune.evaluation import Evaluation

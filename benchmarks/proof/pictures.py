@@ -10,8 +10,9 @@ from benchmarks.proof.design import StudyArm
 from benchmarks.proof.figures import BEFORE, SiteFigure
 from benchmarks.proof.lessons import TAUGHT
 from benchmarks.proof.rows import StudyRow
-from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, STYLE, new_figure, words
+from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, STYLE, new_figure
 from gaploop.failure_analysis.report.page import figure_png
+from gaploop.failure_analysis.station import words
 
 BASE: Final = BEFORE[0]
 COLOURS: Final = {

@@ -63,9 +63,7 @@ def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> Evid
     """
     mean = model.weights / model.temperature
     precision = np.full_like(mean, LABEL_STIFFNESS)
-    precision[:, model.names.index("one")] = (
-        0.1 * LABEL_STIFFNESS
-    )  # here, how often each occurs counts
+    precision[:, model.names.index("one")] *= 0.1  # here, how often each occurs counts
     precision[:, model.names.index(PLACED)] = np.inf
     lowest = np.full_like(mean, -np.inf)
     weights = likeliest_weights(rows, of, np.ones(len(rows)), mean, precision, lowest)

@@ -28,6 +28,7 @@ from gaploop.failure_analysis.cohort.trials import (
 )
 from gaploop.failure_analysis.cohort.unexplained import Group, Unexplained, group_unexplained
 from gaploop.failure_analysis.reference import UsualValue
+from gaploop.failure_analysis.station import words
 
 SCHEMA: Final = "gaploop.across.v1"
 SHOWN: Final = 12
@@ -208,15 +209,10 @@ def _matched_json(found: Matched) -> dict[str, Any]:
     }
 
 
-def plain(name: str) -> str:
-    """Return a name of the vocabulary as people read it."""
-    return name.replace("_", " ")
-
-
 def effect_words(effect: Effect, reference: str) -> str:
     """Return one difference in words and numbers."""
     said = (
-        f"{plain(effect.factor)} {effect.level}: {points(effect.difference)} beside {reference}, "
+        f"{words(effect.factor)} {effect.level}: {points(effect.difference)} beside {reference}, "
         f"{effect.verdict} ({effect.successes}/{effect.trials})"
     )
     return f"{said}; {effect.note}" if effect.note else said
@@ -232,7 +228,7 @@ def table_lines(table: FactorTable) -> Iterator[str]:
     if len(table.effects) > len(shown):
         yield f"  … and {len(table.effects) - len(shown)} more, not shown to matter"
     for factor, why in table.aside.items():
-        yield f"  {plain(factor)}: not judged, {why}"
+        yield f"  {words(factor)}: not judged, {why}"
 
 
 def gap_words(domain: str, gap: Matched) -> str:
@@ -260,7 +256,7 @@ def change_words(change: Change) -> str:
 
 def group_words(group: Group) -> str:
     """Return what sets a group of unexplained failures apart."""
-    modes = ", ".join(f"{plain(mode)} {n}×" for mode, n in group.modes.items())
+    modes = ", ".join(f"{words(mode)} {n}×" for mode, n in group.modes.items())
     traits = "; ".join(group.traits) or "nothing in the signals sets them apart"
     return f"group {group.name}, {len(group.uids)} takes ({modes}): {traits}"
 

@@ -132,13 +132,13 @@ def best_order(
         price: of one take.
         least_gain: takes that bring less are left out [points].
     """
+    names = list(GapDimension)
     offers = [
-        (-gain / price[d], place, list(GapDimension).index(d))
+        (-gain / price[d], place, names.index(d))
         for d, line in gains.items()
         for place, gain in enumerate(line)
         if gain > 0 and gain >= least_gain
     ]
-    names = list(GapDimension)
     return [names[index] for _, _, index in sorted(offers)]
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, words
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE
 from gaploop.failure_analysis.report.page import (
     Section,
     command,
@@ -20,6 +20,7 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
+from gaploop.failure_analysis.station import words
 
 INSTEAD: Final = {
     "resimulate": "record in the station's twin",
@@ -58,13 +59,6 @@ def _short(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 2 else f"{60 * hours:.0f} min"
 
 
-def takes_words(item: PlanItem) -> str:
-    """Return how many takes an item asks for."""
-    if item.may_follow:
-        return f"{item.takes} first, then up to {item.may_follow}"
-    return str(item.takes) if item.takes else "don't collect"
-
-
 def doing(item: PlanItem) -> str:
     """Return what an item asks for, in a word or two."""
     if item.takes:
@@ -74,24 +68,19 @@ def doing(item: PlanItem) -> str:
 
 def headline(plan: Plan) -> str:
     """Return what a plan asks for and what it is expected to bring, in a sentence or two."""
-    done = [words(r) for r in dict.fromkeys(i.remedy for i in plan.items if i.commands)]
-    if not plan.takes and done:
-        brings = (
-            f" Success now {percent(plan.success_now)}, then {percent(plan.success_then)}"
-            if plan.success_now and plan.success_then
-            else ""
-        )
-        expected = f"{brings} expected." if brings else ""
-        return f"Don't collect now: {' and '.join(done)}, by the commands below.{expected}"
-    if not plan.takes:
-        return "Don't collect now."
-    spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
-    sentence = f"Record {plan.takes} takes, about {spent}."
+    brings = ""
     if plan.success_now and plan.success_then:
         now, then = percent(plan.success_now), percent(plan.success_then)
-        sentence += f" Success now {now}, then {then} expected"
-    else:
-        sentence += f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
+        brings = f" Success now {now}, then {then} expected"
+    if not plan.takes:
+        done = [words(r) for r in dict.fromkeys(i.remedy for i in plan.items if i.commands)]
+        if not done:
+            return "Don't collect now."
+        expected = f"{brings}." if brings else ""
+        return f"Don't collect now: {' and '.join(done)}, by the commands below.{expected}"
+    spent = f"{plan.minutes:.0f} min" if plan.minutes < 120 else f"{plan.minutes / 60:.1f} h"
+    sentence = f"Record {plan.takes} takes, about {spent}."
+    sentence += brings or f" Expected to fix {figures(plan.gain_points, ' %')} of the failures"
     following = any(item.may_follow for item in plan.items)
     sentence += ", with all that may follow." if following else "."
     sentence += f" Time: {time_words(plan.hours)}."
@@ -130,11 +119,14 @@ def plan_markdown(plan: Plan, picture: str = "") -> str:
 def summary_cells(item: PlanItem) -> tuple[str, ...]:
     """Return an item's row: dimension, share, what to do, takes, gain, time."""
     suffix = item.id.partition(f":{item.dimension.value}:")[2]
+    takes = str(item.takes) if item.takes else "don't collect"
+    if item.may_follow:
+        takes = f"{item.takes} first, then up to {item.may_follow}"
     return (
         words(item.dimension.value) + (f" ({suffix})" if suffix else ""),
         f"{item.share:.0%}",
         doing(item),
-        takes_words(item),
+        takes,
         figures(item.gain_points, digits=1),
         time_words(item.hours),
     )
@@ -184,10 +176,13 @@ def plan_answer(plan: Plan) -> list[tuple[str, str]]:
     ]
     todo = "; ".join(said) or "nothing yet: no cause stands out that could be fixed"
     answers = [("What to do", todo[0].upper() + todo[1:] + ".")]
-    cost = "; ".join(_costs(plan))
-    if plan.takes and cost:
-        answers.append(("Cost", cost[0].upper() + cost[1:] + "."))
-    return answers
+    return [*answers, ("Cost", cost)] if (cost := _cost(plan)) else answers
+
+
+def _cost(plan: Plan) -> str:
+    """Return what the takes cost and bring, in a sentence; "" for a plan without takes."""
+    cost = "; ".join(_costs(plan)) if plan.takes else ""
+    return cost[0].upper() + cost[1:] + "." if cost else ""
 
 
 def _costs(plan: Plan) -> Iterator[str]:
@@ -200,7 +195,7 @@ def _costs(plan: Plan) -> Iterator[str]:
         yield f"about {plan.minutes:.0f} minutes of recording"
     if plan.cost is not None:
         yield f"{_span(plan.cost)} {plan.currency}".rstrip()
-    if plan.gain_points is not None and plan.takes:
+    if plan.gain_points is not None:
         of = f" of {plan.gain_of}" if plan.gain_of else ""
         yield f"expected gain {_span(plan.gain_points)} points{of}"
 
@@ -233,9 +228,7 @@ def plan_section(plan: Plan) -> Section:
     for title, lines in (("Measure first", plan.measure), ("Commands", typed)):
         if lines:
             blocks.append(more(title, [command("\n".join(lines))]))
-    cost = "; ".join(_costs(plan)) if plan.takes else ""
-    sentence = cost[0].upper() + cost[1:] + "." if cost else ""
-    blocks += [text(words_) for words_ in (sentence, plan.stop) if words_]
+    blocks += [text(sentence) for sentence in (_cost(plan), plan.stop) if sentence]
     if plan.notes:
         blocks.append(more("Know before", [notice(note) for note in plan.notes]))
     return section("What to do and what it costs", lead, blocks)

@@ -101,12 +101,6 @@ class Failures:
             return max(0.0, self.measured[dimension].value)
         return self.rate * float(self.shares[CAUSES.index(dimension)])
 
-    def draw_rates(self, rng: np.random.Generator, draws: int) -> FloatArray:
-        """Return draws of the share of rollouts that fail (Jeffreys' prior), shape (draws,)."""
-        if not self.rate_known:
-            return np.ones(draws)
-        return rng.beta(self.failed + 0.5, self.succeeded + 0.5, draws)
-
     def draw_shares(self, rng: np.random.Generator, draws: int) -> FloatArray:
         """Return draws of the causes' shares, shape (draws, len(CAUSES)).
 
@@ -173,7 +167,10 @@ class Outlook:
     """
 
     def __init__(self, failures: Failures, curves: Mapping[GapDimension, Curve]) -> None:
-        self.rate = failures.draw_rates(np.random.default_rng(0), DRAWS)
+        self.rate: FloatArray = np.ones(DRAWS)
+        if failures.rate_known:  # by Jeffreys' prior
+            failed, succeeded = failures.failed + 0.5, failures.succeeded + 0.5
+            self.rate = np.random.default_rng(0).beta(failed, succeeded, DRAWS)
         shares = failures.draw_shares(np.random.default_rng(1), DRAWS)
         self._lost = {d: self.rate * shares[:, CAUSES.index(d)] for d in GapDimension}
         spread = np.random.default_rng(6).standard_normal(DRAWS)

@@ -54,7 +54,7 @@ from gaploop.failure_analysis.planning.offers import (
     offers,
 )
 from gaploop.failure_analysis.planning.remedies import REMEDIES, setups_for
-from gaploop.failure_analysis.station import POLICY
+from gaploop.failure_analysis.station import POLICY, words
 
 LEAST_SHARE: Final = 0.10
 """Of the failures: a dimension below this gets no item of its own."""
@@ -111,15 +111,6 @@ class Planned:
             total = planned.get(item.dimension, 0) + item.takes + item.may_follow
             planned[item.dimension] = total
         return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
-
-
-def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
-    """Turn a diagnosis into a plan within a number of takes; see `plan_for`.
-
-    Raises:
-        UnusableInputError: a negative budget.
-    """
-    return plan_for(diagnosis, Ask(Budget(takes=budget_takes))).plan
 
 
 def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
@@ -387,8 +378,8 @@ def _by_gain(
 
 def _changes(dimension: GapDimension, takes: int, failures: Failures, ask: Ask) -> float:
     """Return about how many changes of set-up so many takes of a dimension need."""
-    found = setups_for(dimension, failures, ask.conditions, ask.station)
-    return setup_changes(takes, found.every())
+    parts = setups_for(dimension, failures, ask.conditions, ask.station)
+    return setup_changes(takes, [setup for part in parts for setup in part.every()])
 
 
 def _items(
@@ -418,7 +409,7 @@ def _items(
     )
     if not quota.takes:
         return [base]
-    parts = setups_for(dimension, failures, ask.conditions, ask.station).parts
+    parts = setups_for(dimension, failures, ask.conditions, ask.station)
     masses = [part.mass for part in parts]
     all_takes = split_takes(quota.takes, masses, curve)
     first = split_takes(quota.first, masses, curve)
@@ -513,7 +504,7 @@ def _verdict_words(
 def _hidden(summary: Mapping[str, Any]) -> list[str]:
     """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
     names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
-    return [name.replace("_", " ") for name in names]
+    return [words(name) for name in names]
 
 
 def _stop_words(

@@ -177,24 +177,13 @@ class SetupTakes:
         return [{**self.conditions, **dict(zip(self.vary, c, strict=True))} for c in combinations]
 
 
-@dataclass(frozen=True)
-class Setups:
-    """How a dimension's takes are shared out; masses sum to 1."""
-
-    parts: tuple[SetupTakes, ...]
-
-    def every(self) -> list[dict[str, Any]]:
-        """Return all set-ups of all parts."""
-        return [setup for part in self.parts for setup in part.every()]
-
-
 def setups_for(
     dimension: GapDimension,
     failures: Failures,
     conditions: Mapping[str, Mapping[str, Any]],
     station: Station,
-) -> Setups:
-    """Return how a dimension's takes are shared out among conditions.
+) -> tuple[SetupTakes, ...]:
+    """Return how a dimension's takes are shared out among conditions; masses sum to 1.
 
     Takes are recorded under what all failures had in common: the gap is in the station as it
     stands. Where failures differ in the condition that matters for the dimension, takes follow the
@@ -213,13 +202,11 @@ def setups_for(
         names = [n for n in names if n != remedy.split_by]
     vary = {n: _values(n, station) for n in names if n not in shared and _values(n, station)}
     if len(masses) < 2:
-        return Setups((SetupTakes(shared, vary),))
+        return (SetupTakes(shared, vary),)
     name = remedy.split_by
-    return Setups(
-        tuple(
-            SetupTakes({**shared, name: value}, vary, mass, f":{name}={value}")
-            for value, mass in masses
-        )
+    return tuple(
+        SetupTakes({**shared, name: value}, vary, mass, f":{name}={value}")
+        for value, mass in masses
     )
 
 

@@ -15,7 +15,6 @@ from gaploop.failure_analysis.cohort.cohort import (
     effect_words,
     gap_words,
     naming_command,
-    plain,
 )
 from gaploop.failure_analysis.cohort.compare import FALSE_ALARM
 from gaploop.failure_analysis.cohort.factors import Effect, FactorTable
@@ -36,6 +35,7 @@ from gaploop.failure_analysis.report.page import (
     take_card,
     text,
 )
+from gaploop.failure_analysis.station import words
 
 SHOWN: Final = 16
 """Conditions on a page; the others are folded into a table."""
@@ -68,7 +68,7 @@ def cohort_pngs(cohort: CohortStatistics) -> dict[str, bytes]:
     if cohort.table is None or not cohort.table.effects:
         return {}
     rows = [
-        (f"{plain(e.factor)}: {e.level}", e.difference, e.verdict) for e in _shown(cohort.table)
+        (f"{words(e.factor)}: {e.level}", e.difference, e.verdict) for e in _shown(cohort.table)
     ]
     return {"factors.png": figure_png(effect_figure(rows))}
 
@@ -87,7 +87,7 @@ def headline(cohort: CohortStatistics) -> str:
         )
     reference = cohort.table.references[worst.factor][0]
     return (
-        f"Costliest: {plain(worst.factor)} {worst.level}, {points(worst.difference)} beside "
+        f"Costliest: {words(worst.factor)} {worst.level}, {points(worst.difference)} beside "
         f"{reference}, all else alike."
     )
 
@@ -117,8 +117,8 @@ def where_section(result: FactorTable) -> Section:
     if rest:
         lines = (effect_words(e, result.references[e.factor][0]) for e in rest)
         blocks.append(more(f"{len(rest)} more", [text(line) for line in lines]))
-    notes = list(dict.fromkeys(f"{plain(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
-    notes += [f"{plain(f)} not judged: {why}" for f, why in result.aside.items()]
+    notes = list(dict.fromkeys(f"{words(e.factor)} {e.level}: {e.note}" for e in shown if e.note))
+    notes += [f"{words(f)} not judged: {why}" for f, why in result.aside.items()]
     if notes:
         blocks.append(notice("; ".join(notes) + "."))
     how = (
@@ -138,7 +138,7 @@ def _shown(result: FactorTable) -> list[Effect]:
 
 def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
     def row(effect: Effect) -> BarRow:
-        name = f"{plain(effect.factor)}: {effect.level}"
+        name = f"{words(effect.factor)}: {effect.level}"
         d = effect.difference
         at_reference = min(max(effect.rate.value - d.value, 0.0), 1.0)  # these trials, there
         sentence = (
@@ -186,7 +186,7 @@ def groups_section(
     """
     cards = []
     for group in groups:
-        tags = [f"{plain(mode)} {n}×" for mode, n in group.modes.items()]
+        tags = [f"{words(mode)} {n}×" for mode, n in group.modes.items()]
         lines = group.traits or ("nothing in the signals sets them apart from other failures",)
         title = f"Group {group.name}: {len(group.uids)} takes"
         seen = next((pictures[uid] for uid in group.uids if uid in pictures), ())

@@ -10,6 +10,7 @@ import numpy as np
 from gaploop.core.statistics import Estimate, points
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.report.page import FONTS
+from gaploop.failure_analysis.station import words
 
 INK: Final = "#1c2430"
 SOFT: Final = "#5d6875"
@@ -38,11 +39,6 @@ def new_figure(width_in: float, height_in: float) -> tuple[Any, Any]:
     with mpl.rc_context(STYLE):
         drawn = Figure(figsize=(width_in, height_in), layout="constrained")
         return drawn, drawn.subplots()
-
-
-def words(name: str) -> str:
-    """Return a vocabulary name as people read it."""
-    return name.replace("_", " ")
 
 
 def share_bars(

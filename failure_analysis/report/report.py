@@ -28,7 +28,6 @@ from gaploop.failure_analysis.report.figures import (
     count_grid,
     familiarity_figure,
     share_bars,
-    words,
 )
 from gaploop.failure_analysis.report.page import (
     BarRow,
@@ -47,6 +46,7 @@ from gaploop.failure_analysis.report.page import (
     take_card,
     text,
 )
+from gaploop.failure_analysis.station import words
 
 SIM_TO_SIM: Final = (
     "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, VERDICT, words
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, VERDICT
 from gaploop.failure_analysis.report.page import (
     answers,
     figure,
@@ -22,6 +22,7 @@ from gaploop.failure_analysis.report.page import (
     text,
 )
 from gaploop.failure_analysis.report.report import SIM_TO_SIM
+from gaploop.failure_analysis.station import words
 from gaploop.sim.identification.drives import OpenLoopCurve
 
 LONGEST_S: Final = 15.0

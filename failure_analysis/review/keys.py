@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension, Outcome, Phase
+from gaploop.failure_analysis.station import words
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,6 @@ _PHASES: Final = {
     Phase.RETREAT: "R",
 }
 _OUTCOMES: Final = {Outcome.SUCCESS: "s", Outcome.FAILURE: "F", Outcome.DISCARDED: "D"}
-
-
-def words(name: str) -> str:
-    """Return a name of the vocabulary as people read it."""
-    return name.replace("_", " ")
 
 
 def _of[T: str](table: dict[T, str], action: str, group: str) -> tuple[Key, ...]:

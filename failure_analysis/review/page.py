@@ -17,7 +17,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, set_up
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Options, Who
-from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of, words
+from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of
 from gaploop.failure_analysis.review.label_session import (
     STEP,
     LabelSaver,
@@ -28,6 +28,7 @@ from gaploop.failure_analysis.review.label_session import (
 )
 from gaploop.failure_analysis.review.site import ReviewSite
 from gaploop.failure_analysis.review.takes import Prepared
+from gaploop.failure_analysis.station import words
 
 WINDOW: Final = 80
 """Rows that the browser holds at once."""

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gaploop.core.plan import Plan
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.failure_analysis.diagnosis import Diagnosis
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.plan import Ask, plan_for
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 RATE_HZ = 100.0
@@ -146,3 +150,8 @@ def successes(count: int = 8) -> Iterator[Take]:
             outcome=Outcome.SUCCESS,
             pictures=repeated(scene_picture(gain=1.0 + 0.004 * k)),
         )
+
+
+def make_plan(diagnosis: Diagnosis, budget_takes: int) -> Plan:
+    """A plan within a number of takes."""
+    return plan_for(diagnosis, Ask(Budget(takes=budget_takes))).plan

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from failure_analysis_makers import make_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from gaploop.failure_analysis.planning.allocation import (
 from gaploop.failure_analysis.planning.curves import Curve, flat_curve, learn
 from gaploop.failure_analysis.planning.effort import effort_from
 from gaploop.failure_analysis.planning.failures import CAUSES, Failures
-from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, make_plan, plan_for
+from gaploop.failure_analysis.planning.plan import LEAST_RESPONSE, Ask, plan_for
 from gaploop.failure_analysis.planning.remedies import REMEDIES
 from gaploop.failure_analysis.signals.registry import Evidence
 

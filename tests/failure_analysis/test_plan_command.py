@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failure_analysis_makers import make_plan
 
 from gaploop.collect.campaign import campaign
 from gaploop.collect.rig import Rig, embedded_rig
@@ -25,7 +26,6 @@ from gaploop.failure_analysis.diagnosis import (
     load_diagnosis,
     save_diagnosis,
 )
-from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.finetune.evaluation import Rollout, summarise
 from gaploop.scripts.cli import main
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failure_analysis_makers import repeated, scene_picture, successes, take
+from failure_analysis_makers import make_plan, repeated, scene_picture, successes, take
 
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome, TakeKind
 from gaploop.failure_analysis.diagnosis import Diagnosis, diagnose, load_diagnosis, save_diagnosis
-from gaploop.failure_analysis.planning.plan import make_plan
 from gaploop.failure_analysis.reference import (
     OWN_TAKES,
     SHIPPED_FOR,
