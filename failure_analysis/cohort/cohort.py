@@ -254,13 +254,6 @@ def change_words(change: Change) -> str:
     )
 
 
-def group_words(group: Group) -> str:
-    """Return what sets a group of unexplained failures apart."""
-    modes = ", ".join(f"{words(mode)} {n}×" for mode, n in group.modes.items())
-    traits = "; ".join(group.traits) or "nothing in the signals sets them apart"
-    return f"group {group.name}, {len(group.uids)} takes ({modes}): {traits}"
-
-
 def naming_command(group: Group, where: str) -> str:
     """Return the command by which a person names a group: none of the dimensions, and a note."""
     uids = ", ".join(group.uids)
@@ -286,4 +279,6 @@ def cohort_lines(cohort: CohortStatistics) -> Iterator[str]:
         mark = "changed" if version.flagged else "no change shown"
         yield f"policy {version.policy}: {said} beside the version before, {mark}"
     for group in cohort.groups:
-        yield group_words(group)
+        modes = ", ".join(f"{words(mode)} {n}×" for mode, n in group.modes.items())
+        traits = "; ".join(group.traits) or "nothing in the signals sets them apart"
+        yield f"group {group.name}, {len(group.uids)} takes ({modes}): {traits}"

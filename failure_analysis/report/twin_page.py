@@ -54,7 +54,7 @@ def twin_page(
     same = [p for p in twin.parameters if p.excited and not p.differs]
     before, after = (twin.fit[f"open_loop_error_{when}"] for when in ("before", "after"))
     sure = [
-        ("Differs", "; ".join(f"{_name(p)} {_span(p)}" for p in differs) or "Nothing."),
+        ("Differs", "; ".join(describe(p) for p in differs) or "Nothing."),
         ("Error", f"{_degrees(before)} on motion that was held out; fitted {_degrees(after)}."),
         ("Open", f"{len(open_)} of {len(twin.parameters)} parameters: these takes can't tell."),
     ]
@@ -73,7 +73,7 @@ def twin_page(
             )
         )
     if curves:
-        png = figure_png(_curves_figure(_clearest(curves), joints[:-1]))
+        png = curves_png(curves, joints)
         sections.append(
             section(
                 "Held-out motion",
@@ -117,7 +117,9 @@ def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
 
 def describe(parameter: TwinParameter) -> str:
     """Return a parameter with its estimate and interval, for people."""
-    return f"{_name(parameter)} {_span(parameter)}"
+    name, estimate, _, _ = _row(parameter)
+    low, high = parameter.interval
+    return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]"
 
 
 _HEAD: Final = ("parameter", "estimate", "90 % interval", "nominal")
@@ -125,12 +127,8 @@ _HEAD: Final = ("parameter", "estimate", "90 % interval", "nominal")
 
 def _row(p: TwinParameter) -> tuple[str, str, str, str]:
     low, high = p.interval
-    estimate = _number(p.estimate, p.unit)
-    return _name(p), estimate, f"{_bare(low)} to {_bare(high)}", _number(p.nominal, p.unit)
-
-
-def _name(p: TwinParameter) -> str:
-    return _title(p.name, p.joint)
+    span, nominal = f"{_bare(low)} to {_bare(high)}", _number(p.nominal, p.unit)
+    return _title(p.name, p.joint), _number(p.estimate, p.unit), span, nominal
 
 
 def _title(name: str, joint: str = "") -> str:
@@ -142,11 +140,6 @@ def _title(name: str, joint: str = "") -> str:
     if dimension == "actuator_response":
         return f"{words(joint) or 'all joints'}: {words(what)}"
     return words(mechanism) if mechanism == what else f"{words(mechanism)}: {words(what)}"
-
-
-def _span(p: TwinParameter) -> str:
-    low, high = p.interval
-    return f"{_number(p.estimate, p.unit)} [{_bare(low)}, {_bare(high)}]"
 
 
 def _bare(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,13 +16,11 @@ from nicegui.elements.mixins.text_element import TextElement
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, set_up
 from gaploop.failure_analysis.diagnosis import NO_MODE
-from gaploop.failure_analysis.review.choice import Filter, Listed, Options, Who
+from gaploop.failure_analysis.review.choice import Filter, Listed, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of
 from gaploop.failure_analysis.review.label_session import (
     STEP,
-    LabelSaver,
     LabelSession,
-    Progress,
     Said,
     TakeStatement,
 )
@@ -402,52 +400,6 @@ def row(take: Listed) -> dict[str, str]:
     }
 
 
-def filter_choices(offered: Options) -> list[tuple[str, str, dict[str, str]]]:
-    """Return each filter's field, label and values with the words for them."""
-
-    def plain(values: tuple[str, ...]) -> dict[str, str]:
-        return {value: words(value) for value in values}
-
-    def same(values: tuple[str, ...]) -> dict[str, str]:
-        return {value: value for value in values}
-
-    return [
-        ("who", "show", {who.value: who.value for who in Who}),
-        ("outcome", "outcome", plain(offered.outcomes)),
-        ("mode", "mode", plain(offered.modes)),
-        ("dimension", "dimension", plain(offered.dimensions)),
-        ("condition", "condition", same(offered.conditions)),
-        ("session", "session", same(offered.sessions)),
-        ("policy", "policy", same(offered.policies)),
-    ]
-
-
-def progress_text(now: Progress, listed: int) -> str:
-    """Return how far one is with the takes that are listed."""
-    parts = [f"{now.done} of {now.total} labelled", f"{listed} listed"]
-    if now.rate_per_min:
-        parts.append(f"{now.rate_per_min:.1f} a minute")
-        if now.left_s is not None and now.done < now.total:
-            parts.append(f"{max(1, math.ceil(now.left_s / 60))} min left")
-    return " · ".join(parts)
-
-
-def saving_text(saver: LabelSaver, trouble: str) -> tuple[str, bool]:
-    """Return whether everything is on disk, in words, and whether something is wrong.
-
-    Args:
-        saver: who writes labels.
-        trouble: what else is wrong, or "".
-    """
-    wrong = saver.trouble or trouble
-    if wrong:
-        kept = f" {saver.waiting} not saved yet, kept here." if saver.waiting else ""
-        return f"{wrong}{kept}", True
-    if saver.waiting:
-        return "saving …", False
-    return (f"saved {saver.saved}" if saver.saved else ""), False
-
-
 AHEAD: Final = 2
 """Takes that are read ahead."""
 
@@ -512,16 +464,26 @@ class ReviewPage:
             self._search.props("dense outlined clearable debounce=250").classes("search")
             self._search.on_value_change(lambda e: self._by(text=e.value or ""))
             self._selects = {
-                name: self._select(name, label, values)
-                for name, label, values in filter_choices(offered)
+                "who": self._select("who", [who.value for who in Who], "show"),
+                "outcome": self._select("outcome", offered.outcomes),
+                "mode": self._select("mode", offered.modes),
+                "dimension": self._select("dimension", offered.dimensions),
+                "condition": self._select("condition", offered.conditions, as_is=True),
+                "session": self._select("session", offered.sessions, as_is=True),
+                "policy": self._select("policy", offered.policies, as_is=True),
             }
 
-    def _select(self, name: str, label: str, values: Mapping[str, str]) -> ui.select:
+    def _select(
+        self, name: str, values: Sequence[str], label: str = "", as_is: bool = False
+    ) -> ui.select:
+        """Return a filter's list; its values in words, unless names are shown as they are."""
+
         def chosen(value: str | None) -> None:
             ui.run_javascript("document.activeElement?.blur()")  # the keys are the page's again
             self._by(**{name: value or ""})
 
-        select = ui.select(dict(values), label=label, clearable=True)
+        shown = {value: value if as_is else words(value) for value in values}
+        select = ui.select(shown, label=label or name, clearable=True)
         select.props("dense outlined options-dense").classes("filter")
         select.on_value_change(lambda event: chosen(event.value))
         return select
@@ -705,13 +667,23 @@ class ReviewPage:
         )
 
     def _say_progress(self) -> None:
-        now = self._session.progress(self._uids)
-        self._progress.set_text(progress_text(now, len(self._uids)))
+        now, saver = self._session.progress(self._uids), self._session.saver
+        parts = [f"{now.done} of {now.total} labelled", f"{len(self._uids)} listed"]
+        if now.rate_per_min:
+            parts.append(f"{now.rate_per_min:.1f} a minute")
+            if now.left_s is not None and now.done < now.total:
+                parts.append(f"{max(1, math.ceil(now.left_s / 60))} min left")
+        self._progress.set_text(" · ".join(parts))
         self._bar.style(f"width: {100 * now.done / max(now.total, 1):.1f}%")
-        text, bad = saving_text(self._session.saver, self._site.trouble)
+        wrong, waiting = saver.trouble or self._site.trouble, saver.waiting
+        text = f"saved {saver.saved}" if saver.saved else ""
+        if wrong:
+            text = f"{wrong} {waiting} not saved yet, kept here." if waiting else wrong
+        elif waiting:
+            text = "saving …"
         self._status.set_text(text)
-        self._status.classes(add="bad" if bad else "", remove="" if bad else "bad")
-        self._status.props["data-saved"] = self._session.saver.saved
+        self._status.classes(add="bad" if wrong else "", remove="" if wrong else "bad")
+        self._status.props["data-saved"] = saver.saved
 
     def _notify(self, text: str) -> None:
         with self._client:

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -23,14 +23,8 @@ from gaploop.failure_analysis.review.label_session import LabelSession
 from gaploop.failure_analysis.review.takes import REFERENCE_TAKES, Media, Preparer, TakeSource
 from gaploop.sim.recolour import THE_CELLS
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 NICE: Final = 10
 """The page comes first."""
-
-
 LOOK_S: Final = 2.0
 """How often it is looked whether others have labelled, or the folder is gone."""
 
