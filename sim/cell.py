@@ -26,14 +26,7 @@ from gaploop.sim.camera import OverheadCamera
 from gaploop.sim.conditions import HUMANS, OBJECTS, parse_conditions
 from gaploop.sim.gaps import draw_gaps, put_into
 from gaploop.sim.gaps.hand import HandMotion
-from gaploop.sim.gaps.mechanism import (
-    Appliers,
-    CommandPath,
-    ImagePath,
-    ModelApplier,
-    SensorPath,
-    Values,
-)
+from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.kinematics import TCP_SITE, fold_square
 from gaploop.sim.placement import distractor_poses, place_task
 from gaploop.sim.randomise import draw, over
@@ -204,13 +197,13 @@ class SimCell:
             kind.mass_kg,
             object_rgba=kind.rgba or look.OBJECT_RGBA,
         )
-        on = Appliers(
-            ModelApplier(options, self._gap_seed),
-            ImagePath(self.image_size),
-            CommandPath(),
-            SensorPath(self.arm),
-        )
-        self._set_up(on.model)
+        on = Appliers.of(options, self.image_size, self._gap_seed)
+        # Conditions: what an experimenter changes on purpose.
+        on.model.light(look.LIGHTINGS[self.conditions.lighting])
+        for _ in range(self.conditions.distractors):
+            on.model.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
+        on.model.move_camera(self.conditions.camera_pose)
+        on.model.move_table(self.conditions.table_height)
         human = self.conditions.human
         put_into(on, (), {f"human_behavior.{human}": HUMANS[human]} if HUMANS[human] else {})
         put_into(on, self.injected, over(self._known, self.drawn))
@@ -234,15 +227,6 @@ class SimCell:
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
         self._watch = Watch(model, self._data, self._options.object_half_size_m[2], self.arm)
-
-    def _set_up(self, on: ModelApplier) -> None:
-        """Put conditions into the model: what an experimenter changes on purpose."""
-        wanted = self.conditions
-        on.light(look.LIGHTINGS[wanted.lighting])
-        for _ in range(wanted.distractors):
-            on.add_box((scene.CUBE_HALF_SIZE_M,) * 3)
-        on.move_camera(wanted.camera_pose)
-        on.move_table(wanted.table_height)
 
     @property
     def model(self) -> mujoco.MjModel:

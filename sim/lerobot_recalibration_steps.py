@@ -8,8 +8,8 @@ for the reason of `TrackerStep`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,8 +25,20 @@ from gaploop.sim.scene import CAMERA_NAME
 type Features = dict[PipelineFeatureType, dict[str, PolicyFeature]]
 
 
+class _Step:
+    """What the steps share: their fields are their options, and names and shapes stay."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Options to save with the policy."""
+        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+
+    def transform_features(self, features: Features) -> Features:
+        """Return `features`."""
+        return features
+
+
 @dataclass
-class LightStep(ObservationProcessorStep):  # type: ignore[misc]
+class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     """Takes exposure and colour cast out of a camera's pictures; stands before the tracker.
 
     What was tracked in the picture as it came is forgotten.
@@ -63,17 +75,9 @@ class LightStep(ObservationProcessorStep):  # type: ignore[misc]
         rest = {k: v for k, v in observation.items() if k != OBS_ENV_STATE}
         return {**rest, key: clear.movedim(-1, -3) if is_first else clear}
 
-    def get_config(self) -> dict[str, Any]:
-        """Options to save with the policy."""
-        return {"known": dict(self.known), "camera": self.camera}
-
-    def transform_features(self, features: Features) -> Features:
-        """Return `features`: names and shapes stay."""
-        return features
-
 
 @dataclass
-class RecalibrateStep(ObservationProcessorStep):  # type: ignore[misc]
+class RecalibrateStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     """Puts the tracked scene and the joint readings right; stands behind the tracker.
 
     Attributes:
@@ -104,17 +108,9 @@ class RecalibrateStep(ObservationProcessorStep):  # type: ignore[misc]
             changed[OBS_STATE] = read - torch.as_tensor(self._made.zero).to(read)
         return changed
 
-    def get_config(self) -> dict[str, Any]:
-        """Options to save with the policy."""
-        return {"known": dict(self.known), "task": self.task, "robot": self.robot}
-
-    def transform_features(self, features: Features) -> Features:
-        """Return `features`: names and shapes stay."""
-        return features
-
 
 @dataclass
-class ReadingGoalStep(PolicyActionProcessorStep):  # type: ignore[misc]
+class ReadingGoalStep(_Step, PolicyActionProcessorStep):  # type: ignore[misc]
     """Says goals as the joints read them; stands at the end.
 
     Attributes:
@@ -131,11 +127,3 @@ class ReadingGoalStep(PolicyActionProcessorStep):  # type: ignore[misc]
     def action(self, action: torch.Tensor) -> torch.Tensor:
         """Return goals with each joint's zero added, shape (…, n_joints)."""
         return action + self._zero.to(action)
-
-    def get_config(self) -> dict[str, Any]:
-        """Options to save with the policy."""
-        return {"known": dict(self.known), "robot": self.robot}
-
-    def transform_features(self, features: Features) -> Features:
-        """Return `features`: names and shapes stay."""
-        return features

@@ -24,7 +24,7 @@ from gaploop.sim.arms import SO101, to_degrees
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.kinematics import fold_square, from_polar, polar
 from gaploop.sim.recolour import THE_CELLS, recoloured
-from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration
+from gaploop.sim.tracker import OBJECT_PLANE_M, TrackerCalibration, project
 
 POSE: Final = "spatial_geometry.camera_pose"
 VIEW: Final = "spatial_geometry.field_of_view"
@@ -78,10 +78,10 @@ class Recalibration:
         azimuth, radius, yaw, target_azimuth, target_radius, *rest = (float(v) for v in tracked)
         seen = from_polar(azimuth, radius)
         edge = YAW_STEP_M * np.array([np.cos(yaw + azimuth), np.sin(yaw + azimuth)])
-        place, ahead = (_mapped(self._object, xy) for xy in (seen, seen + edge))
+        place, ahead = (project(self._object, xy) for xy in (seen, seen + edge))
         place_azimuth, place_radius = polar(place)
         turned = float(np.arctan2(*(ahead - place)[::-1]))
-        target = polar(_mapped(self._target, from_polar(target_azimuth, target_radius)))
+        target = polar(project(self._target, from_polar(target_azimuth, target_radius)))
         values = [place_azimuth, place_radius, fold_square(turned - place_azimuth), *target, *rest]
         return np.asarray(values, dtype=np.float64)
 
@@ -114,11 +114,6 @@ def plane_from_px(
     return np.vstack([
         down * ray[0] + place[0] * ray[2], down * ray[1] + place[1] * ray[2], ray[2],
     ])  # fmt: skip
-
-
-def _mapped(homography: FloatArray, xy_m: FloatArray) -> FloatArray:
-    point = homography @ np.array([*xy_m, 1.0])
-    return np.asarray(point[:2] / point[2])
 
 
 class Clearing:

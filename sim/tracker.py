@@ -125,16 +125,12 @@ class Detection:
     Attributes:
         object: the largest blob of the object's colour, or None.
         target: the largest blob of the target's colour, or None.
-        object_candidates: number of blobs of the object's colour that aren't noise.
-        target_candidates: the same for the target.
         object_area_ratio: area of the object's blob over the nominal area; 0 without one.
         target_area_ratio: the same for the target.
     """
 
     object: Blob | None
     target: Blob | None
-    object_candidates: int
-    target_candidates: int
     object_area_ratio: float
     target_area_ratio: float
 
@@ -198,26 +194,18 @@ class Tracker:
         thing, goal, known = found.object, found.target, self.calibration
         visible = thing is not None and found.object_area_ratio >= OCCLUDED_FRACTION
         if thing is not None and (visible or not self._ever_seen[0]):
-            self._object_xy = _project(known.object_from_px, thing.centroid_px)
+            self._object_xy = project(known.object_from_px, thing.centroid_px)
             # Its direction on the table: image x is -y, image y is -x.
             self._yaw_rad = -np.pi / 2.0 - thing.yaw_px_rad
             self._ever_seen[0] = self._ever_seen[0] or visible
         whole = goal is not None and found.target_area_ratio >= OCCLUDED_FRACTION
         if goal is not None and (whole or not self._ever_seen[1]):
-            self._target_xy = _project(known.table_from_px, goal.centroid_px)
+            self._target_xy = project(known.table_from_px, goal.centroid_px)
             self._ever_seen[1] = self._ever_seen[1] or whole
         azimuth, radius = polar(self._object_xy)
-        target_azimuth, target_radius = polar(self._target_xy)
         yaw = fold_square(self._yaw_rad - azimuth)
-        features = [
-            azimuth,
-            radius,
-            yaw,
-            target_azimuth,
-            target_radius,
-            float(visible),
-            self.domain,
-        ]
+        target = polar(self._target_xy)
+        features = [azimuth, radius, yaw, *target, float(visible), self.domain]
         return np.asarray(features, dtype=np.float32).astype(np.float64)
 
     def detect(self, image: NDArray[np.uint8]) -> Detection:
@@ -231,26 +219,22 @@ class Tracker:
             image = np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA))
         image = recoloured(image, self._scene)
         hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
-        objects = _blobs(hsv, OBJECT_HUES, self.calibration.object_area_px)
-        targets = _blobs(hsv, TARGET_HUES, self.calibration.target_area_px)
-        thing = objects[0] if objects else None
-        goal = targets[0] if targets else None
+        thing = _largest(hsv, OBJECT_HUES, self.calibration.object_area_px)
+        goal = _largest(hsv, TARGET_HUES, self.calibration.target_area_px)
         if thing is not None:
             thing = _with_yaw(thing, image)
         return Detection(
             thing,
             goal,
-            len(objects),
-            len(targets),
             thing.area_px / self.calibration.object_area_px if thing else 0.0,
             goal.area_px / self.calibration.target_area_px if goal else 0.0,
         )
 
 
-def _blobs(
+def _largest(
     hsv: NDArray[np.uint8], hues: tuple[tuple[int, int], ...], nominal_px: float
-) -> list[Blob]:
-    """Regions of some hue, largest first."""
+) -> Blob | None:
+    """The largest region of some hue, if any is no noise."""
     mask = np.zeros(hsv.shape[:2], dtype=np.uint8)
     for low, high in hues:
         mask |= cv2.inRange(hsv, (low, SATURATION_MIN, VALUE_MIN), (high, 255, 255))
@@ -268,7 +252,7 @@ def _blobs(
             continue
         centroid = np.array([x + moments["m10"] / area, y + moments["m01"] / area])
         blobs.append(Blob(centroid, float(area), 0.0))
-    return sorted(blobs, key=lambda blob: -blob.area_px)
+    return max(blobs, key=lambda blob: blob.area_px, default=None)
 
 
 def _with_yaw(blob: Blob, image: NDArray[np.uint8]) -> Blob:
@@ -289,6 +273,7 @@ def _with_yaw(blob: Blob, image: NDArray[np.uint8]) -> Blob:
     return Blob(blob.centroid_px, blob.area_px, float(np.angle(fourth) / 4.0))
 
 
-def _project(homography: NDArray[np.float64], px: NDArray[np.float64]) -> NDArray[np.float64]:
+def project(homography: NDArray[np.float64], px: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return where a homography, shape (3, 3), puts a point, shape (2,)."""
     point = homography @ np.array([px[0], px[1], 1.0])
     return np.asarray(point[:2] / point[2])

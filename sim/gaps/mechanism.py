@@ -511,3 +511,9 @@ class Appliers:
     images: ImagePath
     commands: CommandPath
     sensors: SensorPath
+
+    @classmethod
+    def of(cls, options: SceneOptions, size_px: int, gap_seed: int = 0) -> Appliers:
+        """Return those of a nominal cell, whose camera's pictures are `size_px` wide and high."""
+        sensors = SensorPath(options.arm)
+        return cls(ModelApplier(options, gap_seed), ImagePath(size_px), CommandPath(), sensors)

@@ -22,14 +22,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.types import FloatArray
 from gaploop.sim import scene
 from gaploop.sim.gaps import put_into
-from gaploop.sim.gaps.mechanism import (
-    Appliers,
-    CommandPath,
-    ImagePath,
-    ModelApplier,
-    SensorPath,
-    Values,
-)
+from gaploop.sim.gaps.mechanism import Appliers, CommandPath, ModelApplier, SensorPath, Values
 from gaploop.sim.identification.logs import DriveLog
 from gaploop.sim.scene import TIMESTEP_S
 
@@ -61,9 +54,7 @@ class OpenLoopArm:
         self._datas = [mujoco.MjData(self._nominal) for _ in range(threads)]
 
     def _built(self, setting: Setting) -> tuple[mujoco.MjModel, CommandPath, SensorPath]:
-        on = Appliers(
-            ModelApplier(self._options, 0), ImagePath(8), CommandPath(), SensorPath(self.arm)
-        )
+        on = Appliers.of(self._options, 8)  # nobody looks at pictures
         put_into(on, (), setting)
         model = copy.copy(self._nominal)  # drives change a compiled model; compiling takes longer
         on.model.put_on(model)

@@ -35,10 +35,10 @@ from gaploop.core.types import FloatArray, Image
 from gaploop.sim.gaps import Parameter, mechanism_named
 from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
-from gaploop.sim.identification.studio import AWAY_M, Point, Studio
+from gaploop.sim.identification.studio import AWAY_M, Studio
 from gaploop.sim.identification.video import SETTLED, recorded, restored
 from gaploop.sim.recalibration import CAST, EXPOSURE, Clearing
-from gaploop.sim.tracker import Blob, Tracker
+from gaploop.sim.tracker import Blob, Tracker, project
 
 CAMERA: Final = "spatial_geometry.camera_pose"
 ZEROS: Final = "spatial_geometry.zero_offset"
@@ -519,7 +519,7 @@ HELD: Final = "grip object"
 
 def _places(
     studio: Studio, still: Still, clear: Image, where: Mapping[str, Values], arm: CellArm
-) -> tuple[Point, Point, float]:
+) -> tuple[FloatArray, FloatArray, float]:
     """Return where disc and object lie [m], and how the object is turned [rad].
 
     So that they are drawn where they are seen; out of sight where they aren't.
@@ -532,20 +532,15 @@ def _places(
     goals = [found.target, found.object]
     to_m = [known.table_from_px, known.object_from_px]
     pairs = zip(to_m, goals, strict=True)
-    at = [AWAY_M if b is None else _project(h, b.centroid_px) for h, b in pairs]
+    at = [np.array(AWAY_M) if b is None else project(h, b.centroid_px) for h, b in pairs]
     yaw_rad = -math.pi / 2.0 - (found.object.yaw_px_rad if found.object else 0.0)
     for _ in range(2):
         now = tracker.detect(studio.draw(still.q_rad, where, at[0], at[1], yaw_rad))
         for k, (seen, drawn) in enumerate(zip(goals, (now.target, now.object), strict=True)):
             if seen is not None and drawn is not None:
-                a, b = (_project(to_m[k], blob.centroid_px) for blob in (seen, drawn))
-                at[k] = (at[k][0] + a[0] - b[0], at[k][1] + a[1] - b[1])
+                a, b = (project(to_m[k], blob.centroid_px) for blob in (seen, drawn))
+                at[k] = at[k] + a - b
     return at[0], at[1], yaw_rad
-
-
-def _project(homography: FloatArray, px: FloatArray) -> Point:
-    x, y, w = homography @ np.array([px[0], px[1], 1.0])
-    return float(x / w), float(y / w)
 
 
 # -- 4. noise --------------------------------------------------------------------------------------

@@ -13,17 +13,10 @@ from gaploop.core.types import FloatArray, Image
 from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import put_into
-from gaploop.sim.gaps.mechanism import (
-    Appliers,
-    CommandPath,
-    ImagePath,
-    ModelApplier,
-    SensorPath,
-    Values,
-)
+from gaploop.sim.gaps.mechanism import Appliers, Values
 
-type Point = tuple[float, float]
-AWAY_M: Final[Point] = (9.0, 9.0)
+type Point = tuple[float, float] | FloatArray
+AWAY_M: Final = (9.0, 9.0)
 """Where what isn't to be seen is put [m]."""
 _KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "geom_size")
 
@@ -87,10 +80,7 @@ class Studio:
         return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
 
     def _put(self, parameters: Mapping[str, Values]) -> Appliers:
-        options = scene.SceneOptions(arm=self._arm)
-        on = Appliers(
-            ModelApplier(options, 0), ImagePath(self._size_px), CommandPath(), SensorPath(self._arm)
-        )
+        on = Appliers.of(scene.SceneOptions(arm=self._arm), self._size_px)
         put_into(on, (), parameters)
         return on
 

@@ -42,16 +42,34 @@ def _keys(arm: CellArm) -> tuple[str, ...]:
     return tuple(f"{name}.pos" for name in arm.joint_names)
 
 
-def _vector(values: dict[str, Any], keys: tuple[str, ...]) -> NDArray[np.float64]:
-    missing = [key for key in keys if key not in values]
-    if missing:
-        raise unknown_choice(
-            "action", ", ".join(map(str, values)) or "(empty)", keys, "send_action"
-        )
-    return np.array([float(values[key]) for key in keys])
+def _named(q_rad: NDArray[np.float64], arm: CellArm) -> dict[str, Any]:
+    """Return joint angles [rad] as LeRobot has them: by key, in its units."""
+    return {k: float(v) for k, v in zip(_keys(arm), to_degrees(q_rad, arm), strict=True)}
 
 
-class So101Sim(Robot):  # type: ignore[misc]
+class _CellDevice:
+    """What LeRobot asks of every device and a simulated arm has no need of."""
+
+    arm: CellArm
+
+    @property
+    def action_features(self) -> dict[str, Any]:
+        """Joint positions."""
+        return dict.fromkeys(_keys(self.arm), float)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """A simulated arm, or a script, needs no calibration."""
+        return True
+
+    def calibrate(self) -> None:
+        """Nothing to calibrate."""
+
+    def configure(self) -> None:
+        """Nothing to configure."""
+
+
+class So101Sim(_CellDevice, Robot):  # type: ignore[misc]
     """LeRobot robot backed by an embedded cell."""
 
     config_class = So101SimConfig
@@ -83,11 +101,6 @@ class So101Sim(Robot):  # type: ignore[misc]
         return {**dict.fromkeys(_keys(self.arm), float), CAMERA_NAME: (size, size, 3)}
 
     @property
-    def action_features(self) -> dict[str, Any]:
-        """Joint positions."""
-        return dict.fromkeys(_keys(self.arm), float)
-
-    @property
     def is_connected(self) -> bool:
         """Whether the cell has been built."""
         return self._cell is not None
@@ -116,33 +129,23 @@ class So101Sim(Robot):  # type: ignore[misc]
         self._cell.reset(config.seed)
         _CELLS[config.cell] = (self._cell, config.seed)
 
-    @property
-    def is_calibrated(self) -> bool:
-        """A simulated arm needs no calibration."""
-        return True
-
-    def calibrate(self) -> None:
-        """Nothing to calibrate."""
-
-    def configure(self) -> None:
-        """Nothing to configure."""
-
     def get_observation(self) -> dict[str, Any]:
         """Joint positions in LeRobot's units and the newest overhead picture."""
-        state, keys = to_degrees(self.cell.read().position_rad, self.arm), _keys(self.arm)
-        observation: dict[str, Any] = {k: float(v) for k, v in zip(keys, state, strict=True)}
-        observation[CAMERA_NAME] = self.cell.frame().image.copy()
-        return observation
+        read = _named(self.cell.read().position_rad, self.arm)
+        return {**read, CAMERA_NAME: self.cell.frame().image.copy()}
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
         """Set the goals and let one 1/fps step of simulated time pass."""
         keys = _keys(self.arm)
-        goal = from_degrees(_vector(action, keys), self.arm)
+        if any(key not in action for key in keys):
+            given = ", ".join(map(str, action)) or "(empty)"
+            raise unknown_choice("action", given, keys, "send_action")
+        goal = from_degrees([float(action[key]) for key in keys], self.arm)
         low, high = self.cell.joint_limits_rad.T
         sent = np.clip(goal, low, high)
         self.cell.command(sent)
         self.cell.advance(1.0 / self.config.fps)
-        return {k: float(v) for k, v in zip(keys, to_degrees(sent, self.arm), strict=True)}
+        return _named(sent, self.arm)
 
     def disconnect(self) -> None:
         """Take the cell down; safe to call twice."""
@@ -154,7 +157,7 @@ class So101Sim(Robot):  # type: ignore[misc]
             self._cell = None
 
 
-class Scripted(Teleoperator):  # type: ignore[misc]
+class Scripted(_CellDevice, Teleoperator):  # type: ignore[misc]
     """LeRobot teleoperator that solves the task of an embedded cell by itself."""
 
     config_class = ScriptedConfig
@@ -169,11 +172,6 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         self._connected = False
         self._leader: ScriptedLeader | RelayLeader | None = None
         self._done_s: float | None = None
-
-    @property
-    def action_features(self) -> dict[str, Any]:
-        """Joint positions."""
-        return dict.fromkeys(_keys(self.arm), float)
 
     @property
     def feedback_features(self) -> dict[str, Any]:
@@ -192,17 +190,6 @@ class Scripted(Teleoperator):  # type: ignore[misc]
         """
         del calibrate
         self._connected = True
-
-    @property
-    def is_calibrated(self) -> bool:
-        """A script needs no calibration."""
-        return True
-
-    def calibrate(self) -> None:
-        """Nothing to calibrate."""
-
-    def configure(self) -> None:
-        """Nothing to configure."""
 
     def get_action(self) -> dict[str, Any]:
         """Next joint command in LeRobot's units; sets up a new scene after an attempt."""
@@ -228,10 +215,7 @@ class Scripted(Teleoperator):  # type: ignore[misc]
             cell.reset(scene + 1)
             _CELLS[config.cell] = (cell, scene + 1)
             leader.reset()
-        q_rad = leader.read(cell.now_s).q_rad
-        return {
-            k: float(v) for k, v in zip(_keys(self.arm), to_degrees(q_rad, self.arm), strict=True)
-        }
+        return _named(leader.read(cell.now_s).q_rad, self.arm)
 
     def send_feedback(self, feedback: dict[str, Any]) -> None:
         """Ignore feedback."""

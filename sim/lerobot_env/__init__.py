@@ -102,20 +102,11 @@ class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Arguments of `CellEnv`."""
-        return {
-            "task": self.task,
-            "fps": self.fps,
-            "max_steps": self.episode_length,
-            "gaps": self.gaps,
-            "gap_seed": self.gap_seed,
-            "conditions": self.conditions,
-            "image_size": self.image_size,
-            "first_scene": self.first_scene,
-            "robot": self.robot,
-            "twin": self.twin,
-            "randomise": self.randomise,
-            "randomise_strength": self.randomise_strength,
-        }
+        alike = (
+            "task", "fps", "gaps", "gap_seed", "conditions", "image_size", "first_scene", "robot",
+            "twin", "randomise", "randomise_strength",
+        )  # fmt: skip
+        return {"max_steps": self.episode_length, **{name: getattr(self, name) for name in alike}}
 
 
 class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
@@ -125,19 +116,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
     `pixels`: {camera: RGB, uint8, shape (size, size, 3)}. Actions are goals in the same units as
     `agent_pos`. The reward is 1 on the step that ends in success; `info` holds `is_success`.
 
-    Args:
-        task: `pick_place`, `pick_lift` or `stack_cube`.
-        fps: steps per second of simulated time [Hz].
-        max_steps: steps after which an attempt is over.
-        gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
-        conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
-        image_size: width and height of the pictures [px].
-        first_scene: scene of seed 0.
-        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
-        twin: station_twin.yaml: the cell is as that station was measured.
-        randomise: what every attempt's cell is drawn from, such as all; as of gaploop record.
-        randomise_strength: 1 draws from the ranges as they are.
+    The arguments are as of `CellEnvConfig`; `max_steps` is its `episode_length`.
 
     Raises:
         UnusableInputError: an unknown task, dimension or condition.
@@ -176,8 +155,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         self._period_s, self._max_steps = 1.0 / fps, max_steps
         self._turns = max(1, round(self._cell.control_hz / fps))
         self._max_episode_steps = max_steps  # what lerobot-eval asks for
-        self._scene = first_scene - 1
-        self._first_scene = first_scene
+        self._first_scene, self._scene = first_scene, first_scene - 1
         self._step = self._succeeded_for = 0
         low, high = (to_degrees(q, self._cell.arm) for q in self._cell.joint_limits_rad.T)
         self.action_space = gym.spaces.Box(
