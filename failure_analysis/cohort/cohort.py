@@ -64,24 +64,13 @@ class CohortStatistics:
             "counted": self.counted,
             **(_table_json(self.table) if self.table else {"trials": 0, "effects": []}),
             "sim_gap": {domain: _matched_json(gap) for domain, gap in self.gaps.items()},
-            "change": None
-            if self.change is None
-            else {
-                "flagged": self.change.flagged,
-                "p": self.change.p,
-                "at_ns": self.change.at_ns,
-                "uid": self.change.uid,
-                "before": _estimate_json(self.change.before),
-                "after": _estimate_json(self.change.after),
-                "difference": _estimate_json(self.change.difference),
-                "shuffled": self.change.shuffled,
-            },
+            "change": None if self.change is None else _json(
+                self.change, "flagged", "p", "at_ns", "uid", "before", "after", "difference",
+                "shuffled",
+            ),
             "versions": [
                 {
-                    "policy": v.policy,
-                    "successes": v.successes,
-                    "trials": v.trials,
-                    "rate": _estimate_json(v.rate),
+                    **_json(v, "policy", "successes", "trials", "rate"),
                     "since_before": _matched_json(v.since_before) if v.since_before else None,
                     "flagged": v.flagged,
                 }
@@ -97,7 +86,7 @@ class CohortStatistics:
                 }
                 for g in self.groups
             ],
-        }
+        }  # fmt: skip
 
 
 def cohort_of_takes(
@@ -159,6 +148,12 @@ def sim_gaps(rows: Sequence[Trials]) -> dict[str, Matched]:
     return {domain: found for domain, found in compared.items() if found is not None}
 
 
+def _json(of: Effect | FactorTable | Change | Version, *names: str) -> dict[str, Any]:
+    """Return what something calls by these names as JSON types, under the same names."""
+    values = {name: getattr(of, name) for name in names}
+    return {n: _estimate_json(v) if isinstance(v, Estimate) else v for n, v in values.items()}
+
+
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:
     return {
         "value": round(estimate.value, 6),
@@ -167,35 +162,25 @@ def _estimate_json(estimate: Estimate) -> dict[str, Any]:
 
 
 def _table_json(table: FactorTable) -> dict[str, Any]:
-    references = {factor: level for factor, (level, _) in table.references.items()}
     return {
-        "successes": table.successes,
-        "trials": table.trials,
-        "rate": _estimate_json(table.rate),
-        "clusters": table.clusters,
+        **_json(table, "successes", "trials", "rate", "clusters"),
         "references": {
             f: {"level": level, "rate": _estimate_json(rate)}
             for f, (level, rate) in table.references.items()
         },
         "effects": [
             {
-                "factor": effect.factor,
-                "level": effect.level,
-                "reference": references[effect.factor],
-                "successes": effect.successes,
-                "trials": effect.trials,
-                "rate": _estimate_json(effect.rate),
-                "difference": _estimate_json(effect.difference),
-                "odds_ratio": _estimate_json(effect.odds_ratio),
-                "p": effect.p,
-                "p_family": effect.p_family,
-                "verdict": effect.verdict,
-                "note": effect.note,
+                **_json(effect, "factor", "level"),
+                "reference": table.references[effect.factor][0],
+                **_json(
+                    effect, "successes", "trials", "rate", "difference", "odds_ratio", "p",
+                    "p_family", "verdict", "note",
+                ),
             }
             for effect in table.effects
         ],
         "not_judged": dict(table.aside),
-    }
+    }  # fmt: skip
 
 
 def _matched_json(found: Matched) -> dict[str, Any]:

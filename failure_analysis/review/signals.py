@@ -225,43 +225,26 @@ def options(curves: Curves) -> dict[str, Any]:
 
     Where the strips stand is left out: the player knows how much room there is.
     """
-    areas = [
-        [
-            {
-                "xAxis": round(s.start_s, 3),
-                "name": s.label,
-                "itemStyle": {"color": PHASE_COLOURS[s.label]},
-                "label": {"position": "inside", "fontSize": 10, "color": "#374151"},
-            },
-            {"xAxis": round(s.end_s, 3)},
-        ]
-        for s in curves.spans
-        if s.kind == "phase"
-    ]
-    marks = [
-        [
-            {
-                "xAxis": round(s.start_s, 3),
-                "yAxis": SPAN_HEIGHTS[s.kind][0],
-                "name": s.label,
-                "itemStyle": {"color": SPAN_COLOURS[s.kind]},
-                "label": {"show": False},
-            },
-            {
-                "xAxis": round(max(s.end_s, s.start_s + 0.02), 3),
-                "yAxis": SPAN_HEIGHTS[s.kind][1],
-            },
-        ]
-        for s in curves.spans
-        if s.kind in SPAN_COLOURS
-    ]
+    areas = []
+    for s in curves.spans:
+        begin: dict[str, Any] = {"xAxis": round(s.start_s, 3), "name": s.label}
+        end: dict[str, Any] = {"xAxis": round(s.end_s, 3)}
+        if s.kind == "phase":
+            begin["itemStyle"] = {"color": PHASE_COLOURS[s.label]}
+            begin["label"] = {"position": "inside", "fontSize": 10, "color": "#374151"}
+        else:
+            begin["yAxis"], end["yAxis"] = SPAN_HEIGHTS[s.kind]
+            begin["itemStyle"] = {"color": SPAN_COLOURS[s.kind]}
+            begin["label"] = {"show": False}
+            end["xAxis"] = round(max(s.end_s, s.start_s + 0.02), 3)
+        areas.append([begin, end])
     band = {
         "type": "line",
         "xAxisIndex": 0,
         "yAxisIndex": 0,
         "data": [],
         "silent": True,
-        "markArea": {"silent": True, "data": [*areas, *marks]},
+        "markArea": {"silent": True, "data": areas},
     }
     scales: list[dict[str, Any]] = [
         {"gridIndex": 0, "show": False, "min": 0, "max": 1, "type": "value"}
