@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -129,12 +130,9 @@ def _checked(key: str, value: object) -> object:
 
 def _numbers(key: str, value: object, count: int, low: float, high: float) -> tuple[float, ...]:
     wanted = f"{count} number(s) from {low:g} to {high:g}"
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
-        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")
-    try:
-        numbers = tuple(float(v) for v in value)
-    except (TypeError, ValueError):
-        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.") from None
-    if not all(low <= number <= high for number in numbers):
-        raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")
-    return numbers
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count:
+        with contextlib.suppress(TypeError, ValueError):
+            numbers = tuple(float(v) for v in value)
+            if all(low <= number <= high for number in numbers):
+                return numbers
+    raise UnusableInputError(f"Condition '{key}' is {value!r}: give {wanted}.")

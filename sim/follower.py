@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, SafeCommand
 from gaploop.sim.arms import from_degrees, to_degrees
 from gaploop.sim.cell import SimCell
-
-CAMERA_NAME: Final = "overhead"
+from gaploop.sim.scene import CAMERA_NAME
 
 
 class CellFollower:

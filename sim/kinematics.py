@@ -59,8 +59,20 @@ class ArmIk:
         q = np.array(q_start_rad[: self._n], dtype=np.float64)
         cos, sin = np.cos(jaw_angle_rad), np.sin(jaw_angle_rad)
         wanted = np.array([[cos, sin, 0.0], [sin, -cos, 0.0], [0.0, 0.0, -1.0]])
+        error, jacobian = np.empty(6), np.empty((6, self._n))
         for _ in range(iterations):
-            error, jacobian = self._error(position_m, wanted, q)
+            self._place(q)
+            rotation = self._data.site_xmat[self._site].reshape(3, 3)
+            # Half the sum of the cross products of the axes, written out: np.cross is slow.
+            skew = wanted @ rotation.T
+            turn = 0.5 * np.array(
+                [skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]]
+            )
+            mujoco.mj_jacSite(self._model, self._data, self._jacp, self._jacr, self._site)
+            error[:3] = position_m - self._data.site_xpos[self._site]
+            error[3:] = ORIENTATION_WEIGHT_M * turn
+            jacobian[:3] = self._jacp[:, self._dofs]
+            jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
             normal = jacobian.T @ jacobian + DAMPING * np.eye(self._n)
             step = np.linalg.solve(normal, jacobian.T @ error)
             step *= min(1.0, STEP_LIMIT_RAD / (float(np.abs(step).max()) + 1e-12))
@@ -84,28 +96,6 @@ class ArmIk:
         self._data.qpos[: self._n] = q_rad[: self._n]
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
-
-    def _error(
-        self,
-        position_m: NDArray[np.float64],
-        wanted: NDArray[np.float64],
-        q: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        self._place(q)
-        rotation = self._data.site_xmat[self._site].reshape(3, 3)
-        # Half the sum of the cross products of the axes, written out: np.cross is slow.
-        skew = wanted @ rotation.T
-        turn = 0.5 * np.array(
-            [skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]]
-        )
-        mujoco.mj_jacSite(self._model, self._data, self._jacp, self._jacr, self._site)
-        error = np.empty(6)
-        error[:3] = position_m - self._data.site_xpos[self._site]
-        error[3:] = ORIENTATION_WEIGHT_M * turn
-        jacobian = np.empty((6, self._n))
-        jacobian[:3] = self._jacp[:, self._dofs]
-        jacobian[3:] = ORIENTATION_WEIGHT_M * self._jacr[:, self._dofs]
-        return error, jacobian
 
 
 def polar(xy_m: NDArray[np.float64]) -> tuple[float, float]:

@@ -103,9 +103,8 @@ class RelayLeader:
 
     def read(self, t_s: float) -> LeaderSample:
         """Return the command of all joints for loop time `t_s` [s]."""
-        if self._last_t_s is None:
-            period_s = 1.0 / self._cell.fps
-        else:
+        period_s = 1.0 / self._cell.fps
+        if self._last_t_s is not None:
             period_s = float(np.clip(t_s - self._last_t_s, 0.0, 0.1))
         self._last_t_s = t_s
         hand, columns = self._hands[self._turn], self._sides[self._turn].columns
@@ -118,7 +117,11 @@ class RelayLeader:
             left = self._home[columns] - self._q[columns]
             self._q[columns] += np.clip(left, -step_rad, step_rad)
             if float(np.abs(left).max()) < AT_HOME_RAD:
-                self._next_turn()
+                self._turns += 1
+                self._done = self._turns > MOST_TURNS
+                if not self._done:
+                    self._turn = self._whose()
+                    self._hands[self._turn].reset()
         return LeaderSample(t_s, self._q.copy())
 
     def _begin(self) -> None:
@@ -131,13 +134,6 @@ class RelayLeader:
         """Return whose turn it is, by where the object lies."""
         across_m = float(cast(Any, self._cell.truth())["object_pos_m"][1])
         return 0 if across_m > self._cell.arm.relay_m[1] + OWN_SIDE_M else 1
-
-    def _next_turn(self) -> None:
-        self._turns += 1
-        self._done = self._turns > MOST_TURNS
-        if not self._done:
-            self._turn = self._whose()
-            self._hands[self._turn].reset()
 
 
 def scripted(

@@ -30,7 +30,7 @@ from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.core.types import FloatArray
 from gaploop.sim.cell import ENCODER_STEP_RAD
-from gaploop.sim.gaps import BY_KEY
+from gaploop.sim.gaps import BY_KEY, Parameter
 from gaploop.sim.identification.arm import OpenLoopArm, Setting
 from gaploop.sim.identification.logs import DriveLog, drive_logs, encoder_step_rad
 from gaploop.sim.scene import TIMESTEP_S
@@ -151,15 +151,9 @@ class Candidate:
         return f"{self.joint}.{self.parameter}" if self.joint else self.parameter
 
     @property
-    def limits(self) -> tuple[float, float, float]:
-        """Least, greatest and nominal value, as the mechanism has them."""
-        found = next(p for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
-        return found.low, found.high, found.nominal
-
-    @property
-    def unit(self) -> str:
-        """Its unit."""
-        return next(p.unit for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
+    def spec(self) -> Parameter:
+        """Unit, limits and nominal value, as the mechanism has them."""
+        return next(p for p in BY_KEY[self.mechanism].parameters if p.name == self.key)
 
     def scaled(self, value: float) -> float:
         """Return a value as it is fitted."""
@@ -177,21 +171,21 @@ class Candidate:
     @property
     def nominal(self) -> float:
         """Its nominal value, as fitted."""
-        return self.scaled(self.limits[2])
+        return self.scaled(self.spec.nominal)
 
     def value(self, scaled: float) -> float:
         """Return the value of what was fitted, within its limits."""
-        scale, (low, high, _) = self.quantity.scale, self.limits
+        scale, spec = self.quantity.scale, self.spec
         if scale == "inverse":
             value = 1 / scaled if scaled > 1e-9 else math.inf
         else:
             value = math.exp(scaled) if scale == "log" else scaled
-        return min(max(value, low), high)
+        return min(max(value, spec.low), spec.high)
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Bounds of what is fitted."""
-        one, other = (self.scaled(v) for v in self.limits[:2])
+        one, other = self.scaled(self.spec.low), self.scaled(self.spec.high)
         return min(one, other), max(one, other)
 
 
@@ -222,7 +216,7 @@ class Fit:
         """The drives, as a cell takes them."""
         return merged({}, self.chosen, self.x)
 
-    def start(self, without: int | None = None) -> tuple[list[Candidate], list[float]]:
+    def start(self, without: int) -> tuple[list[Candidate], list[float]]:
         """Return what is fitted and its values, but one."""
         keep = [k for k in range(len(self.chosen)) if k != without]
         return [self.chosen[k] for k in keep], [float(self.x[k]) for k in keep]
@@ -464,9 +458,8 @@ class DriveFitter:
     def without_idle(self, best: Fit) -> Fit:
         """Drop what no longer lowers the criterion, or moves readings by less than is worth it."""
         while best.chosen:
-            alike, fits = self.alike(best.error), []
-            for k in range(len(best.chosen)):
-                fits.append(self.at(*best.start(k)))
+            alike = self.alike(best.error)
+            fits = [self.at(*best.start(k)) for k in range(len(best.chosen))]
             moved = [np.sqrt(np.mean((f.error - best.error) ** 2, 0)).max() for f in fits]
             least = int(np.argmin(moved))
             if moved[least] >= 10 * LEAST_EFFECT_RAD:
@@ -662,13 +655,12 @@ def _judged(
         OpenLoopCurve(log.uid, log.t_s, log.q_rad, before, after)
         for log, before, after in zip(logs, nominal, fitted, strict=True)
     ]
-    off = [
-        float(
-            np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in zip(qs, logs, strict=True)])
-        )
-        for qs in (nominal, fitted)
-    ]
-    return off[0], off[1], curves
+
+    def off(paths: Sequence[FloatArray]) -> float:
+        pairs = zip(paths, logs, strict=True)
+        return float(np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in pairs]))
+
+    return off(nominal), off(fitted), curves
 
 
 def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:
@@ -696,7 +688,7 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
         if c.quantity is LATENCY:  # the cell acts in whole steps
             at = round(at / TIMESTEP_S) * TIMESTEP_S
             wide += TIMESTEP_S + unknown_s
-        estimate, interval = c.limits[2], (-math.inf, math.inf)
+        estimate, interval = c.spec.nominal, (-math.inf, math.inf)
         if excited and c in fit.chosen:
             estimate = c.value(at)
             interval = c.span(max(at - wide, low_limit), min(at + wide, high_limit))
@@ -707,8 +699,8 @@ def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinPa
         rows.append(
             TwinParameter(
                 f"{c.mechanism}.{c.parameter}",
-                c.unit,
-                c.limits[2],
+                c.spec.unit,
+                c.spec.nominal,
                 estimate,
                 (min(interval[0], estimate), max(interval[1], estimate)),
                 excited,

@@ -17,7 +17,7 @@ from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.take import Take
 from gaploop.core.types import FloatArray
-from gaploop.sim.arms import from_degrees
+from gaploop.sim.arms import arm_named, from_degrees
 from gaploop.sim.scene import TIMESTEP_S
 
 UNITS: Final = ("deg", "rad")
@@ -124,8 +124,6 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
     Raises:
         UnusableInputError: no such arm.
     """
-    from gaploop.sim.arms import arm_named
-
     if named:
         return arm_named(named, "--arm")
     for take in takes:
