@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -124,9 +124,7 @@ class Reference:
             "schema": SCHEMA,
             "name": self.name,
             "takes": self.takes,
-            "signals": {
-                k: {"mean": v.mean, "std": v.std, "n": v.n} for k, v in self.signals.items()
-            },
+            "signals": {k: asdict(v) for k, v in self.signals.items()},
             "background": self.background.to_json() if self.background else "",
             "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
             "origins": [[o.domain.value, o.station, o.kind.value] for o in self.origins],

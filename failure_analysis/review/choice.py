@@ -172,34 +172,20 @@ def _text_matches(takes: Sequence[Listed], text: str) -> list[bool]:
     return found
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the filters offer, most frequent first."""
-
-    outcomes: tuple[str, ...]
-    modes: tuple[str, ...]
-    dimensions: tuple[str, ...]
-    conditions: tuple[str, ...]
-    sessions: tuple[str, ...]
-    policies: tuple[str, ...]
-
-
 MOST_OPTIONS: Final = 200
 """A list that is longer is no help; the search finds the others."""
 
 
-def offered(takes: Sequence[Listed]) -> Options:
-    """Return what the filters offer for some takes."""
-
-    def common(values: list[str]) -> tuple[str, ...]:
-        return tuple(v for v, _ in Counter(v for v in values if v).most_common(MOST_OPTIONS))
-
+def offered(takes: Sequence[Listed]) -> dict[str, list[str]]:
+    """Return what the filters offer: field of `Filter` to values, the most frequent first."""
     infos = [t.episode.info for t in takes]
-    return Options(
-        common([t.episode.outcome.value for t in takes]),
-        common([t.mode for t in takes]),
-        common([t.why for t in takes]),
-        common([c for info in infos for c in _conditions(info.conditions)]),
-        common([info.session for info in infos]),
-        common([info.policy for info in infos]),
-    )
+    values = {
+        "outcome": [t.episode.outcome.value for t in takes],
+        "mode": [t.mode for t in takes],
+        "dimension": [t.why for t in takes],
+        "condition": [c for info in infos for c in _conditions(info.conditions)],
+        "session": [info.session for info in infos],
+        "policy": [info.policy for info in infos],
+    }
+    counts = {name: Counter(v for v in found if v) for name, found in values.items()}
+    return {name: [v for v, _ in n.most_common(MOST_OPTIONS)] for name, n in counts.items()}

@@ -456,34 +456,24 @@ class ReviewPage:
             self._agreement = AgreementTable(self._session)
 
     def _filters(self) -> None:
-        offered = self._site.offered
         with ui.element("div").classes("filters"):
             self._search = ui.input(
                 placeholder="Search, or lighting==dim  (/)", validation=lambda _: self._refused
             )
             self._search.props("dense outlined clearable debounce=250").classes("search")
             self._search.on_value_change(lambda e: self._by(text=e.value or ""))
-            self._selects = {
-                "who": self._select("who", [who.value for who in Who], "show"),
-                "outcome": self._select("outcome", offered.outcomes),
-                "mode": self._select("mode", offered.modes),
-                "dimension": self._select("dimension", offered.dimensions),
-                "condition": self._select("condition", offered.conditions, as_is=True),
-                "session": self._select("session", offered.sessions, as_is=True),
-                "policy": self._select("policy", offered.policies, as_is=True),
-            }
+            choices = {"who": [who.value for who in Who], **self._site.offered}
+            self._selects = {name: self._select(name, found) for name, found in choices.items()}
 
-    def _select(
-        self, name: str, values: Sequence[str], label: str = "", as_is: bool = False
-    ) -> ui.select:
-        """Return a filter's list; its values in words, unless names are shown as they are."""
-
+    def _select(self, name: str, values: Sequence[str]) -> ui.select:
         def chosen(value: str | None) -> None:
             ui.run_javascript("document.activeElement?.blur()")  # the keys are the page's again
             self._by(**{name: value or ""})
 
-        shown = {value: value if as_is else words(value) for value in values}
-        select = ui.select(shown, label=label or name, clearable=True)
+        # Names that people gave are shown as they are.
+        given = name in ("condition", "session", "policy")
+        shown = {value: value if given else words(value) for value in values}
+        select = ui.select(shown, label="show" if name == "who" else name, clearable=True)
         select.props("dense outlined options-dense").classes("filter")
         select.on_value_change(lambda event: chosen(event.value))
         return select

@@ -69,7 +69,7 @@ class Headway:
         self._hold(tool_m, visible, short_rad)
         place = object_m if self._released_m is None else self._released_m
         place = tool_m if self.holding else place
-        self.way_m = _distance(tool_m, place) + _distance(place, target_m)
+        self.way_m = math.dist(tool_m, place) + math.dist(place, target_m)
         if self.way_m < self.least_m - GAIN_M:
             self.least_m, self.gained_s = self.way_m, t_s
         self.lost_m = max(self.lost_m, self.way_m - self.least_m)
@@ -93,10 +93,6 @@ class Headway:
             self._released_m = tool_m.copy()  # until it is seen again
         elif visible:
             self._released_m = None
-
-
-def _distance(a: FloatArray, b: FloatArray) -> float:
-    return math.hypot(a[0] - b[0], a[1] - b[1])
 
 
 def headway(view: TakeView) -> Headway | None:

@@ -143,7 +143,7 @@ def _fitted(
 
 @dataclass(frozen=True)
 class _Estimate:
-    """A parameter's value and the half width of its interval; None where nothing tells."""
+    """A parameter's value and the half width of its interval."""
 
     value: float
     half: float
@@ -152,10 +152,10 @@ class _Estimate:
 type _Found = dict[str, _Estimate]
 
 
-def _parameters(*found: _Found) -> dict[str, dict[str, float]]:
+def _parameters(found: _Found) -> dict[str, dict[str, float]]:
     """Return what was found as `SimCell(parameters=…)` takes it."""
     values: dict[str, dict[str, float]] = {}
-    for name, estimate in (pair for each in found for pair in each.items()):
+    for name, estimate in found.items():
         mechanism, _, parameter = name.rpartition(".")
         values.setdefault(mechanism, {})[parameter] = estimate.value
     return values
