@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from gaploop.core.files import write_atomically
 from gaploop.core.types import Image
+from gaploop.failure_analysis.station import words
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("gaploop.failure_analysis.report", "."),
@@ -106,16 +107,21 @@ def notice(words: str, kind: str = "") -> Markup:
     return Markup('<p class="notice {}">{}</p>').format(kind, words)
 
 
+def _each(template: str, rows: Iterable[Sequence[object]]) -> Markup:
+    """Return a template filled in with each row, one after the other."""
+    return Markup("").join(Markup(template).format(*row) for row in rows)
+
+
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
     """Return a row of large numbers: (value, what it is)."""
-    cells = (Markup("<div class=fact><b>{}</b><span>{}</span></div>").format(*p) for p in pairs)
-    return Markup("<div class=facts>{}</div>").format(Markup("").join(cells))
+    cells = _each("<div class=fact><b>{}</b><span>{}</span></div>", pairs)
+    return Markup("<div class=facts>{}</div>").format(cells)
 
 
 def answers(pairs: Iterable[tuple[str, str]]) -> Markup:
     """Return questions with their answers: (a word, a sentence)."""
-    rows = (Markup("<dt>{}</dt><dd>{}</dd>").format(*p) for p in pairs)
-    return Markup('<dl class="answers">{}</dl>').format(Markup("").join(rows))
+    rows = _each("<dt>{}</dt><dd>{}</dd>", pairs)
+    return Markup('<dl class="answers">{}</dl>').format(rows)
 
 
 def table(
@@ -132,15 +138,11 @@ def table(
     """
 
     def cells(tag: str, values: Sequence[object]) -> Markup:
-        return Markup("").join(
-            Markup('<{} class="{}">{}</{}>').format(
-                Markup(tag), "n" if column in numbers else "", value, Markup(tag)
-            )
-            for column, value in enumerate(values)
-        )
+        kinds = ("n" if column in numbers else "" for column in range(len(values)))
+        return _each(f'<{tag} class="{{}}">{{}}</{tag}>', zip(kinds, values, strict=True))
 
     heads = cells("th", head)
-    body = Markup("").join(Markup("<tr>{}</tr>").format(cells("td", row)) for row in rows)
+    body = _each("<tr>{}</tr>", ([cells("td", row)] for row in rows))
     return Markup(
         '<div class="wide"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     ).format(heads, body)
@@ -210,19 +212,13 @@ def heat(
     """
     most = max(counts.values(), default=0) or 1
 
-    def cell(row: str, column: str) -> Markup:
-        count = counts.get((row, column), 0)
-        return Markup('<td class="heat" style="--share:{:.0f}%">{}</td>').format(
-            70 * count / most, count or ""
-        )
+    def cells(row: str) -> Markup:
+        found = [counts.get((row, column), 0) for column in columns]
+        shares = ((70 * count / most, count or "") for count in found)
+        return _each('<td class="heat" style="--share:{:.0f}%">{}</td>', shares)
 
-    head = Markup("").join(Markup("<th>{}</th>").format(c.replace("_", " ")) for c in columns)
-    body = Markup("").join(
-        Markup("<tr><th>{}</th>{}</tr>").format(
-            r.replace("_", " "), Markup("").join(cell(r, c) for c in columns)
-        )
-        for r in rows
-    )
+    head = _each("<th>{}</th>", ([words(c)] for c in columns))
+    body = _each("<tr><th>{}</th>{}</tr>", ((words(r), cells(r)) for r in rows))
     return Markup(
         '<div class="wide"><table class="heats"><thead><tr><th></th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div>"
@@ -245,15 +241,11 @@ def take_card(
     title: str, tags: Sequence[str], lines: Sequence[str], pictures: Sequence[Image] = ()
 ) -> Markup:
     """Return a card about one take: tags, evidence lines, a few pictures beside them."""
-    marks = Markup("").join(
-        Markup('<span class="tag{}">{}</span>').format(" quiet" if n else "", tag)
-        for n, tag in enumerate(tags)
-    )
-    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines)
-    frames = Markup("").join(
-        Markup('<img src="{}" alt="{}">').format(_source(picture_png(p)), f"frame of {title}")
-        for p in pictures
-    )
+    kinds = (" quiet" if n else "" for n in range(len(tags)))
+    marks = _each('<span class="tag{}">{}</span>', zip(kinds, tags, strict=True))
+    items = _each("<li>{}</li>", ([line] for line in lines))
+    sources = ((_source(picture_png(p)), f"frame of {title}") for p in pictures)
+    frames = _each('<img src="{}" alt="{}">', sources)
     return Markup(
         '<div class="take"><div><h3>{}</h3><div>{}</div><ul>{}</ul></div>'
         '<div class="frames">{}</div></div>'
