@@ -196,14 +196,12 @@ class CameraServer:
             ) from error
         self.address = f"tcp://127.0.0.1:{port}"
         self._plant = plant
-        model = plant.model
-        context = multiprocessing.get_context("spawn")
+        self._model = model = plant.model
+        self._context = context = multiprocessing.get_context("spawn")
         self._shared = context.RawArray("d", 1 + model.nq + 7 * model.nmocap)
         self._stop, self._up = context.Event(), context.Event()
-        self._model = model
         in_model = {c: CELL_CAMERAS[c] if plant.name in CELL_ARMS else c for c in cameras}
         self._settings = (in_model, self.address, tuple(size_px), fps)
-        self._context = context
         self._process: Any = None
 
     def __enter__(self) -> Self:
@@ -261,9 +259,11 @@ def _serve(
     import zmq
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
-    cameras, address, size_px, fps = settings
-    view = np.frombuffer(shared)
-    painter = _Painter(model, size_px)
+    cameras, address, (width, height), fps = settings
+    view, nq = np.frombuffer(shared), model.nq
+    data = mujoco.MjData(model)
+    set_offscreen(model, width, height)
+    renderer = mujoco.Renderer(model, height, width)
     with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
         publisher.setsockopt(zmq.LINGER, 0)
         publisher.setsockopt(zmq.SNDHWM, 2)
@@ -272,10 +272,18 @@ def _serve(
         due_s = time.monotonic()
         while not stop.is_set() and (parent is None or parent.is_alive()):
             state = view.copy()
-            images = {
-                name: base64.b64encode(encode_jpeg(painter.draw(camera, state))).decode("ascii")
-                for name, camera in cameras.items()
-            }
+            data.qpos[:] = state[1 : 1 + nq]
+            if model.nmocap:
+                data.mocap_pos.ravel()[:] = state[1 + nq : 1 + nq + 3 * model.nmocap]
+                data.mocap_quat.ravel()[:] = state[1 + nq + 3 * model.nmocap :]
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            mujoco.mj_camlight(model, data)
+            images = {}
+            for name, camera in cameras.items():
+                renderer.update_scene(data, camera)
+                picture = np.asarray(renderer.render(), dtype=np.uint8)
+                images[name] = base64.b64encode(encode_jpeg(picture)).decode("ascii")
             stamps = dict.fromkeys(cameras, float(state[0]))
             publisher.send_string(json.dumps({"timestamps": stamps, "images": images}))
             up.set()
@@ -293,26 +301,3 @@ def encode_jpeg(image: Image) -> bytes:
     if not done:
         raise DeviceError("OpenCV can't encode a JPEG.")
     return bytes(buffer)
-
-
-class _Painter:
-    """Draws a model from given positions."""
-
-    def __init__(self, model: Any, size_px: tuple[int, int]) -> None:
-        self._model, self._data = model, mujoco.MjData(model)
-        width, height = size_px
-        set_offscreen(model, width, height)
-        self._renderer = mujoco.Renderer(model, height, width)
-
-    def draw(self, camera: str, state: FloatArray) -> NDArray[np.uint8]:
-        """Return the picture of a camera, RGB, shape (height, width, 3)."""
-        model, data, nq = self._model, self._data, self._model.nq
-        data.qpos[:] = state[1 : 1 + nq]
-        if model.nmocap:
-            data.mocap_pos.ravel()[:] = state[1 + nq : 1 + nq + 3 * model.nmocap]
-            data.mocap_quat.ravel()[:] = state[1 + nq + 3 * model.nmocap :]
-        mujoco.mj_kinematics(model, data)
-        mujoco.mj_comPos(model, data)
-        mujoco.mj_camlight(model, data)
-        self._renderer.update_scene(data, camera)
-        return np.asarray(self._renderer.render(), dtype=np.uint8)
