@@ -53,13 +53,10 @@ def arms(view: TakeView) -> tuple[ArmMotion, ...]:
     main = view.motion
     if main is None:
         return ()
-    sides = {name: name.split("_")[0] for name in main.joints}
-    if not set(sides.values()) <= {"left", "right"}:
+    sides = [name.split("_")[0] for name in main.joints]
+    if not set(sides) <= {"left", "right"}:
         return (main,)
-    columns = {
-        side: [i for i, name in enumerate(main.joints) if sides[name] == side]
-        for side in sorted(set(sides.values()))
-    }
+    parts = ([i for i, s in enumerate(sides) if s == side] for side in sorted(set(sides)))
     return tuple(
         replace(
             main,
@@ -68,7 +65,7 @@ def arms(view: TakeView) -> tuple[ArmMotion, ...]:
             current_a=main.current_a[:, own],
             joints=tuple(main.joints[i] for i in own),
         )
-        for own in columns.values()
+        for own in parts
     )
 
 

@@ -8,6 +8,7 @@ it, the plan stops.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,19 +167,14 @@ def affordable(
                 "rate_per_hour in the station file."
             )
         limit_h = min(limit_h, budget.money / rate_per_hour)
+
+    def first(takes: int) -> dict[GapDimension, int]:
+        bought = order[:takes]
+        return {d: bought.count(d) for d in GapDimension if d in bought}
+
     most = len(order) if budget.takes is None else min(len(order), budget.takes)
-    low, high = 0, most
-    while low < high:  # the first `low` takes can be paid for, the first `high + 1` can't
-        middle = (low + high + 1) // 2
-        if hours(_counts(order[:middle])) <= limit_h:
-            low = middle
-        else:
-            high = middle - 1
-    return _counts(order[:low])
-
-
-def _counts(order: Sequence[GapDimension]) -> dict[GapDimension, int]:
-    return {d: order.count(d) for d in GapDimension if d in order}
+    paid = bisect.bisect_right(range(1, most + 1), limit_h, key=lambda n: hours(first(n)))
+    return first(paid)
 
 
 def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:

@@ -266,21 +266,17 @@ class TakeView:
 
     def blind(self) -> dict[str, str]:
         """Return source of signals to why nothing of it can be seen."""
-        reasons = {
-            "motion": "no joint commands with readings",
-            "currents": "no motor currents",
-            "loads": "no drive loads",
-            "scene": "no tracked scene",
-            "force": "no force or torque sensor",
-            "images": "no pictures" if self._images else "pictures not looked at",
-            "policy": "the policy wasn't asked; --policy.path names it",
-        }
-        present = {
-            "motion": self.motion, "currents": self.currents_a, "loads": self.loads_pct,
-            "scene": self.scene, "force": self.wrench, "images": self.pictures,
-            "policy": self.policy,
-        }  # fmt: skip
-        return {source: reasons[source] for source, value in present.items() if value is None}
+        no_pictures = "no pictures" if self._images else "pictures not looked at"
+        channels = (
+            ("motion", self.motion, "no joint commands with readings"),
+            ("currents", self.currents_a, "no motor currents"),
+            ("loads", self.loads_pct, "no drive loads"),
+            ("scene", self.scene, "no tracked scene"),
+            ("force", self.wrench, "no force or torque sensor"),
+            ("images", self.pictures, no_pictures),
+            ("policy", self.policy, "the policy wasn't asked; --policy.path names it"),
+        )
+        return {source: why for source, channel, why in channels if channel is None}
 
 
 def _from_telemetry(take: Take) -> ArmMotion | None:
@@ -327,17 +323,16 @@ def _motion(
 
 
 def _filled(values: FloatArray) -> FloatArray:
-    """Carry the last finite value forward, column by column; leading gaps take the first one."""
+    """Carry the last finite value forward, column by column; leading gaps take the first one.
+
+    Columns without any are 0.
+    """
     bad = ~np.isfinite(values)
     if not bad.any():
         return values
-    rows = np.where(bad, 0, np.arange(len(values))[:, None])
+    rows = np.where(bad, np.argmin(bad, axis=0), np.arange(len(values))[:, None])
     filled = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
-    for column in range(values.shape[1]):
-        good = np.flatnonzero(~bad[:, column])
-        filled[: good[0] if len(good) else len(values), column] = (
-            values[good[0], column] if len(good) else 0.0
-        )
+    filled[:, bad.all(axis=0)] = 0.0
     return filled
 
 
