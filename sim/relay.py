@@ -63,9 +63,7 @@ class _Side:
 class RelayLeader:
     """Implements core's `Leader` for a pair: read() gives the next command of all joints."""
 
-    def __init__(
-        self, cell: SimCell, seed: int = 0, *, retries: int | None = None, noise: float = 1.0
-    ) -> None:
+    def __init__(self, cell: SimCell, seed: int = 0, *, retries: int | None = None) -> None:
         """Drive `cell`; the arguments are those of `ScriptedLeader`."""
         self._cell = cell
         last = len(cell.arm.arms) - 1
@@ -73,7 +71,7 @@ class RelayLeader:
             _Side(cell, side, hands_over=k < last) for k, side in enumerate(cell.arm.arms)
         ]
         self._hands = [
-            ScriptedLeader(cast(SimCell, side), 2 * seed + k, retries=retries, noise=noise)
+            ScriptedLeader(cast(SimCell, side), 2 * seed + k, retries=retries)
             for k, side in enumerate(self._sides)
         ]
         self._home = np.asarray(cell.arm.home_q_rad)

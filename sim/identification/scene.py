@@ -176,15 +176,15 @@ def _spec(name: str) -> Parameter:
     return next(p for p in mechanism_named(key).parameters if p.name == parameter)
 
 
-def fit_scene(takes: Sequence[Take], arm: CellArm, *, camera: str = "") -> list[TwinParameter]:
+def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     """Return what pictures tell of a station's camera, light, table and object.
 
     Args:
-        takes: of a probe, or any others in which the arm is seen; the more poses the better.
+        takes: of a probe, or any others in which the arm is seen; the more poses the better. Their
+            first camera must be the one that looks down.
         arm: the cell's arm.
-        camera: whose pictures; each take's first unless given. It must be the one that looks down.
     """
-    stills = stills_of(takes, arm, camera)
+    stills = stills_of(takes, arm)
     if not stills:
         return _rows({}, "no pictures of an arm that stands still with joints in known units", {})
     height, width = stills[0].view.shape[:2]

@@ -58,15 +58,14 @@ class Still:
         return np.asarray(np.median(self.pictures, axis=0), dtype=np.uint8)
 
 
-def stills_of(takes: Sequence[Take], arm: CellArm, camera: str = "") -> list[Still]:
+def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
     """Return the views of takes in which the arm stood still, the most different first.
 
     Args:
-        takes: of the arm, in degrees, or with telemetry.
+        takes: of the arm, in degrees, or with telemetry; each take's first camera counts.
         arm: the cell's arm.
-        camera: whose pictures; each take's first unless given.
     """
-    found = [still for take in takes for still in _stills(take, arm, camera)]
+    found = [still for take in takes for still in _stills(take, arm)]
     found.sort(key=lambda still: -len(still.pictures))
     chosen, rest = found[:1], found[1:]
     while rest and len(chosen) < MOST_STILLS:
@@ -103,10 +102,10 @@ def joints_rad(take: Take, arm: CellArm) -> FloatArray | None:
     return None
 
 
-def _stills(take: Take, arm: CellArm, camera: str) -> Iterator[Still]:
-    frames, name = take.frames, camera or next(iter(take.cameras), "")
+def _stills(take: Take, arm: CellArm) -> Iterator[Still]:
+    frames, name = take.frames, next(iter(take.cameras), "")
     q_rad = joints_rad(take, arm) if len(frames) else None
-    if q_rad is None or name not in take.cameras:
+    if q_rad is None or not name:
         return
     spans = list(_rests(frames.action, frames.state, frames.t_s))
     if not any(first == 0 for first, _ in spans):
