@@ -15,13 +15,11 @@ WORDS: Final = {
 
 def picture(cells: Sequence[Mapping[str, Any]]) -> bytes:
     """Return a row for each cell, a dot with its 95 % interval for each policy, as a PNG."""
-    import matplotlib as mpl
 
-    from gaploop.failure_analysis.report.figures import STYLE, new_figure
+    from gaploop.failure_analysis.report.figures import new_figure
     from gaploop.failure_analysis.report.page import figure_png
 
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.4, 0.5 * len(cells) + 1.4)
+    with new_figure(8.4, 0.5 * len(cells) + 1.4) as (figure, axes):
         for place, cell in enumerate(cells):
             _row(axes, -place, cell, with_names=place == 0)
         names = [f"{cell['task']}, seed {cell['seed']}" for cell in cells]

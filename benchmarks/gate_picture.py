@@ -17,17 +17,15 @@ def picture(stored: Flags) -> bytes:
     Args:
         stored: success of the retrains, shape (retrains, scenes).
     """
-    import matplotlib as mpl
     import numpy as np
 
-    from gaploop.failure_analysis.report.figures import STYLE, new_figure
+    from gaploop.failure_analysis.report.figures import new_figure
     from gaploop.failure_analysis.report.page import figure_png
     from gaploop.finetune.evaluation import wilson
 
     retrains, scenes = stored.shape
     rates = [wilson(int(row.sum()), scenes) for row in stored]
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.4, 3.0)
+    with new_figure(8.4, 3.0) as (figure, axes):
         axes.remove()
         left, right = figure.subplots(1, 2)
         spans = [[r.rate - r.interval[0] for r in rates], [r.interval[1] - r.rate for r in rates]]

@@ -188,14 +188,12 @@ def _words(cell: Mapping[str, Any]) -> str:
 
 def picture(result: Mapping[str, Any]) -> bytes:
     """Return success and jerk against inference time as a PNG."""
-    import matplotlib as mpl
 
-    from gaploop.failure_analysis.report.figures import STYLE, new_figure
+    from gaploop.failure_analysis.report.figures import new_figure
     from gaploop.failure_analysis.report.page import figure_png
 
     colours = dict(zip(MODES, ("#9aa0a6", "#f29900", "#1a73e8"), strict=True))
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.4, 3.0)
+    with new_figure(8.4, 3.0) as (figure, axes):
         axes.remove()
         left, right = figure.subplots(1, 2)
         for mode, colour in colours.items():

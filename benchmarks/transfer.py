@@ -396,13 +396,11 @@ def _figures(rows: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
 
 def _picture(figures: Mapping[str, Any]) -> bytes:
     """Draw success over the dimensions that commands can fix, and over all nine, by arm."""
-    import matplotlib.pyplot as plt
 
-    from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, STYLE, new_figure
+    from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, new_figure
     from gaploop.failure_analysis.report.page import figure_png
 
-    with plt.rc_context(STYLE):
-        drawn, axes = new_figure(7.6, 0.5 + 0.32 * len(figures))
+    with new_figure(7.6, 0.5 + 0.32 * len(figures)) as (drawn, axes):
         for y, found in enumerate(figures.values()):
             for shift, of, colour in ((-0.18, "fixable", ACCENT), (0.18, "all", PALE)):
                 if (e := found[of]["success"]) is None:

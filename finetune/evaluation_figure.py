@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.statistics import points
-from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, STYLE, VERDICT, new_figure
+from gaploop.failure_analysis.report.figures import ACCENT, PALE, SOFT, VERDICT, new_figure
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.finetune.evaluation import Drop, Evaluation, Rate
 from gaploop.finetune.factors import factor_of, grid_cell, order, parts, words
@@ -24,13 +24,10 @@ _FAR_LEFT: Final = -0.02
 
 def success_png(evaluation: Evaluation, against: Sequence[Drop], title: str = "") -> bytes:
     """Return success by setting with 95 % intervals, those that cost something in red."""
-    import matplotlib as mpl
-
     names = [n for n in evaluation.by_condition if grid_cell(n, evaluation.base) is None]
     names = sorted(names, key=lambda n: order(n, evaluation.base))
     drop = {d.condition: d for d in against}
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(8.4, 0.29 * len(names) + 1.1)
+    with new_figure(8.4, 0.29 * len(names) + 1.1) as (figure, axes):
         base = evaluation.by_condition.get(evaluation.base)
         low, high = base.interval if base else (0.0, 0.0)
         axes.axvspan(low, high, color=PALE, alpha=0.45, lw=0)
@@ -65,14 +62,11 @@ def positions_png(evaluation: Evaluation) -> bytes | None:
     Rows of the grid go from right to left of the arm, columns from near to far, as in the embedded
     cell; another station's grid is drawn in the same shape.
     """
-    import matplotlib as mpl
-
     base = evaluation.base
     cells = {c: r for n, r in evaluation.by_condition.items() if (c := grid_cell(n, base))}
     if not cells:
         return None
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(6.2, 5.0)
+    with new_figure(6.2, 5.0) as (figure, axes):
         rows, columns = (1 + max(cell[axis] for cell in cells) for axis in (0, 1))
         inner, outer = SPAWN_RADIUS_M
         turns = np.linspace(-SPAWN_HALF_ANGLE_RAD, SPAWN_HALF_ANGLE_RAD, rows + 1)

@@ -16,7 +16,6 @@ from gaploop.failure_analysis.report.figures import (
     ACCENT,
     PALE,
     SOFT,
-    STYLE,
     count_grid,
     new_figure,
 )
@@ -125,16 +124,13 @@ def better_words(result: DemoResult) -> str:
 
 def success_figure(result: DemoResult) -> Any:
     """Draw success with 95 % intervals in every cell, before and after."""
-    import matplotlib.pyplot as plt
-
     groups: list[tuple[str, Evaluation, Evaluation | None]] = []
     kept = next((loop.nominal_after for loop in result.loops if loop.nominal_after), None)
     groups.append(("nominal sim", result.nominal, kept))
     for name, loop in _named(result):
         what = injected_words(loop).replace(": ", ":\n")  # beside each other they would touch
         groups.append((f"cell {name}\n{what}", loop.before, loop.after))
-    with plt.rc_context(STYLE):
-        drawn, axes = new_figure(7.6, 3.1)
+    with new_figure(7.6, 3.1) as (drawn, axes):
         for x, (_, base, adapted) in enumerate(groups):
             both = [(base, PALE)] + ([(adapted, ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):

@@ -11,7 +11,6 @@ from gaploop.core.statistics import Estimate
 from gaploop.failure_analysis.report.figures import (
     ACCENT,
     SOFT,
-    STYLE,
     VERDICT,
     count_grid,
     new_figure,
@@ -45,10 +44,8 @@ def draw(result: Mapping[str, Any], folder: Path) -> None:
 
 def _trade_figure(rows: Sequence[Mapping[str, Any]], here: float | None) -> Any:
     """Return what naming less single gaps brings, with the point that ships marked."""
-    import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(7.2, 3.4)
+    with new_figure(7.2, 3.4) as (figure, axes):
         for name, words, colour, line in LINES:
             points = [(r["named"], r[name]) for r in rows if None not in (r["named"], r[name])]
             if points:

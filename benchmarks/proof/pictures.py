@@ -10,7 +10,7 @@ from benchmarks.proof.design import StudyArm
 from benchmarks.proof.figures import BEFORE, SiteFigure
 from benchmarks.proof.lessons import TAUGHT
 from benchmarks.proof.rows import StudyRow
-from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, STYLE, new_figure
+from gaploop.failure_analysis.report.figures import ACCENT, INK, SOFT, new_figure
 from gaploop.failure_analysis.report.page import figure_png
 from gaploop.failure_analysis.station import words
 
@@ -80,12 +80,9 @@ def _panels(
     notes: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return a panel for each setting of "setting gap", a line for each gap, arms below another."""
-    import matplotlib as mpl
-
     settings, gaps = (list(dict.fromkeys(name.partition(" ")[i] for name in names)) for i in (0, 2))
     drawn = [arm for arm in COLOURS if shown.get(arm)]
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(2.0 + 1.9 * len(settings), 1.1 + 0.62 * len(gaps))
+    with new_figure(2.0 + 1.9 * len(settings), 1.1 + 0.62 * len(gaps)) as (figure, axes):
         axes.remove()
         same = notes is None  # panels of one quantity
         axes = figure.subplots(1, len(settings), sharex=same, sharey=True, squeeze=False).flat
@@ -127,8 +124,6 @@ def curves_picture(rows: Sequence[StudyRow]) -> bytes | None:
     Means are drawn where all sites of a gap have run: a line over other sites at each budget would
     show their differences, not what takes bring.
     """
-    import matplotlib as mpl
-
     groups = {
         name: found for name, found in figures.by_gap(rows).items()
         if len({row.budget for row in found if row.budget}) > 1
@@ -136,8 +131,7 @@ def curves_picture(rows: Sequence[StudyRow]) -> bytes | None:
     if not groups:
         return None
     lines = -(-len(groups) // COLUMNS)
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(3.1 * COLUMNS, 2.5 * lines + 0.6)
+    with new_figure(3.1 * COLUMNS, 2.5 * lines + 0.6) as (figure, axes):
         axes.remove()
         grid = figure.subplots(lines, COLUMNS, sharex=True, sharey=True, squeeze=False)
         for place, axis in enumerate(grid.flat):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -31,14 +32,15 @@ STYLE: Final = {
 }
 
 
-def new_figure(width_in: float, height_in: float) -> tuple[Any, Any]:
-    """Return a figure with one pair of axes, in the report's style, without a display."""
+@contextmanager
+def new_figure(width_in: float, height_in: float) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure with one pair of axes, drawn in the report's style, without a display."""
     import matplotlib as mpl  # here: reports only
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
         drawn = Figure(figsize=(width_in, height_in), layout="constrained")
-        return drawn, drawn.subplots()
+        yield drawn, drawn.subplots()
 
 
 def share_bars(
@@ -53,11 +55,8 @@ def share_bars(
         title: label of the axis.
         intervals: name to its share with an interval to draw.
     """
-    import matplotlib as mpl
-
     names = sorted(shares, key=lambda name: shares[name])
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(7.2, 0.34 * len(names) + 0.8)
+    with new_figure(7.2, 0.34 * len(names) + 0.8) as (figure, axes):
         top = max(shares.values(), default=0.0)
         colours = [ACCENT if shares[n] == top and top > 0 else PALE for n in names]
         axes.barh([words(n) for n in names], [shares[n] for n in names], color=colours, height=0.66)
@@ -87,11 +86,8 @@ def count_grid(
         counts: (row, column) to count.
         labels: what the columns and the rows are.
     """
-    import matplotlib as mpl
-
     values = np.array([[counts.get((r, c), 0) for c in columns] for r in rows], dtype=float)
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(1.9 + 0.78 * len(columns), 0.9 + 0.40 * len(rows))
+    with new_figure(1.9 + 0.78 * len(columns), 0.9 + 0.40 * len(rows)) as (figure, axes):
         axes.imshow(values, cmap="Blues", vmin=0, vmax=max(values.max(initial=0.0), 1) * 1.5,
                     aspect="auto")  # fmt: skip
         axes.set_xticks(range(len(columns)), [words(c) for c in columns], rotation=30, ha="left")
@@ -115,10 +111,8 @@ def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
         scores: take to its pictures' distances, one every 0.1 s.
         usual: median of a training take.
     """
-    import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(7.6, 2.4)
+    with new_figure(7.6, 2.4) as (figure, axes):
         for score in scores.values():
             axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
         axes.axhline(usual, color=SOFT, lw=1, ls="--")
@@ -134,10 +128,8 @@ def effect_figure(rows: Sequence[tuple[str, Estimate, str]]) -> Any:
     Args:
         rows: (name, difference from -1 to 1, `costs`, `helps` or `not shown`), top to bottom.
     """
-    import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):
-        figure, axes = new_figure(7.6, 0.32 * len(rows) + 0.9)
+    with new_figure(7.6, 0.32 * len(rows) + 0.9) as (figure, axes):
         axes.axvline(0, color="#aab3bd", lw=1)
         places = range(len(rows) - 1, -1, -1)
         right = max(d.high for _, d, _ in rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.core.files import write_atomically
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, new_figure
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
     Section,
     facts,
@@ -64,13 +64,10 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
     The evidence is drawn as a share of its boundary, so that statements with several can share
     an axis: at 1 a statement counts as shown.
     """
-    import matplotlib as mpl
-
     tracks = _telling(stage.tracks)[:at_most]
     rounds = max((len(track.log10) for track in tracks), default=1)
     per_round = stage.pairs / max(rounds, 1)
-    with mpl.rc_context(STYLE):
-        drawn, axes = new_figure(7.6, 3.6)
+    with new_figure(7.6, 3.6) as (drawn, axes):
         axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
         axes.text(0, 1.03, "shown", color=INK, fontsize=9, va="bottom")
         for n, track in enumerate(tracks):
@@ -109,11 +106,8 @@ def _labels(tracks: Sequence[EvidenceTrack]) -> list[tuple[float, EvidenceTrack,
 
 def power_figure(design: GateDesign) -> Any:
     """Draw how often the comparison promotes, and its length, by the true difference."""
-    import matplotlib as mpl
-
     x = [100 * point.difference for point in design.curve]
-    with mpl.rc_context(STYLE):
-        drawn, axes = new_figure(7.6, 3.2)
+    with new_figure(7.6, 3.2) as (drawn, axes):
         axes.axvline(100 * design.gain, color=PALE, lw=6)
         axes.plot(x, [p.promoted for p in design.curve], color=ACCENT, lw=2.2, marker="o", ms=4)
         axes.set_ylim(0, 1.05)
@@ -190,14 +184,11 @@ def canary_figure(result: GateResult) -> Any:
     """Draw the evidence of a loss and of danger over the candidate's episodes."""
     import math
 
-    import matplotlib as mpl
-
     canary = result.canary
     assert canary is not None, "called only for a gate with a canary"
     bound = math.log(3 / canary.rules.alpha)
     x = [episodes for episodes, _, _ in canary.evidence]
-    with mpl.rc_context(STYLE):
-        drawn, axes = new_figure(7.6, 3.0)
+    with new_figure(7.6, 3.0) as (drawn, axes):
         axes.axhline(1.0, color=INK, lw=1, ls=(0, (4, 3)))
         axes.text(0, 1.03, "roll back", color=INK, fontsize=9, va="bottom")
         for column, name, colour in ((1, "loses success", AGAINST), (2, "is unsafe", SOFT)):
