@@ -10,7 +10,7 @@ from markupsafe import Markup
 from gaploop.core.plan import Alternative, ExpectedValue, Plan, PlanItem
 from gaploop.failure_analysis.planning.failures import Prospect
 from gaploop.failure_analysis.planning.plan import Planned
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, new_figure
 from gaploop.failure_analysis.report.page import (
     Section,
     command,
@@ -236,20 +236,17 @@ def plan_section(plan: Plan) -> Section:
 
 def prospect_figure(planned: Planned) -> Any:
     """Draw expected success against takes with its band, a panel for each dimension."""
-    import matplotlib as mpl  # here: reports only
-    from matplotlib.figure import Figure
-
     plan, prospects = planned.plan, planned.prospects()
     now = 100 * plan.success_now.mean if plan.success_now else 0.0
     top = max((float(p.gain[:, 2].max()) for p in prospects), default=0.0)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.9 * max(len(prospects), 1) + 0.6, 3.0), layout="constrained")
-        every = figure.subplots(1, max(len(prospects), 1), sharey=True, squeeze=False)[0]
-        for axes, prospect in zip(every, prospects, strict=False):
+    count = max(len(prospects), 1)
+    with new_figure(2.9 * count + 0.6, 3.0, ncols=count, sharey=True, squeeze=False) as drawn:
+        figure, grid = drawn
+        for axes, prospect in zip(grid[0], prospects, strict=False):
             _panel(axes, prospect, now, plan)
             axes.set_ylim(0, min(102.0, max(now + 1.1 * top, 20.0)))
         known = plan.success_now is not None
-        every[0].set_ylabel("success [%]" if known else "failures fixed [%]")
+        grid[0][0].set_ylabel("success [%]" if known else "failures fixed [%]")
         return figure
 
 

@@ -33,14 +33,17 @@ STYLE: Final = {
 
 
 @contextmanager
-def new_figure(width_in: float, height_in: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure with one pair of axes, drawn in the report's style, without a display."""
+def new_figure(width_in: float, height_in: float, **subplots: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure and its axes, drawn in the report's style, without a display.
+
+    One pair of axes, or as many as `subplots` says, as of matplotlib's `Figure.subplots`.
+    """
     import matplotlib as mpl  # here: reports only
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
         drawn = Figure(figsize=(width_in, height_in), layout="constrained")
-        yield drawn, drawn.subplots()
+        yield drawn, drawn.subplots(**subplots)
 
 
 def share_bars(

@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from gaploop.core.twin import Twin, TwinParameter
-from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, STYLE, VERDICT
+from gaploop.failure_analysis.report.figures import ACCENT, INK, PALE, SOFT, VERDICT, new_figure
 from gaploop.failure_analysis.report.page import (
     answers,
     figure,
@@ -164,18 +164,14 @@ def _clearest(curves: Sequence[OpenLoopCurve]) -> OpenLoopCurve:
 
 def _curves_figure(curve: OpenLoopCurve, joints: Sequence[str]) -> Any:
     """Return each joint's readings beside the simulated ones, and their errors below."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     rows = curve.t_s <= LONGEST_S
     t_s, read = curve.t_s[rows], np.degrees(curve.read_rad[rows])
     drawn = (
         ("nominal", np.degrees(curve.before_rad[rows]), VERDICT["costs"], 1.4),
         ("fitted", np.degrees(curve.after_rad[rows]), ACCENT, 1.4),
     )
-    with mpl.rc_context(STYLE):
-        made = Figure(figsize=(10.4, 1.75 * len(joints) + 0.5), layout="constrained")
-        axes = made.subplots(len(joints), 2, sharex=True, squeeze=False)
+    grid = {"nrows": len(joints), "ncols": 2, "sharex": True, "squeeze": False}
+    with new_figure(10.4, 1.75 * len(joints) + 0.5, **grid) as (made, axes):
         for k, joint in enumerate(joints):
             path, error = axes[k]
             path.plot(t_s, read[:, k], color=PALE, lw=5, label="station")
