@@ -291,7 +291,8 @@ def _lines(found: BoardContents, key: str) -> list[str]:
 
 
 def _by_setting(ranked: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    from gaploop.finetune.factors import NOMINAL, order, words
+    from gaploop.finetune.evaluation import NOMINAL
+    from gaploop.finetune.factors import order, words
 
     names = [e["submission"] for e in ranked["order"] if e["submission"] in results]
     rows = [["", *names]]

@@ -18,8 +18,8 @@ from gaploop.failure_analysis.report.page import (
     table,
     text,
 )
-from gaploop.finetune.evaluation import Rate
-from gaploop.finetune.factors import NOMINAL, order, words
+from gaploop.finetune.evaluation import NOMINAL, Rate
+from gaploop.finetune.factors import order, words
 
 TITLES = {"policy": "Policies", "attribution": "Attribution"}
 
