@@ -124,7 +124,7 @@ def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
     features = info.get("features") if isinstance(info, dict) else None
     if isinstance(features, dict):  # else what reads it says so
         renamed = checked_rename(features, rename)
-        _require_state([renamed.get(name, name) for name in features], source)
+        _require_state([renamed.get(name, name) for name in map(str, features)], source)
 
 
 def _require_state(features: Collection[str], root: Path) -> None:
