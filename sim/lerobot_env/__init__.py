@@ -184,8 +184,8 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         """Send goals [°, gripper 0 to 100], shape (n_joints,), and let one frame pass."""
         goal_rad = from_degrees(np.asarray(action, dtype=np.float64), self._cell.arm)
         before_rad, self._goal_rad = self._goal_rad, goal_rad
-        for turn in range(1, self._turns + 1):
-            self._cell.command(before_rad + turn / self._turns * (goal_rad - before_rad))
+        for between_rad in np.linspace(before_rad, goal_rad, self._turns + 1)[1:]:
+            self._cell.command(between_rad)
             self._cell.advance(self._period_s / self._turns)
         self._step += 1
         self._succeeded_for = self._succeeded_for + 1 if self._cell.success() else 0
