@@ -124,16 +124,16 @@ class _Station:
 
     def row(self, arm: str) -> dict[str, Any]:
         """Carry an arm out and try what came of it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        cell = self._drawn()
-        policy, home = self.base, self.folder if arm in AT_STATION else self.shared / "nominal"
-        home.mkdir(exist_ok=True)
+        nominal = self.shared / "nominal"
+        for folder in (self.folder, nominal):
+            folder.mkdir(parents=True, exist_ok=True)
+        cell, policy, nominal_after = self._drawn(), self.base, nominal / "base.json"
         if arm != "nothing":
-            policy = str(self._learned(arm, cell, home))
-        nominal_base = self.shared / "nominal" / "base.json"
-        nominal_base.parent.mkdir(exist_ok=True)
-        name = arm if arm in AT_STATION else f"{arm}_{self.seed}"
-        kept = nominal_base if arm == "nothing" else home / f"nominal_{name}.json"
+            is_here = arm in AT_STATION
+            home = self.folder if is_here else nominal
+            name = arm if is_here else f"{arm}_{self.seed}"
+            policy = str(self._learned(arm, cell, home / f"run_{name}"))
+            nominal_after = home / f"nominal_{name}.json"
         return {
             "station": self.folder.name,
             "dimension": self.dimension.value,
@@ -144,8 +144,8 @@ class _Station:
             "arm": arm,
             "before": self._bits(self.folder / "before.json", self.base, cell),
             "after": self._bits(self.folder / f"after_{arm}.json", policy, cell),
-            "nominal_before": self._bits(nominal_base, self.base, None),
-            "nominal_after": self._bits(kept, policy, None),
+            "nominal_before": self._bits(nominal / "base.json", self.base, None),
+            "nominal_after": self._bits(nominal_after, policy, None),
         }
 
     def _drawn(self) -> TargetCell:
@@ -177,7 +177,7 @@ class _Station:
             write_json(path, tried.to_json())
         return bits(Evaluation.from_json(read_json(path), str(path)))
 
-    def _learned(self, arm: str, cell: TargetCell, home: Path) -> Path:
+    def _learned(self, arm: str, cell: TargetCell, run: Path) -> Path:
         """Return the adapter of an arm, trained now or before."""
         from gaploop.core.run_record import RUN
         from gaploop.datasets.cache.folder import CacheOptions
@@ -186,7 +186,6 @@ class _Station:
         from gaploop.finetune.tuning.presets import preset_for
         from gaploop.finetune.tuning.work import AdaptOptions, Randomise
 
-        run = home / (f"run_{arm}" if arm in AT_STATION else f"run_{arm}_{self.seed}")
         if (run / RUN).exists():
             return run / ADAPTER
         nominal, kind = self._nominal(), preset_for(kind_of(base_of(self.base)), full=False)
@@ -205,16 +204,14 @@ class _Station:
             mixture.write_text(f"sources: {{nominal: [{nominal.name}]}}\n")
             wanted = replace(wanted, mixture=mixture, randomise=Randomise(1.0, kinds=KINDS[arm]))
         else:
-            found = [self._takes(cell)] if arm in AT_STATION else []
+            here = arm in AT_STATION
+            found = [_recorded(self.folder, "takes_here", cell, TAKES)] if here else []
             found += [self._simulated()] if arm != "takes" else []
             if not (real := tuple(root for root in found if root is not None)):
                 return Path(self.base)  # even the script solves no scene there
             wanted = replace(wanted, real=real, sim=(nominal,))
         adapt(wanted)
         return run / ADAPTER
-
-    def _takes(self, cell: TargetCell) -> Path | None:
-        return _recorded(self.folder, "takes_here", cell, TAKES)
 
     def _nominal(self) -> Path:
         from gaploop.finetune.closed_loop import TargetCell

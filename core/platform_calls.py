@@ -365,9 +365,8 @@ def confine(root: Path, reads: Sequence[Path], scratch_bytes: int) -> None:
     _mount("tmpfs", root / "tmp", "tmpfs", _MS_PLAIN, f"size={scratch_bytes},mode=777")
     with contextlib.suppress(OSError):  # not where parts of /proc are hidden from us already
         _mount("proc", root / "proc", "proc", _MS_PLAIN)
-        _restrict(
-            root / "proc", 1, 0
-        )  # root's own process could write /proc/sys, without any right
+        # Root's own process could write /proc/sys, without any right.
+        _restrict(root / "proc", 1, 0)
     for place in (*map(Path, _DEVICES), *reads):
         _show(root, place)
     (root / "dev" / "shm").symlink_to("/tmp")

@@ -377,6 +377,8 @@ def _text(found: Diagnosis, folder: Path) -> str:
     for take in found.takes:
         name = f"episode {take.episode}" if take.episode is not None else take.uid[:13]
         why, cause = " and ".join(take.named), take.top or take.leaning
+        if cause and not take.top and take.dimensions[cause] <= take.none:
+            cause = ""  # that it is none of them is likelier
         why = why or take.top or (f"unclear, leans to {cause}" if cause else "no clear cause")
         share = f" {take.dimensions[cause]:.0%}" if cause and len(take.named) < 2 else ""
         when = f" in {take.phase}" if take.phase else ""

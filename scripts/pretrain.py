@@ -20,6 +20,14 @@ gaploop pretrain --sim='[sim_takes]' --steps=6000 --output_dir=base
 
 
 @dataclass
+class StartPolicy:
+    """What a training begins with."""
+
+    path: str = ""
+    """With --vision: begin with this policy's weights, such as base_vision for another task."""
+
+
+@dataclass
 class PretrainConfig:
     """Train a base policy on simulated takes, recording scripted ones first if none are given.
 
@@ -34,8 +42,7 @@ class PretrainConfig:
     """Without datasets: scripted takes of the embedded cell to record first."""
     vision: bool = False
     """Train a policy that sees the camera's pictures and the joints, on --takes recorded for it."""
-    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-    """With --vision: begin with this policy's weights, such as base_vision for another task."""
+    policy: StartPolicy = field(default_factory=StartPolicy)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
     select: str = "demonstrations"
     """Which takes: demonstrations, successful or all."""

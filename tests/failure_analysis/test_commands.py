@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_diagnose_and_plan_are_functions_too(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who imports them gets what the commands write, and nothing is printed."""
-    from gaploop.scripts.diagnose import DiagnoseConfig
+    from gaploop.scripts.diagnose import DiagnoseConfig, _text
     from gaploop.scripts.diagnose import diagnose as diagnose_folder
     from gaploop.scripts.options import DatasetEpisodes
     from gaploop.scripts.plan import BudgetOptions, PlanConfig, plan
@@ -172,6 +173,11 @@ def test_diagnose_and_plan_are_functions_too(
     assert found.cohort is not None
     assert found.cohort.table is not None
     assert found.cohort.table.trials == 3
+    unclear = replace(found.takes[0], abstained=True, named=(), none=0.5)
+    for share, says in ((0.04, "no clear cause:"), (0.6, "leans to sensor_noise 60%:")):
+        dimensions = {d.value: 0.0 for d in GapDimension} | {"sensor_noise": share}
+        takes = (replace(unclear, dimensions=dimensions),)
+        assert says in _text(replace(found, takes=takes), folder)
     made = plan(PlanConfig(diagnosis=folder, budget=BudgetOptions(takes=20)))
     assert made == load_plan(folder / "plan.yaml")
     assert capsys.readouterr().out == ""
