@@ -17,7 +17,6 @@ are kept as they come, so the same command goes on; --budget_s ends it between t
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_atomically, write_json
+from benchmarks.proof.rows import kept_rows
+from gaploop.core.files import read_json, write_json
 from gaploop.core.statistics import percent, points, rate
 from gaploop.core.vocabulary import GapDimension
 from gaploop.scripts import options
@@ -55,21 +54,12 @@ SIZE: Final = (96, 96)
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run what has no row yet, or read rows from --data; return the figures."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from benchmarks.transfer import mean_of, won
 
-    path = config.data or folder / ROWS
-    rows = pq.read_table(path).to_pylist() if path.exists() else []
-    if config.data is None:
-        for row in _run(config, folder, {(r["station"], r["arm"]) for r in rows}):
-            rows.append(row)
-            buffer = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(rows), buffer, compression="zstd")
-            write_atomically(path, buffer.getvalue())
-    if not rows:
-        raise UnusableInputError(f"No rows: give more --budget_s, or --data={ROWS}.")
+    rows = kept_rows(
+        config.data or folder / ROWS, "station",
+        None if config.data else lambda done: _run(config, folder, done),
+    )  # fmt: skip
     figures = {}
     for dimension in DIMENSIONS:
         for arm in ARMS:

@@ -7,7 +7,6 @@ the stations' folders, so the same command goes on; --budget_s ends it between t
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from benchmarks.proof.rows import kept_rows
 from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.core.statistics import Estimate, percent, points, rate
 from gaploop.core.types import FloatArray
@@ -60,19 +59,10 @@ PROBE_H: Final = 0.05
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run what has no row yet, or read rows from --data; return the figures."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = config.data or folder / ROWS
-    rows = pq.read_table(path).to_pylist() if path.exists() else []
-    if config.data is None:
-        for row in _run(config, folder, {(r["site"], r["arm"]) for r in rows}):
-            rows.append(row)
-            buffer = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(rows), buffer, compression="zstd")
-            write_atomically(path, buffer.getvalue())
-    if not rows:
-        raise UnusableInputError("No rows: give more --budget_s, or --data=transfer.parquet.")
+    rows = kept_rows(
+        config.data or folder / ROWS, "site",
+        None if config.data else lambda done: _run(config, folder, done),
+    )  # fmt: skip
     figures = {arm: _figures(rows, arm) for arm in ARMS if any(r["arm"] == arm for r in rows)}
     write_atomically(folder / PICTURE, _picture(figures))
     return {

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,8 @@ USEFUL: Final = (0.1, 0.9)
 """Shares of a group that must have succeeded for it to teach anything."""
 CLIP: Final = (0.2, 0.28)
 """How far below and above 1 the ratio of densities is followed."""
+FAR: Final = 0.1
+"""Divergence from the policy that made a round's attempts, beyond which it is only pulled back."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class ReinforceOptions:
     nominal_share: float = 0.25
     updates: int = 6
     spread: float = 0.03
-    lr: float = 3e-4
+    lr: float = 5e-5
     seed: int = 0
     lora: adapter.LoraOptions = field(default_factory=adapter.LoraOptions)
     workers: int = 2
@@ -97,14 +99,14 @@ class Decisions:
     Attributes:
         state, environment: what the policy saw, shapes (b, n_state) and (b, n_environment).
         explored: normalised actions that were executed, shape (b, execute, n_action).
-        density: log density of their offsets when they were drawn, but for a constant, shape (b,).
+        planned: what the policy planned, and the offsets were drawn about, of the same shape.
         advantage: how much better the attempt went than its group, shape (b,).
     """
 
     state: FloatArray
     environment: FloatArray
     explored: FloatArray
-    density: FloatArray
+    planned: FloatArray
     advantage: FloatArray
 
     def rows(self, which: Any) -> Decisions:
@@ -141,8 +143,9 @@ class Explorer(ActPolicy):
         super().__init__(bundle)
         self.spread = spread
         self.rng = np.random.default_rng(0)
-        self.kept: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-        """State, environment and normalised actions of each decision since it was last emptied."""
+        self.kept: list[tuple[FloatArray, ...]] = []
+        """State, environment, normalised actions and plan of each decision since it was last
+        emptied."""
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return a chunk with offsets, shape (1, execute, n_action), in LeRobot units."""
@@ -154,7 +157,8 @@ class Explorer(ActPolicy):
             basis = offsets(mean.shape[1])
             drawn = self.spread * self.rng.normal(size=(len(basis), mean.shape[2]))
             explored = mean + torch.from_numpy((basis.T @ drawn)[None]).to(mean.dtype)
-            self.kept.append((batch.state[0], batch.environment[0], explored[0].numpy().copy()))
+            tried = (explored[0].numpy().copy(), mean[0].numpy().copy())
+            self.kept.append((batch.state[0], batch.environment[0], *tried))
             answer = self.bundle.postprocessor(explored)
         return np.asarray(answer.cpu().numpy(), dtype=np.float64)
 
@@ -232,12 +236,9 @@ def attempts(
         return job.scene, won, []
     found = []
     for is_won, decisions in zip(won, kept, strict=True):
-        state, environment, explored = (np.stack(part) for part in zip(*decisions, strict=True))
         advantage = (is_won - share) / np.std(won)
-        many = len(state)
-        found.append(
-            Decisions(state, environment, explored, np.zeros(many), np.full(many, advantage))
-        )
+        seen = [np.stack(part) for part in zip(*decisions, strict=True)]
+        found.append(Decisions(*seen, np.full(len(decisions), advantage)))
     return job.scene, won, found
 
 
@@ -310,9 +311,7 @@ class Rounds:
         if not parts:
             return None, success
         joined = {n: np.concatenate([getattr(p, n) for p in parts]) for n in vars(parts[0])}
-        decisions = Decisions(**joined)
-        density = self._learner.density(decisions).detach().numpy()
-        return replace(decisions, density=density), success
+        return Decisions(**joined), success
 
 
 _NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
@@ -332,25 +331,30 @@ class GroupLearner:
     module: torch.nn.Module
     spread: float
 
-    def density(self, decisions: Decisions) -> torch.Tensor:
-        """Return the log density of what was executed under the policy as it is, shape (b,)."""
-        known = {
-            act.STATE: torch.from_numpy(decisions.state),
-            act.ENVIRONMENT: torch.from_numpy(decisions.environment),
-        }
-        mean = act.planned(self.bundle, known)[:, : decisions.explored.shape[1]]
-        return densities(torch.from_numpy(decisions.explored) - mean, self.spread)
-
     def loss(self, batch: Decisions) -> torch.Tensor:
-        """Return the clipped surrogate of the advantages, negative; 0 where nothing was learned."""
+        """Return the clipped surrogate of the advantages, negative, and the divergence.
+
+        Clipping alone doesn't hold an optimiser that takes a step of the same size however little
+        a gradient says: the divergence from the policy that made the attempts does. 0 where
+        nothing was learned.
+        """
         if not len(batch.state):
             own = [p.sum() for p in self.module.parameters() if p.requires_grad]
             return 0.0 * torch.stack(own).sum()
+        known = {
+            act.STATE: torch.from_numpy(batch.state),
+            act.ENVIRONMENT: torch.from_numpy(batch.environment),
+        }
+        explored, then = torch.from_numpy(batch.explored), torch.from_numpy(batch.planned)
+        now = act.planned(self.bundle, known)[:, : explored.shape[1]]
+        divergence = -densities(now - then, self.spread).mean()
+        if divergence > FAR:
+            return divergence
         advantage = torch.from_numpy(batch.advantage).float()
-        change = self.density(batch) - torch.from_numpy(batch.density)
+        change = densities(explored - now, self.spread) - densities(explored - then, self.spread)
         ratio = torch.exp(change.clamp(-10, 10))
         clipped = ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1])
-        return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        return divergence - torch.minimum(ratio * advantage, clipped * advantage).mean()
 
     def held_out_error(self) -> float:
         """Return 0: what counts is success, which the rounds tell."""

@@ -42,7 +42,7 @@ class ReinforceConfig:
     """Share of the scenes that are in the nominal cell."""
     spread: float = 0.03
     """Standard deviation of the changes to a plan, in standard deviations of the action."""
-    lr: float = 3e-4
+    lr: float = 5e-5
     """Learning rate."""
     workers: int = 2
     """Processes that attempt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -123,3 +123,27 @@ def load_rows(path: Path) -> list[StudyRow]:
         StudyRow.from_json({**row, **{name: json.loads(row[name]) for name in _AS_TEXT}})
         for row in rows
     ]
+
+
+def kept_rows(
+    path: Path, key: str, run: Callable[[set[tuple[str, str]]], Iterator[dict[str, Any]]] | None
+) -> list[dict[str, Any]]:
+    """Return rows of a parquet file, and of `run`, each of which is kept there as it comes.
+
+    Args:
+        path: the file; it needn't exist.
+        key: the column that names a station.
+        run: yields further rows, given stations and arms that have one; None for no more.
+
+    Raises:
+        UnusableInputError: there are none.
+    """
+    rows = pq.read_table(path).to_pylist() if path.exists() else []
+    for row in run({(r[key], r["arm"]) for r in rows}) if run else ():
+        rows.append(row)
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), buffer, compression="zstd")
+        write_atomically(path, buffer.getvalue())
+    if not rows:
+        raise UnusableInputError(f"No rows: give more --budget_s, or --data={path.name}.")
+    return rows

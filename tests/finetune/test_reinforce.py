@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,15 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.core.types import Observation
 from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.evaluate import CellSpec
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.reinforce import (
+    FAR,
     ROUNDS,
+    Decisions,
     Explorer,
+    GroupLearner,
     ReinforceOptions,
     SceneGroup,
     attempts,
@@ -35,7 +40,7 @@ def leans_up(explorer: Explorer, _job: SceneGroup) -> bool:
     explorer.reset()
     for _ in range(3):
         explorer.plan(HERE)
-    up = np.mean([executed[:, 0].mean() for _, _, executed in explorer.kept])
+    up = np.mean([executed[:, 0].mean() for _, _, executed, _ in explorer.kept])
     return bool(explorer.rng.random() < 1 / (1 + np.exp(-15 * (up - START[0]))))
 
 
@@ -106,16 +111,31 @@ def test_only_offsets_count_and_nearer_is_likelier() -> None:
     assert values.tolist() == pytest.approx([0.0, -0.125, 0.0], abs=1e-5)
 
 
-def test_explored_chunks_have_the_density_that_they_were_drawn_with(base: Path) -> None:
+def test_what_is_explored_is_the_plan_and_offsets_of_the_spread(base: Path) -> None:
     bundle = act.load(base)
     explorer = Explorer(bundle, 0.2)
     explorer.plan(HERE)
-    state, environment, executed = explorer.kept[0]
+    state, environment, executed, planned = explorer.kept[0]
     known = {act.STATE: torch.tensor(state[None]), act.ENVIRONMENT: torch.tensor(environment[None])}
-    mean = act.planned(bundle, known)[:, : len(executed)]
+    mean = act.planned(bundle, known)[:, : len(executed)].detach()
+    np.testing.assert_allclose(mean[0].numpy(), planned, atol=1e-5)
     drawn = np.random.default_rng(0).normal(size=(2, executed.shape[1]))
-    density = densities(torch.tensor(executed[None]) - mean, 0.2)
-    assert float(density.detach()) == pytest.approx(-0.5 * np.square(drawn).sum(), rel=1e-3)
+    density = densities(torch.tensor((executed - planned)[None]), 0.2)
+    assert float(density) == pytest.approx(-0.5 * np.square(drawn).sum(), rel=1e-3)
+
+
+def test_a_policy_that_has_come_far_from_its_attempts_is_only_pulled_back(base: Path) -> None:
+    bundle = act.load(base)
+    module = adapter.wrap(bundle.policy, base, adapter.LoraOptions())
+    learner = GroupLearner(bundle, module, 0.05)
+    explorer = Explorer(bundle, 0.05)
+    explorer.plan(HERE)
+    near = Decisions(*(part[None] for part in explorer.kept[0]), np.array([1.0]))
+    far = replace(near, planned=near.planned + 0.1)
+    assert learner.loss(near).item() == pytest.approx(-1.0)
+    worse = replace(far, advantage=-far.advantage)
+    assert learner.loss(far).item() > FAR
+    assert learner.loss(far).item() == learner.loss(worse).item()
 
 
 def test_other_policies_and_sizes_are_refused(base: Path, tmp_path: Path) -> None:

@@ -1,0 +1,228 @@
+"""`benchmarks reinforcement`: GRPO in a station's twin beside demonstrations; sim-to-sim.
+
+A station is the embedded cell with one of three gaps at which 20 demonstrations leave the base
+below 70 %. Its twin is perfect: the true parameters. What measuring it costs is `transfer`'s
+subject, not this one's. Each arm starts from the base and is tried at the station on the same
+scenes:
+
+- takes: 20 demonstrations recorded at the station, and nominal ones.
+- imitation: as many scripted takes in the twin as reinforcement makes attempts; all succeed.
+- reinforce: GRPO in the twin.
+- around: GRPO in the twin randomised around it, each parameter within a fifth of its change.
+
+Only `takes` costs an operator's time. Rows are kept as they come, so the same command goes on;
+--budget_s ends it between two rows, and --data=FILE.parquet makes the figures from stored rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from benchmarks.proof.rows import kept_rows
+from gaploop.core.files import read_json, write_json
+from gaploop.core.statistics import percent, points, rate
+from gaploop.scripts import options
+
+if TYPE_CHECKING:
+    from benchmarks.bench import BenchConfig
+    from gaploop.core.twin import Twin
+    from gaploop.finetune.closed_loop import LoopStart
+
+ROWS: Final = "reinforcement.parquet"
+GAPS: Final = {
+    "contact_dynamics.sticky": 0.8,
+    "object_property.tall": 0.6,
+    "sensor_noise.torn_frames": 0.9,
+}
+"""Mechanism to severity."""
+ARMS: Final = ("nothing", "takes", "imitation", "reinforce", "around")
+ROLLOUTS, TAKES = 20, 20
+ROUNDS, SCENES, GROUP = 10, 8, 8
+AROUND: Final = 0.2
+"""Half of the interval of each parameter, as a share of how far it is from nominal."""
+
+
+def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
+    """Run what has no row yet, or read rows from --data; return the figures."""
+    from benchmarks.transfer import mean_of, won
+
+    rows = kept_rows(
+        config.data or folder / ROWS, "station",
+        None if config.data else lambda done: _run(config, folder, done),
+    )  # fmt: skip
+    figures = {}
+    for gap in dict.fromkeys(r["gap"] for r in rows):
+        by_takes = {r["seed"]: r for r in rows if (r["gap"], r["arm"]) == (gap, "takes")}
+        for arm in ARMS:
+            mine = [r for r in rows if (r["gap"], r["arm"]) == (gap, arm)]
+            if mine:
+                figures[f"{gap}.{arm}"] = {
+                    "stations": len(mine),
+                    "before": mean_of([won(r["before"]) for r in mine]),
+                    "after": mean_of([won(r["after"]) for r in mine]),
+                    "over_takes": mean_of(
+                        [won(r["after"]) - won(by_takes[r["seed"]]["after"])
+                         for r in mine if r["seed"] in by_takes]
+                    ),
+                    "nominal": mean_of(
+                        [won(r["nominal_after"]) - won(r["nominal_before"]) for r in mine]
+                    ),
+                }  # fmt: skip
+    return {"evidence": "sim-to-sim", "rows": rows, "figures": figures}
+
+
+def _run(config: BenchConfig, folder: Path, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield rows seed by seed until the time is used up."""
+    from gaploop.finetune.closed_loop import start_for
+
+    until_s = time.monotonic() + (config.budget_s or np.inf)
+    start = start_for("pick_place", folder)
+    work = [
+        (seed, gap, arm)
+        for seed in range(config.seed, config.seed + (config.seeds or 5))
+        for gap in config.gaps or GAPS
+        for arm in config.arms or ARMS
+    ]
+    with options.progress("Rows", len(work)) as advance:
+        for seed, gap, arm in work:
+            station = _Station(start, gap, seed, config.n or ROLLOUTS, folder)
+            if (station.folder.name, arm) not in done and time.monotonic() < until_s:
+                began_s = time.process_time()
+                yield {**station.row(arm), "processor_s": time.process_time() - began_s}
+            advance()
+
+
+@dataclass(frozen=True)
+class _Station:
+    """A station, its folder, and what is tried there."""
+
+    start: LoopStart
+    gap: str
+    seed: int
+    rollouts: int
+    shared: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.shared / f"{self.gap}-{self.seed}"
+
+    @property
+    def gap_seed(self) -> int:
+        return 7000 + self.seed
+
+    def row(self, arm: str) -> dict[str, Any]:
+        """Carry an arm out and try what came of it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        base, home = self.start.base, self.folder
+        policy = base if arm == "nothing" else str(self._learned(arm, home / f"run_{arm}"))
+        nominal = self._bits(self.shared / "nominal.json", base, is_here=False)
+        attempts = {"nothing": 0, "takes": TAKES}.get(arm, ROUNDS * SCENES * GROUP)
+        return {
+            "station": home.name,
+            "seed": self.seed,
+            "gap": self.gap,
+            "severity": GAPS[self.gap],
+            "gap_seed": self.gap_seed,
+            "arm": arm,
+            "episodes": attempts,
+            "before": self._bits(home / "before.json", base),
+            "after": self._bits(home / f"after_{arm}.json", policy),
+            "nominal_before": nominal,
+            "nominal_after": nominal
+            if arm == "nothing"
+            else self._bits(home / f"nominal_{arm}.json", policy, is_here=False),
+        }
+
+    def _bits(self, path: Path, policy: str, is_here: bool = True) -> str:
+        from benchmarks.proof.site import bits
+        from gaploop.finetune.evaluate import evaluate
+        from gaploop.finetune.evaluation import Evaluation
+
+        if not path.exists():
+            gaps = {self.gap: GAPS[self.gap]} if is_here else None
+            tried = evaluate(
+                policy, self.rollouts, gaps=gaps, gap_seed=self.gap_seed, seed=50_000, workers=1
+            )
+            write_json(path, tried.to_json())
+        return bits(Evaluation.from_json(read_json(path), str(path)))
+
+    def _learned(self, arm: str, run: Path) -> Path:
+        """Return the adapter of an arm, trained now or before."""
+        from gaploop.collect.session import Quota
+        from gaploop.core.randomisation import around_twin
+        from gaploop.core.run_record import RUN
+        from gaploop.finetune.adapt import ADAPTER
+        from gaploop.finetune.closed_loop import TargetCell, collected, learn_from, silent
+        from gaploop.finetune.evaluate import CellSpec
+        from gaploop.finetune.reinforce import ReinforceOptions, reinforce
+        from gaploop.finetune.tuning.presets import TRACKED_SPECS
+
+        if (run / RUN).exists():
+            return run / ADAPTER
+        twin = self._twin()
+        if arm in ("takes", "imitation"):
+            cell, many = TargetCell({self.gap: GAPS[self.gap]}, self.gap_seed), TAKES
+            if arm == "imitation":
+                cell, many = TargetCell({}, 0, parameters=twin.values()), ROUNDS * SCENES * GROUP
+            name, steps = f"takes_{arm}", TRACKED_SPECS["lora"].steps
+            root = self.folder / name
+            if not root.exists():
+                collected(self.folder, name, cell, [Quota(many)], name, silent)
+            learn_from([root], run, self.start.base, [self.start.sim], steps, self.seed)
+        else:
+            ranges = around_twin(twin) if arm == "around" else None
+            reinforce(
+                ReinforceOptions(
+                    self.start.base, run, CellSpec(parameters=twin.values(), randomise=ranges),
+                    ROUNDS, SCENES, GROUP, seed=self.seed, workers=1, resume=run.exists(),
+                )
+            )  # fmt: skip
+        return run / ADAPTER
+
+    def _twin(self) -> Twin:
+        """Return the true parameters, with intervals."""
+        from gaploop.core.twin import Twin, TwinParameter
+        from gaploop.sim.gaps import draw_gaps, mechanism_named
+
+        drawn = draw_gaps({self.gap: GAPS[self.gap]}, self.gap_seed)[0]
+        known = []
+        for p in mechanism_named(self.gap).parameters:
+            true = drawn.parameters.get(p.name, p.nominal)
+            wide = AROUND * abs(true - p.nominal)
+            known.append(
+                TwinParameter(
+                    f"{self.gap}.{p.name}", p.unit, p.nominal, true, (true - wide, true + wide),
+                    True, "truth",
+                )
+            )  # fmt: skip
+        return Twin(self.folder.name, "so101", tuple(known))
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Return the figures as Markdown."""
+    rows, figures = result["rows"], result["figures"]
+    lines = [
+        f"Sim-to-sim, {len(rows)} rows; means over stations with 95 % intervals.", "",
+        "| gap | arm | stations | before | after | over 20 takes | nominal |", "|---" * 7 + "|",
+    ]  # fmt: skip
+    for gap in dict.fromkeys(r["gap"] for r in rows):
+        for arm in ARMS:
+            if found := figures.get(f"{gap}.{arm}"):
+                over = points(found["over_takes"]) if found["over_takes"] else ""
+                lines.append(
+                    f"| `{gap}` {GAPS[gap]:g} | {arm} | {found['stations']} | "
+                    f"{percent(found['before'])} | {percent(found['after'])} | {over} | "
+                    f"{points(found['nominal'])} |"
+                )
+    lines += ["", "| station | " + " | ".join(ARMS) + " |", "|---" * 6 + "|"]
+    for station in dict.fromkeys(r["station"] for r in rows):
+        at = {r["arm"]: r["after"] for r in rows if r["station"] == station}
+        won = [percent(rate(at[a].count("1"), len(at[a]))) if a in at else "" for a in ARMS]
+        lines.append(f"| {station} | " + " | ".join(won) + " |")
+    return "\n".join(lines)
