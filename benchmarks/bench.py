@@ -47,6 +47,7 @@ python -m benchmarks servo --data=logs.parquet --json
 python -m benchmarks slow_policies --output_dir=outputs/slow_policies
 python -m benchmarks identify --n=8 --json
 python -m benchmarks seeing_remedies --output_dir=outputs/seeing_remedies
+python -m benchmarks reinforcement --seeds=5 --output_dir=outputs/reinforcement
 python -m benchmarks transfer --budget_s=3000 --output_dir=outputs/transfer
 python -m benchmarks vla_gpu --output_dir=outputs/vla_gpu
 python -m benchmarks libero --tasks='[libero_object/6, libero_object/9]' --n=10 \\
@@ -89,6 +90,7 @@ BENCHES: Final = {
     "house": "how large the product is, and how far one take travels through it",
     "identify": "hidden stations' drives from three takes: named, parameters, intervals, error",
     "sim_predicts": "what ranks training conditions as their success on a real robot does",
+    "reinforcement": "GRPO in a station's twin beside demonstrations there and in the twin",
     "seeing_remedies": "what takes, randomised pictures and simulation bring a policy that sees",
     "slow_policies": "jerk and success against inference time 0-800 ms: wait, jump, blend",
     "vla_gpu": "ACT, SmolVLA, pi0.5 trained and adapted on the GPU here: step time, memory",
@@ -112,8 +114,8 @@ class BenchConfig:
     attribution --real: the folder of lp*.data, or of ur3_cobotops and other folders of them.
     servo: a parquet file of logs.
     sim_predicts: a folder of evaluations in simulation, one folder for each training condition.
-    closed_loop, seeing_remedies, transfer: rows that were stored, to make figures of without
-    running anything."""
+    closed_loop, reinforcement, seeing_remedies, transfer: rows that were stored, to make figures of
+    without running anything."""
     trials: Path | None = None
     """sim_predicts: counts of trials on a robot, a CSV file."""
     root: Path | None = None
@@ -136,10 +138,11 @@ class BenchConfig:
     load: int = 0
     """record: so many busy processes beside."""
     seeds: int = 0
-    """closed_loop, finetune, seeing_remedies, transfer: how many seeds, from --seed on; 5 unless
-    given, of transfer 1."""
+    """closed_loop, finetune, reinforcement, seeing_remedies, transfer: how many seeds, from --seed
+    on; 5 unless given, of transfer 1."""
     budget_s: float = 0.0
-    """seeing_remedies, transfer: begin no row later than this [s]; the same command goes on."""
+    """reinforcement, seeing_remedies, transfer: begin no row later than this [s]; the same command
+    goes on."""
     quick: bool = False
     """closed_loop, finetune: few steps and rollouts, one seed: whether it runs, no figures.
     libero: a seventh of the training steps."""
@@ -147,13 +150,14 @@ class BenchConfig:
     """closed_loop, reference: which tasks; pick_place unless given. libero: suites and numbers,
     such as libero_object/6."""
     gaps: list[str] = field(default_factory=list)
-    """closed_loop, seeing_remedies, transfer: which gaps; the six single dimensions, of
-    seeing_remedies four, of transfer all nine and a pair, unless given."""
+    """closed_loop, reinforcement, seeing_remedies, transfer: which gaps; the six single dimensions,
+    of seeing_remedies four, of transfer all nine and a pair, of reinforcement three mechanisms,
+    unless given."""
     budgets: list[int] = field(default_factory=list)
     """closed_loop: how many takes; 5, 20 and 50 unless given. libero: one; 10 unless given."""
     arms: list[str] = field(default_factory=list)
-    """closed_loop, seeing_remedies, transfer: which arms; targeted, uniform and oracle, of the
-    others all, unless given."""
+    """closed_loop, reinforcement, seeing_remedies, transfer: which arms; targeted, uniform and
+    oracle, of the others all, unless given."""
     robot: str = ""
     """closed_loop: the cells' robot arm; so101 unless given, or vx300s."""
     schedules: int = 100

@@ -38,7 +38,7 @@ ROWS: Final = "reinforcement.parquet"
 GAPS: Final = {
     "contact_dynamics.sticky": 0.8,
     "object_property.tall": 0.6,
-    "sensor_noise.torn_frames": 0.9,
+    "actuator_response.backlash": 0.6,
 }
 """Mechanism to severity."""
 ARMS: Final = ("nothing", "takes", "imitation", "reinforce", "around")

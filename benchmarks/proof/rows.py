@@ -145,5 +145,7 @@ def kept_rows(
         pq.write_table(pa.Table.from_pylist(rows), buffer, compression="zstd")
         write_atomically(path, buffer.getvalue())
     if not rows:
-        raise UnusableInputError(f"No rows: give more --budget_s, or --data={path.name}.")
+        raise UnusableInputError(
+            f"No rows in {path}: give more --budget_s, or stored rows: --data=FILE."
+        )
     return rows

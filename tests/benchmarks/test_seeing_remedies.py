@@ -35,5 +35,5 @@ def test_an_arm_is_set_beside_the_base_on_its_own_stations(tmp_path: Path) -> No
 
 def test_nothing_to_show_says_what_to_give(tmp_path: Path) -> None:
     config = BenchConfig("seeing_remedies", data=tmp_path / "none.parquet")
-    with pytest.raises(UnusableInputError, match="--data=seeing_remedies"):
+    with pytest.raises(UnusableInputError, match=r"none.parquet: .* --data=FILE"):
         seeing_remedies.measure(config, tmp_path)
