@@ -63,7 +63,7 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
-class ImportReport:
+class ImportedDataset:
     """What was imported.
 
     Attributes:
@@ -79,7 +79,7 @@ def import_dataset(
     target: Path,
     options: ImportOptions,
     on_episode: Callable[[], None] = lambda: None,
-) -> ImportReport:
+) -> ImportedDataset:
     """Write the import of `source`, of v2.0 to v3, to `target`.
 
     Raises:
@@ -91,7 +91,7 @@ def import_dataset(
     staging.require_new_folder(target, source)  # before what takes long
     _look_ahead(source, options.rename)
     if not is_v2(source) and not options.rename:
-        return ImportReport(_import_v3(source, target, options, on_episode))
+        return ImportedDataset(_import_v3(source, target, options, on_episode))
     layout_v3 = staging.beside(target, "v3")
     left_out: Mapping[int, str] = {}
     try:
@@ -111,7 +111,7 @@ def import_dataset(
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
     finally:
         shutil.rmtree(layout_v3, ignore_errors=True)
-    return ImportReport(count, left_out)
+    return ImportedDataset(count, left_out)
 
 
 def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
