@@ -6,9 +6,10 @@ subject, not this one's. Each arm starts from the base and is tried at the stati
 scenes:
 
 - takes: 20 demonstrations recorded at the station, and nominal ones.
-- imitation: as many scripted takes in the twin as reinforcement makes attempts; all succeed.
-- reinforce: GRPO in the twin.
-- around: GRPO in the twin randomised around it, each parameter within a fifth of its change.
+- imitation: scripted takes in the twin, and nominal ones; as many as `reinforce` has episodes.
+- reinforce: 20 scripted takes in the twin, and nominal ones; then GRPO there.
+- around: likewise, but GRPO in the twin randomised around it, each parameter within a fifth of
+  its change.
 
 Only `takes` costs an operator's time. Rows are kept as they come, so the same command goes on;
 --budget_s ends it between two rows, and --data=FILE.parquet makes the figures from stored rows.
@@ -36,14 +37,16 @@ if TYPE_CHECKING:
 
 ROWS: Final = "reinforcement.parquet"
 GAPS: Final = {
-    "contact_dynamics.sticky": 0.8,
-    "object_property.tall": 0.6,
-    "actuator_response.backlash": 0.6,
+    "object_property.size": 0.8,
+    "object_property.tall": 0.97,
+    "actuator_response.backlash": 1.0,
 }
 """Mechanism to severity."""
 ARMS: Final = ("nothing", "takes", "imitation", "reinforce", "around")
 ROLLOUTS, TAKES = 20, 20
-ROUNDS, SCENES, GROUP = 10, 8, 8
+ROUNDS, SCENES, GROUP = 10, 10, 8
+SPREAD: Final = 0.015
+EPISODES: Final = TAKES + ROUNDS * SCENES * GROUP
 AROUND: Final = 0.2
 """Half of the interval of each parameter, as a share of how far it is from nominal."""
 
@@ -122,7 +125,7 @@ class _Station:
         base, home = self.start.base, self.folder
         policy = base if arm == "nothing" else str(self._learned(arm, home / f"run_{arm}"))
         nominal = self._bits(self.shared / "nominal.json", base, is_here=False)
-        attempts = {"nothing": 0, "takes": TAKES}.get(arm, ROUNDS * SCENES * GROUP)
+        attempts = {"nothing": 0, "takes": TAKES}.get(arm, EPISODES)
         return {
             "station": home.name,
             "seed": self.seed,
@@ -153,11 +156,11 @@ class _Station:
         return bits(Evaluation.from_json(read_json(path), str(path)))
 
     def _learned(self, arm: str, run: Path) -> Path:
-        """Return the adapter of an arm, trained now or before."""
+        """Return the policy of an arm, trained now or before."""
         from gaploop.collect.session import Quota
         from gaploop.core.randomisation import around_twin
         from gaploop.core.run_record import RUN
-        from gaploop.finetune.adapt import ADAPTER
+        from gaploop.finetune.adapt import ADAPTER, MERGED
         from gaploop.finetune.closed_loop import TargetCell, collected, learn_from, silent
         from gaploop.finetune.evaluate import CellSpec
         from gaploop.finetune.reinforce import ReinforceOptions, reinforce
@@ -166,23 +169,30 @@ class _Station:
         if (run / RUN).exists():
             return run / ADAPTER
         twin = self._twin()
-        if arm in ("takes", "imitation"):
-            cell, many = TargetCell({self.gap: GAPS[self.gap]}, self.gap_seed), TAKES
-            if arm == "imitation":
-                cell, many = TargetCell({}, 0, parameters=twin.values()), ROUNDS * SCENES * GROUP
-            name, steps = f"takes_{arm}", TRACKED_SPECS["lora"].steps
-            root = self.folder / name
-            if not root.exists():
-                collected(self.folder, name, cell, [Quota(many)], name, silent)
-            learn_from([root], run, self.start.base, [self.start.sim], steps, self.seed)
-        else:
-            ranges = around_twin(twin) if arm == "around" else None
+        if arm in ("reinforce", "around"):
+            self._learned("some", begun := self.folder / "run_some")
             reinforce(
                 ReinforceOptions(
-                    self.start.base, run, CellSpec(parameters=twin.values(), randomise=ranges),
-                    ROUNDS, SCENES, GROUP, seed=self.seed, workers=1, resume=run.exists(),
+                    begun / MERGED, run,
+                    CellSpec(
+                        parameters=twin.values(),
+                        randomise=around_twin(twin) if arm == "around" else None,
+                    ),
+                    ROUNDS, SCENES, GROUP, nominal_share=0.1, spread=SPREAD, seed=self.seed,
+                    workers=1, resume=run.exists(),
                 )
             )  # fmt: skip
+            return run / MERGED
+        cell, many = TargetCell({}, 0, parameters=twin.values()), TAKES
+        if arm == "takes":
+            cell = TargetCell({self.gap: GAPS[self.gap]}, self.gap_seed)
+        elif arm == "imitation":
+            many = EPISODES
+        root = self.folder / f"takes_{arm}"
+        if not root.exists():
+            collected(self.folder, root.name, cell, [Quota(many)], root.name, silent)
+        steps = TRACKED_SPECS["lora"].steps
+        learn_from([root], run, self.start.base, [self.start.sim], steps, self.seed)
         return run / ADAPTER
 
     def _twin(self) -> Twin:

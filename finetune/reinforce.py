@@ -2,11 +2,12 @@
 
 Group relative policy optimisation (GRPO, Shao et al. 2024, arXiv:2402.03300) for policies that plan
 chunks of actions, with DAPO's wider upper clip (Yu et al. 2025, arXiv:2503.14476). A planned chunk
-is the mean of a Gaussian over a few smooth offsets of it: exploration that an arm can follow, and a
-density in few dimensions. On each scene a policy makes a group of attempts; an attempt's advantage
-is its success less its group's, by their spread. Groups in which nearly all or nearly none succeed
-teach nothing and are left out. No demonstration and no operator is needed: the cell is a station's
-twin, as `identify` measured it, or randomised around it.
+is the mean of a Gaussian over a few smooth offsets of it, most of which the next plan keeps:
+exploration that an arm can follow, and a density in few dimensions. On each scene a policy makes a
+group of attempts; an attempt's advantage is its success less its group's, by their spread. Groups
+in which nearly all or nearly none succeed teach nothing and are left out. No demonstration and no
+operator is needed: the cell is a station's twin, as `identify` measured it, or randomised around
+it.
 
 It is a source of batches and a learner for `training.train`, which brings checkpoints, resuming and
 metrics. A round that was cut short is attempted anew.
@@ -15,6 +16,7 @@ metrics. A round that was cut short is attempted anew.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.util import Finalize
@@ -51,6 +53,10 @@ USEFUL: Final = (0.1, 0.9)
 """Shares of a group that must have succeeded for it to teach anything."""
 CLIP: Final = (0.2, 0.28)
 """How far below and above 1 the ratio of densities is followed."""
+HELD: Final = 0.95
+"""Share of an offset that the next plan's keeps. Where offsets come and go within an attempt, they
+cancel out before they tell anything: what a station needs is mostly one and the same change
+(colored noise: Eberhard et al. 2023)."""
 FAR: Final = 0.1
 """Divergence from the policy that made a round's attempts, beyond which it is only pulled back."""
 
@@ -146,6 +152,7 @@ class Explorer(ActPolicy):
         self.kept: list[tuple[FloatArray, ...]] = []
         """State, environment, normalised actions and plan of each decision since it was last
         emptied."""
+        self._drawn = np.zeros(0)
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return a chunk with offsets, shape (1, execute, n_action), in LeRobot units."""
@@ -155,10 +162,14 @@ class Explorer(ActPolicy):
             chunk = self.bundle.policy.predict_action_chunk(self.bundle.preprocessor(known))
             mean = chunk[:, : self.execute]
             basis = offsets(mean.shape[1])
-            drawn = self.spread * self.rng.normal(size=(len(basis), mean.shape[2]))
-            explored = mean + torch.from_numpy((basis.T @ drawn)[None]).to(mean.dtype)
-            tried = (explored[0].numpy().copy(), mean[0].numpy().copy())
-            self.kept.append((batch.state[0], batch.environment[0], *tried))
+            drawn = self.rng.normal(size=(len(basis), mean.shape[2]))
+            if self.kept:
+                drawn = HELD * self._drawn + math.sqrt(1 - HELD**2) * drawn
+            self._drawn = drawn
+            tried = torch.from_numpy((basis.T @ (self.spread * drawn))[None])
+            explored = mean + tried.to(mean.dtype)
+            plans = (explored[0].numpy().copy(), mean[0].numpy().copy())
+            self.kept.append((batch.state[0], batch.environment[0], *plans))
             answer = self.bundle.postprocessor(explored)
         return np.asarray(answer.cpu().numpy(), dtype=np.float64)
 

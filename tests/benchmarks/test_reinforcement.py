@@ -14,12 +14,12 @@ from benchmarks.bench import BenchConfig
 from gaploop.finetune.closed_loop import LoopStart
 from gaploop.sim.cell import SimCell
 
-STICKY = "contact_dynamics.sticky"
+SIZE = "object_property.size"
 
 
 def row(seed: int, arm: str, after: str) -> dict[str, Any]:
     return {
-        "station": f"{STICKY}-{seed}", "seed": seed, "gap": STICKY, "severity": 0.8,
+        "station": f"{SIZE}-{seed}", "seed": seed, "gap": SIZE, "severity": 0.8,
         "gap_seed": 7000 + seed, "arm": arm, "episodes": 20, "before": "0001", "after": after,
         "nominal_before": "1111", "nominal_after": "1110",
     }  # fmt: skip
@@ -30,11 +30,11 @@ def test_an_arm_is_set_beside_twenty_takes_of_the_same_station(tmp_path: Path) -
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     config = BenchConfig("reinforcement", data=tmp_path / "rows.parquet")
     result = reinforcement.measure(config, tmp_path)
-    found = result["figures"][f"{STICKY}.reinforce"]
+    found = result["figures"][f"{SIZE}.reinforce"]
     assert (found["stations"], found["after"].value) == (2, 0.875)
     assert found["over_takes"].value == 0.25  # of the one station that has both
     assert found["nominal"].value == -0.25
-    assert f"| {STICKY}-1 |  |  |  | 100% " in reinforcement.table(result)
+    assert f"| {SIZE}-1 |  |  |  | 100% " in reinforcement.table(result)
 
 
 @pytest.mark.parametrize("gap", reinforcement.GAPS)
