@@ -85,12 +85,12 @@ class ReinforceOptions:
     base: str | Path
     output_dir: Path
     cell: CellSpec = field(default_factory=CellSpec)
-    rounds: int = 30
-    scenes: int = 12
+    rounds: int = 10
+    scenes: int = 10
     group: int = 8
-    nominal_share: float = 0.25
+    nominal_share: float = 0.1
     updates: int = 6
-    spread: float = 0.03
+    spread: float = 0.015
     lr: float = 5e-5
     seed: int = 0
     lora: adapter.LoraOptions = field(default_factory=adapter.LoraOptions)

@@ -13,7 +13,7 @@ from gaploop.scripts import options
 EXAMPLE: Final = """\
 gaploop reinforce --policy.path=base --env.twin=twin/station_twin.yaml --env.randomise=twin \\
     --output_dir=outputs/reinforced
-gaploop reinforce --policy.path=base --env.twin=twin/station_twin.yaml --rounds=60 --group=12 \\
+gaploop reinforce --policy.path=resimulated/merged --env.twin=twin/station_twin.yaml --rounds=20 \\
     --output_dir=outputs/longer
 """
 POSITIONAL: Final = ()
@@ -32,15 +32,15 @@ class ReinforceConfig:
 
     policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
     env: options.EnvOptions = field(default_factory=options.EnvOptions)
-    rounds: int = 30
+    rounds: int = 10
     """Rounds of attempts; an attempt takes most of a second of processor time."""
-    scenes: int = 12
+    scenes: int = 10
     """Scenes in a round."""
     group: int = 8
     """Attempts on each scene."""
-    nominal_share: float = 0.25
+    nominal_share: float = 0.1
     """Share of the scenes that are in the nominal cell."""
-    spread: float = 0.03
+    spread: float = 0.015
     """Standard deviation of the changes to a plan, in standard deviations of the action."""
     lr: float = 5e-5
     """Learning rate."""
