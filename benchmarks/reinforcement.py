@@ -6,8 +6,9 @@ subject, not this one's. Each arm starts from the base and is tried at the stati
 scenes:
 
 - takes: 20 demonstrations recorded at the station, and nominal ones.
-- imitation: scripted takes in the twin, and nominal ones; as many as `reinforce` has episodes.
-- reinforce: 20 scripted takes in the twin, and nominal ones; then GRPO there.
+- resimulate: 20 scripted takes in the twin, and nominal ones.
+- imitation: likewise, but as many takes as `reinforce` has episodes in all.
+- reinforce: GRPO in the twin, from what `resimulate` left.
 - around: likewise, but GRPO in the twin randomised around it, each parameter within a fifth of
   its change.
 
@@ -42,7 +43,7 @@ GAPS: Final = {
     "actuator_response.backlash": 1.0,
 }
 """Mechanism to severity."""
-ARMS: Final = ("nothing", "takes", "imitation", "reinforce", "around")
+ARMS: Final = ("nothing", "takes", "resimulate", "imitation", "reinforce", "around")
 ROLLOUTS, TAKES = 20, 20
 ROUNDS, SCENES, GROUP = 10, 10, 8
 SPREAD: Final = 0.015
@@ -125,7 +126,7 @@ class _Station:
         base, home = self.start.base, self.folder
         policy = base if arm == "nothing" else str(self._learned(arm, home / f"run_{arm}"))
         nominal = self._bits(self.shared / "nominal.json", base, is_here=False)
-        attempts = {"nothing": 0, "takes": TAKES}.get(arm, EPISODES)
+        episodes = {"nothing": 0, "takes": TAKES, "resimulate": TAKES}.get(arm, EPISODES)
         return {
             "station": home.name,
             "seed": self.seed,
@@ -133,7 +134,7 @@ class _Station:
             "severity": GAPS[self.gap],
             "gap_seed": self.gap_seed,
             "arm": arm,
-            "episodes": attempts,
+            "episodes": episodes,
             "before": self._bits(home / "before.json", base),
             "after": self._bits(home / f"after_{arm}.json", policy),
             "nominal_before": nominal,
@@ -170,7 +171,7 @@ class _Station:
             return run / ADAPTER
         twin = self._twin()
         if arm in ("reinforce", "around"):
-            self._learned("some", begun := self.folder / "run_some")
+            self._learned("resimulate", begun := self.folder / "run_resimulate")
             reinforce(
                 ReinforceOptions(
                     begun / MERGED, run,
@@ -230,7 +231,7 @@ def table(result: Mapping[str, Any]) -> str:
                     f"{percent(found['before'])} | {percent(found['after'])} | {over} | "
                     f"{points(found['nominal'])} |"
                 )
-    lines += ["", "| station | " + " | ".join(ARMS) + " |", "|---" * 6 + "|"]
+    lines += ["", "| station | " + " | ".join(ARMS) + " |", "|---" * (1 + len(ARMS)) + "|"]
     for station in dict.fromkeys(r["station"] for r in rows):
         at = {r["arm"]: r["after"] for r in rows if r["station"] == station}
         won = [percent(rate(at[a].count("1"), len(at[a]))) if a in at else "" for a in ARMS]

@@ -34,7 +34,7 @@ def test_an_arm_is_set_beside_twenty_takes_of_the_same_station(tmp_path: Path) -
     assert (found["stations"], found["after"].value) == (2, 0.875)
     assert found["over_takes"].value == 0.25  # of the one station that has both
     assert found["nominal"].value == -0.25
-    assert f"| {SIZE}-1 |  |  |  | 100% " in reinforcement.table(result)
+    assert f"| {SIZE}-1 |  |  |  |  | 100% " in reinforcement.table(result)
 
 
 @pytest.mark.parametrize("gap", reinforcement.GAPS)
