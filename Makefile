@@ -64,7 +64,7 @@ tests-alone: setup
 ROS2 := .venv-ros2/bin/python
 test-ros2: setup
 	@test -x $(ROS2) || $(BIN)/python -m venv .venv-ros2
-	@echo "$(CURDIR)/$$(ls -d .venv/lib/python3*/site-packages)" > \
+	@echo "import site; site.addsitedir('$(CURDIR)/$$(ls -d .venv/lib/python3*/site-packages)')" > \
 	    $$(ls -d .venv-ros2/lib/python3*/site-packages)/over.pth
 	@$(ROS2) -m pip install --quiet --disable-pip-version-check ros-kilted-rclpy \
 	    ros-kilted-sensor-msgs ros-kilted-trajectory-msgs ros-kilted-rmw-fastrtps-cpp

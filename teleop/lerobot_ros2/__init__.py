@@ -82,11 +82,14 @@ class TopicNode:
         return cls._shared
 
     def _spin(self) -> None:
+        from rclpy.exceptions import InvalidHandle
         from rclpy.executors import ExternalShutdownException
 
         with contextlib.suppress(ExternalShutdownException):
             while self.context.ok():
-                self._executor.spin_once(timeout_sec=0.1)
+                # Another thread may leave a topic just now: all others go on.
+                with contextlib.suppress(InvalidHandle):
+                    self._executor.spin_once(timeout_sec=0.1)
 
     def subscribe(
         self, kind: Any, topic: str, reliability: str, take: Callable[[Any], None]
@@ -297,10 +300,12 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected.")
         node, self._node = self._node, None
-        made = (self._reading, self._goals, self._switch, self._report)
-        for part in made:
-            if part is not None:
-                part.destroy()
+        node.node.destroy_subscription(self._reading)
+        for publisher in (self._goals, self._switch):
+            if publisher is not None:
+                node.node.destroy_publisher(publisher)
+        if self._report is not None:
+            node.node.destroy_timer(self._report)
         node.leave()
 
 

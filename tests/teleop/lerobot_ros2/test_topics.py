@@ -23,7 +23,7 @@ from gaploop.core.station import Station
 from gaploop.core.types import NO_REPLY, SafeCommand
 from gaploop.scripts.cli import main
 from gaploop.teleop.lerobot_devices import make_cameras, make_follower
-from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, _compressed, _raw
+from gaploop.teleop.lerobot_ros2 import Ros2RobotConfig, TopicNode, _compressed, _raw
 from gaploop.teleop.lerobot_ros2.config import EXAMPLE, Ros2Parameters
 
 FILE = Path(__file__).parent / "robot_process.py"
@@ -191,13 +191,41 @@ def test_what_is_not_there_is_named(
     assert robot.poll() is None
 
 
+def test_joints_go_on_while_others_leave_their_topics(
+    robot: subprocess.Popen[str], parameters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that was left at the wrong moment ended the thread that hears all others."""
+    from rclpy.exceptions import InvalidHandle
+
+    config = Ros2RobotConfig(topics=parameters, id="x", calibration_dir=tmp_path)
+    follower, node = make_follower(config, STATION), TopicNode.shared()
+    listen, left = node._executor.spin_once, [3]
+
+    def in_the_middle(**given: float) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise InvalidHandle("cannot use Destroyable because destruction was requested")
+        listen(**given)
+
+    try:
+        monkeypatch.setattr(node._executor, "spin_once", in_the_middle)
+        assert until(lambda: not left[0])
+        time.sleep(0.5)  # longer than stale_s: what was heard before is no reading any more
+        assert not (follower.read().status & NO_REPLY).any()
+        assert robot.poll() is None
+    finally:
+        node.leave()
+        follower.close()
+
+
 def test_a_policy_drives_and_attempts_are_recorded(
     robot: subprocess.Popen[str], parameters: Path, tmp_path: Path, picture_policy: Path
 ) -> None:
     arguments = [
         "ros2", str(parameters), f"--policy.path={picture_policy}",
         f"--dataset.root={tmp_path / 'runs'}", "--dataset.num_episodes=1",
-        "--dataset.episode_time_s=2", "--display=none", "--speed_scale=1", "--json",
+        "--dataset.episode_time_s=2", "--display=none", "--speed_scale=1", "--policy.fps=30",
+        "--json",
     ]  # fmt: skip
     assert main(arguments) == 0
     robot.kill()
