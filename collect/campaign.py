@@ -315,7 +315,11 @@ def held(
             fits = [
                 q
                 for q in quotas
-                if q.plan == take.info.plan and _covers(take.info.conditions, q.conditions)
+                if q.plan == take.info.plan
+                and all(
+                    n in take.info.conditions and _plain(take.info.conditions[n]) == _plain(value)
+                    for n, value in q.conditions.items()
+                )
             ]
             if fits:
                 found[max(fits, key=lambda q: len(q.conditions)).key] += 1
@@ -334,10 +338,6 @@ def still_missing(quotas: Sequence[Quota], have: Mapping[str, int]) -> list[int]
         rest[quota.key] -= used
         lacking.append(quota.takes - used)
     return lacking
-
-
-def _covers(had: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
-    return all(n in had and _plain(had[n]) == _plain(value) for n, value in asked.items())
 
 
 def campaign_progress(

@@ -193,7 +193,12 @@ def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTake
     is_training = command in TRAININGS or "policy" in result
     policies = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
     if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
-        used = _named_beside(path.parent, uids)
+        texts = [
+            p.read_bytes()
+            for p in sorted(path.parent.iterdir())
+            if p.suffix in TEXTS and p.is_file()
+        ]
+        used = sum(any(uid.encode() in text for text in texts) for uid in uids)
     run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used)
     run = replace(run, policies=tuple(sorted(policies - {""})), is_training=is_training)
     return run, value["lineage"]["base"] or "-"
@@ -207,12 +212,6 @@ def _used(entry: Mapping[str, Any], uids: Collection[str], names: set[str], fold
     root = Path(str(entry["root"]))
     candidates = (root, folder / root)
     return int(bool(uids) and any(str(c.resolve()) in names for c in candidates))
-
-
-def _named_beside(folder: Path, uids: Collection[str]) -> int:
-    """Return how many of the takes the results of an analysis name."""
-    texts = [p.read_bytes() for p in sorted(folder.iterdir()) if p.suffix in TEXTS and p.is_file()]
-    return sum(any(uid.encode() in text for text in texts) for uid in uids)
 
 
 def clear_pages(run: RunOfTakes, *, remove: bool) -> list[str]:

@@ -375,26 +375,23 @@ class ArmDevices(SessionDevices):
                 raise LostError(one_line(error)) from error
             raise LostError("The control loop has ended.")
         if tripped:
-            return self._after_trip(tripped)
+            words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
+            if unconfirmed := self.control.snapshot().unconfirmed:
+                words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
+            if not self._is_watched and self.station.domain is Domain.REAL:
+                raise TrippedError(
+                    f"{words} Nobody is there to clear it: see to its cause, then go on with the "
+                    "same command."
+                )
+            if not self._is_watched:
+                self.control.clear()
+            return words
         if self.control.snapshot().mode is not LoopMode.RUNNING:
             return "The arm takes torque."
         for camera in self.arms.cameras:
             if self.arms.clock.now_s() - camera.frame().t_capture_s > STALE_CAMERA_S:
                 return stale_camera(camera.name)
         return ""
-
-    def _after_trip(self, tripped: SafetyReason) -> str:
-        words = f"The arm is limp after a safety trip ({say_reasons(tripped)})."
-        if unconfirmed := self.control.snapshot().unconfirmed:
-            words = f"The arm has tripped ({say_reasons(tripped)}). {unconfirmed}"
-        if not self._is_watched and self.station.domain is Domain.REAL:
-            raise TrippedError(
-                f"{words} Nobody is there to clear it: see to its cause, then go on with the same "
-                "command."
-            )
-        if not self._is_watched:
-            self.control.clear()
-        return words
 
     # -- what the operator does to them -----------------------------------------------------
 

@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -196,16 +195,14 @@ class _Process:
             self.dead, self.heard_s = not heard, time.monotonic()
             *lines, self._heard = (self._heard + heard).split(b"\n")
             for line in lines:
-                self._note(json.loads(line))
-
-    def _note(self, answer: Mapping[str, Any]) -> None:
-        self.ready = self.ready or "ready" in answer
-        for camera, slot in answer.get("free", ()):
-            self.free[camera].append(slot)
-        if "closed" in answer:
-            self.closed[answer["closed"]] = Closed(answer["pictures"], answer["coarse"])
-        if "fault" in answer:
-            self.faults[answer["fault"]] = answer["why"]
+                answer = json.loads(line)
+                self.ready = self.ready or "ready" in answer
+                for camera, slot in answer.get("free", ()):
+                    self.free[camera].append(slot)
+                if "closed" in answer:
+                    self.closed[answer["closed"]] = Closed(answer["pictures"], answer["coarse"])
+                if "fault" in answer:
+                    self.faults[answer["fault"]] = answer["why"]
 
     def retire(self) -> None:
         """Let the process finish what it has and end."""
@@ -401,10 +398,5 @@ class Encoder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

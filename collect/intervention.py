@@ -385,7 +385,12 @@ class SharedLeader:
             self._align(t_s)
         state = asked.state if asked is not None else None
         if self._driver is Driver.POLICY:
-            return LeaderSample(t_s, self._policy_target(t_s), state=state)
+            target = self._policy.read(t_s).q_rad
+            if self._handed_back:
+                self._handed_back, self._ease = False, _Ease(self._hold, t_s)
+            return LeaderSample(
+                t_s, target if self._ease is None else self._ease.apply(target, t_s), state=state
+            )
         if self._driver is Driver.PERSON and self._person is not None:
             asked = asked or self._person.read(t_s)
             return LeaderSample(asked.t_s, self._from_person(asked.q_rad), True, asked.state)
@@ -469,9 +474,3 @@ class SharedLeader:
                 return self._hold
             self._offset = Offset(self._hold, q_rad)
         return self._offset.apply(q_rad)
-
-    def _policy_target(self, t_s: float) -> FloatArray:
-        target = self._policy.read(t_s).q_rad
-        if self._handed_back:
-            self._handed_back, self._ease = False, _Ease(self._hold, t_s)
-        return target if self._ease is None else self._ease.apply(target, t_s)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -94,7 +93,24 @@ class JournalWriter:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.callback(self._cleanup.close)
             try:
-                self._open(header)
+                joints, scene = header.info.joint_names, header.environment_state_names
+                n_joints, n_scene, cameras = len(joints), len(scene), tuple(header.cameras)
+                self._frames = ArrowStream(
+                    self.folder / journal_format.FRAMES,
+                    journal_format.frames_schema(n_joints, n_scene, cameras),
+                    (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
+                    self._wake,
+                )
+                self._cleanup.callback(self._frames.close)
+                platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
+                self._telemetry = ArrowStream(
+                    self.folder / journal_format.TELEMETRY,
+                    telemetry.arrow_schema(header.channels),
+                    (1,) * (1 + len(header.channels)),
+                    self._wake,
+                )
+                self._cleanup.callback(self._telemetry.close)
+                self._events = EventStream(self.folder / journal_format.EVENTS)
             except OSError as error:
                 raise unusable(journal, error) from None
             self._encoding: TakeEncoding = (
@@ -116,26 +132,6 @@ class JournalWriter:
                 wall_ns,
             )
             undo.pop_all()
-
-    def _open(self, header: TakeHeader) -> None:
-        n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
-        cameras = tuple(header.cameras)
-        self._frames = ArrowStream(
-            self.folder / journal_format.FRAMES,
-            journal_format.frames_schema(n_joints, n_scene, cameras),
-            (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
-            self._wake,
-        )
-        self._cleanup.callback(self._frames.close)
-        platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
-        self._telemetry = ArrowStream(
-            self.folder / journal_format.TELEMETRY,
-            telemetry.arrow_schema(header.channels),
-            (1,) * (1 + len(header.channels)),
-            self._wake,
-        )
-        self._cleanup.callback(self._telemetry.close)
-        self._events = EventStream(self.folder / journal_format.EVENTS)
 
     def _write_header(self) -> None:
         """Write take.json, whole or not at all; no row waits until it is on the disk."""
@@ -313,12 +309,7 @@ class JournalWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Close the take, sealed only if `seal` was called; one handed over is sealed later."""
         if self.sealed or self._handed_over:
             return

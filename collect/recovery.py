@@ -110,7 +110,12 @@ def recover(journal: Path) -> RecoveryReport:
                 if not is_ours:
                     still_open.append(folder.name)
                     continue
-                _set_torn_header_aside(folder)
+                header = folder / journal_format.HEADER
+                try:  # one that a power cut tore would keep the other takes from being read
+                    read_json(header)
+                except UnusableInputError as error:
+                    os.replace(header, header.with_name(f"{header.name}.torn"))
+                    raise UnusableInputError(f"{error} It is kept as {header.name}.torn.") from None
                 recovered.append(_recover_take(folder))
                 if "outcome" not in said.get(folder.name, {}):
                     interrupted = Outcome.INTERRUPTED.value
@@ -127,20 +132,6 @@ def recover(journal: Path) -> RecoveryReport:
         if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path)
     )
     return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), headless)
-
-
-def _set_torn_header_aside(folder: Path) -> None:
-    """Rename a header that a power cut tore: it would keep the other takes from being read.
-
-    Raises:
-        UnusableInputError: it was torn, and is called take.json.torn now.
-    """
-    header = folder / journal_format.HEADER
-    try:
-        read_json(header)
-    except UnusableInputError as error:
-        os.replace(header, header.with_name(f"{header.name}.torn"))
-        raise UnusableInputError(f"{error} It is kept as {header.name}.torn.") from None
 
 
 @contextlib.contextmanager
@@ -191,7 +182,14 @@ def _recover_take(folder: Path) -> Recovered:
         record = record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
     for name, table in ((journal_format.FRAMES, frames), (journal_format.TELEMETRY, record)):
         if table.num_columns:
-            _rewrite_stream(folder / name, table)
+            path = folder / name
+            new = path.with_name(path.name + _NEW)
+            with new.open("wb") as stream:
+                with pa.ipc.new_stream(stream, table.schema) as writer:
+                    writer.write_table(table)
+                stream.flush()
+                platform_calls.sync(stream.fileno())
+            os.replace(new, path)
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
@@ -204,16 +202,6 @@ def _last_s(frames: pa.Table, record: pa.Table) -> float:
     ends = [float(frames["t_s"][-1].as_py())] if frames.num_rows else []
     ends += [float(record["t_ns"][-1].as_py()) * 1e-9] if record.num_rows else []
     return max(ends, default=0.0)
-
-
-def _rewrite_stream(path: Path, table: pa.Table) -> None:
-    new = path.with_name(path.name + _NEW)
-    with new.open("wb") as stream:
-        with pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table)
-        stream.flush()
-        platform_calls.sync(stream.fileno())
-    os.replace(new, path)
 
 
 def _packets(path: Path) -> int:

@@ -275,7 +275,11 @@ class Flusher:
         while not self._over.is_set():
             self._due.wait(WRITE_EVERY_S)
             self._due.clear()
-            self._watch_clock()
+            offset_ns = self._clock_offset_ns()
+            step_s = (offset_ns - self._offset_ns) * 1e-9
+            self._offset_ns = offset_ns
+            if abs(step_s) >= CLOCK_STEP_S:
+                self._on_clock_step(step_s)
             self._write()
 
     def _keep_syncing(self) -> None:
@@ -294,10 +298,3 @@ class Flusher:
             before_ns, wall_ns, after_ns = time.monotonic_ns(), self._wall_ns(), time.monotonic_ns()
             looks.append((after_ns - before_ns, wall_ns - before_ns))
         return min(looks)[1]
-
-    def _watch_clock(self) -> None:
-        offset_ns = self._clock_offset_ns()
-        step_s = (offset_ns - self._offset_ns) * 1e-9
-        self._offset_ns = offset_ns
-        if abs(step_s) >= CLOCK_STEP_S:
-            self._on_clock_step(step_s)

@@ -134,17 +134,13 @@ class VideoStream:
         self._coarse: av.VideoCodecContext | None = None
         self._was_coarse = False
         if encoder != SOFTWARE:
-            self._open_now(encoder)
-
-    def _open_now(self, encoder: str) -> None:
-        """Find out whether the machine has the device that an encoder needs."""
-        try:
-            self._stream.codec_context.open()
-        except av.FFmpegError as error:
-            os.close(self._handle)
-            self._handle = -1
-            why = error.strerror or error
-            raise DeviceError(f"The encoder {encoder} doesn't open here ({why}).") from None
+            try:
+                self._stream.codec_context.open()
+            except av.FFmpegError as error:
+                os.close(self._handle)
+                self._handle = -1
+                why = error.strerror or error
+                raise DeviceError(f"The encoder {encoder} doesn't open here ({why}).") from None
 
     def encode(self, picture: Image, *, coarse: bool = False) -> None:
         """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.

@@ -63,7 +63,15 @@ class ArmModel:
             raise unknown_choice("arm model", name_or_path, [*ARM_MODELS, "PATH.xml"])
         if not path.is_file():
             raise UnusableInputError(f"No arm model {path}. Give an MJCF file that exists.")
-        return cls(path.stem, path, _every_joint(path))
+        model = kinematic_model(path)
+        bodies = (model.body(int(model.jnt_bodyid[j])) for j in range(model.njnt))
+        return cls(
+            path.stem,
+            path,
+            tuple(
+                GuardedPoint(model.joint(j).name, b.name) for j, b in enumerate(bodies) if b.name
+            ),
+        )
 
     def _read_joints(self) -> None:
         import mujoco
@@ -206,9 +214,3 @@ def _tool_site(model: Any, mjcf: Path) -> int:
         f"{mjcf} has no site named {' or '.join(TOOL_SITES)} to mark the tool centre "
         f"(sites: {', '.join(names) or 'none'}). Add one to the last body of the arm."
     )
-
-
-def _every_joint(mjcf: Path) -> tuple[GuardedPoint, ...]:
-    model = kinematic_model(mjcf)
-    bodies = (model.body(int(model.jnt_bodyid[j])) for j in range(model.njnt))
-    return tuple(GuardedPoint(model.joint(j).name, b.name) for j, b in enumerate(bodies) if b.name)

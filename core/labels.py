@@ -108,7 +108,19 @@ class LabelEvent:
             raise unknown_choice("label field", self.field, FIELDS + TAGS)
         if not isinstance(self.uid, str) or not isinstance(self.author, str):
             raise UnusableInputError(f"uid {self.uid!r} and author {self.author!r} must be text.")
-        _check_value(self.field, self.value)
+        if self.field == "dimensions":
+            check_dimensions(self.value, "label")
+        elif self.field == "conditions":
+            if not isinstance(self.value, Mapping) or not all(
+                isinstance(key, str) for key in self.value
+            ):
+                raise UnusableInputError(
+                    f"label: conditions must map names to values, got {self.value!r}."
+                )
+        elif not isinstance(self.value, str):
+            raise UnusableInputError(f"label: {self.field} must be text, got {self.value!r}.")
+        elif self.field in ("outcome", "failure_mode", "phase", *_WORDS):
+            _check_word(self.field, self.value)
         if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
             raise UnusableInputError(f"Confidence {self.confidence!r} must be in [0, 1].")
         if not self.at:
@@ -153,18 +165,6 @@ def instant(at: str) -> datetime:
             f"Time {at!r} is not ISO 8601. Write it as 2026-11-22T08:15:00+00:00."
         ) from None
     return value
-
-
-def _check_value(name: str, value: Any) -> None:
-    if name == "dimensions":
-        check_dimensions(value, "label")
-    elif name == "conditions":
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise UnusableInputError(f"label: conditions must map names to values, got {value!r}.")
-    elif not isinstance(value, str):
-        raise UnusableInputError(f"label: {name} must be text, got {value!r}.")
-    elif name in ("outcome", "failure_mode", "phase", *_WORDS):
-        _check_word(name, value)
 
 
 @cache

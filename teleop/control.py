@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Self
 
 from gaploop.core.clock import Clock
@@ -459,12 +458,7 @@ class ControlThread:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for fault in self.close():
             log.error("%s", fault)
 
@@ -552,12 +546,7 @@ class _Span:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for box in self._boxes:
             box.close()
 

@@ -246,7 +246,8 @@ def listening(
     """
 
     def admit(connection: ServerConnection, request: Request) -> Response | None:
-        offered = _offered(request.headers)
+        given = ",".join(request.headers.get_all("Sec-WebSocket-Protocol"))
+        offered = [word.strip() for word in given.split(",") if word.strip()]
         here = "".join(request.headers.get_all("Host"))
         origins = [urlsplit(origin).netloc for origin in request.headers.get_all("Origin")]
         if page is not None and not offered and request.path.partition("?")[0] == "/":
@@ -299,12 +300,6 @@ def listening(
     with server:
         yield int(server.socket.getsockname()[1])
     thread.join()
-
-
-def _offered(headers: Headers) -> list[str]:
-    """Return the words in which a peer says what it speaks, and that it knows the token."""
-    given = ",".join(headers.get_all("Sec-WebSocket-Protocol"))
-    return [word.strip() for word in given.split(",") if word.strip()]
 
 
 def _page(path: Path) -> Response:

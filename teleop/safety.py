@@ -432,15 +432,15 @@ class DrivingFilter(SafetyFilter):
             start = np.where(self._base * wanted > 0, self._base, 0.0)
             slower = np.abs(wanted) <= np.abs(start)
             gained = start + np.clip(wanted - start, -self._gain, self._gain)
-            reasons |= SafetyReason.NONE if slower.all() else _gaining(wanted, gained)
+            is_short = (np.abs(wanted - gained) > CHANGED_RAD).any()
+            reasons |= (
+                SafetyReason.NONE
+                if slower.all()
+                else (SafetyReason.ACCELERATION if is_short else SafetyReason.NONE)
+            )
             self._base = np.where(slower, wanted, gained)
         requested = np.concatenate([arm.requested_rad, base])
         return SafeCommand(requested, self.sent_rad, reasons)
-
-
-def _gaining(wanted: FloatArray, gained: FloatArray) -> SafetyReason:
-    is_short = (np.abs(wanted - gained) > CHANGED_RAD).any()
-    return SafetyReason.ACCELERATION if is_short else SafetyReason.NONE
 
 
 class _Jump(Enum):

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 from gaploop.core import platform_calls
@@ -39,12 +39,7 @@ class CleanupStep:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if isinstance(error, Exception):
             self.error = error
         elif error is None or threading.current_thread() is threading.main_thread():

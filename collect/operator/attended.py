@@ -118,7 +118,17 @@ class Operator(Attendant):
         if result.outcome is Outcome.INTERRUPTED:
             self._cut_off(result.reason)
             return result
-        return self._judged(rig, writer, result)
+        tripped = result.outcome is Outcome.FAILURE
+        proposed = Outcome.FAILURE if tripped else rig.judge()
+        if self._suggester is not None and proposed is not Outcome.SUCCESS:
+            self._suggester.ask(result.uid, writer.folder, result.sealing)
+        outcome = self._console.await_verdict(
+            result.uid, result.outcome, Suggestion(proposed), writer.header.info.dimensions
+        )
+        judged = replace(result, outcome=outcome)
+        self._on_result(judged)
+        self._told()
+        return judged
 
     def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as the function of that name."""
@@ -131,19 +141,6 @@ class Operator(Attendant):
     def _cut_off(self, why: str) -> None:
         self._console.note(f"The take is interrupted: {why}")
         self._console.await_verdict("", Outcome.INTERRUPTED)
-
-    def _judged(self, rig: Rig, writer: JournalWriter, result: TakeResult) -> TakeResult:
-        tripped = result.outcome is Outcome.FAILURE
-        proposed = Outcome.FAILURE if tripped else rig.judge()
-        if self._suggester is not None and proposed is not Outcome.SUCCESS:
-            self._suggester.ask(result.uid, writer.folder, result.sealing)
-        outcome = self._console.await_verdict(
-            result.uid, result.outcome, Suggestion(proposed), writer.header.info.dimensions
-        )
-        judged = replace(result, outcome=outcome)
-        self._on_result(judged)
-        self._told()
-        return judged
 
 
 class Supervisor(Operator):

@@ -132,7 +132,18 @@ class KeyMap:
         for command, keys in defaults.items():
             left = tuple(k for k in keys if k not in taken)
             merged[command] = asked.get(command, left)
-        _check_once(merged, asked, wanted)
+        owner: dict[str, Command] = {}
+        for command, keys in merged.items():
+            for key in keys:
+                other = owner.setdefault(key, command)
+                if other is not command:
+                    usual = next((c for c in (other, command) if c not in asked), None)
+                    more = (
+                        f" Give {usual.value} another key too." if usual and key in wanted else ""
+                    )
+                    raise UnusableInputError(
+                        f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
+                    )
         return cls(MappingProxyType(merged))
 
     def command(self, key: str) -> Command | None:
@@ -188,24 +199,6 @@ def _keys(command: str, value: str | Sequence[str], taken: Mapping[str, str]) ->
                 "Take another key."
             )
     return keys
-
-
-def _check_once(
-    merged: Mapping[Command, tuple[str, ...]],
-    asked: Mapping[Command, tuple[str, ...]],
-    wanted: set[str],
-) -> None:
-    """Refuse a key that asks for two things."""
-    owner: dict[str, Command] = {}
-    for command, keys in merged.items():
-        for key in keys:
-            other = owner.setdefault(key, command)
-            if other is not command:
-                usual = next((c for c in (other, command) if c not in asked), None)
-                more = f" Give {usual.value} another key too." if usual and key in wanted else ""
-                raise UnusableInputError(
-                    f"--keys: {key} can't be both {other.value} and {command.value}.{more}"
-                )
 
 
 AGAIN_S: Final = 3.0

@@ -18,7 +18,6 @@ from gaploop.collect.operator import machine
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DIGITS, Command, KeyMap, Twice
 from gaploop.collect.operator.machine import (
-    Act,
     Deed,
     SessionStage,
     SessionState,
@@ -159,7 +158,11 @@ class OperatorConsole:
             self.safety.estop()
             self._twice.forget()
         elif command is Command.CLEAR:
-            self._clear()
+            again = CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN
+            with self._changed:
+                if self._tripped:
+                    self._twice.press()
+                    self.note(again)
         elif command is Command.TAKE_OVER:
             self.driving.switch()
         else:
@@ -379,39 +382,28 @@ class OperatorConsole:
         if state is not self._state:
             self._set(state)
         for act in acts:
-            self._do(act)
+            if act.deed is Deed.END:
+                self._ends = True
+            elif act.deed is Deed.LABEL:
+                self._book.say(act.uid, act.said, anew=act.anew)
+                if outcome := act.said.get("outcome"):
+                    self._play(Sound.GOOD if outcome == Outcome.SUCCESS.value else Sound.BAD)
+            elif act.deed is Deed.UNDO:
+                uid = self._book.undo()
+                number = self._numbers.get(uid)
+                take = f"take {number}" if number else "an earlier take"
+                if not uid:
+                    self.note("Nothing to take back.")
+                elif self._book.taken_back(uid):
+                    self.note(f"Taken back: {take} has no label now. It counts once it has one.")
+                else:
+                    self.note(f"Taken back: the last label of {take}.")
+            if act.deed in (Deed.LABEL, Deed.UNDO):
+                self.labelled += 1
+                self.on_label()
         if before is SessionStage.RESET and state.stage is SessionStage.READY:
             self._play(Sound.READY)
 
     def _set(self, state: SessionState) -> None:
         self._state = state
         self._changed.notify_all()
-
-    def _do(self, act: Act) -> None:
-        if act.deed is Deed.END:
-            self._ends = True
-        elif act.deed is Deed.LABEL:
-            self._book.say(act.uid, act.said, anew=act.anew)
-            if outcome := act.said.get("outcome"):
-                self._play(Sound.GOOD if outcome == Outcome.SUCCESS.value else Sound.BAD)
-        elif act.deed is Deed.UNDO:
-            uid = self._book.undo()
-            number = self._numbers.get(uid)
-            take = f"take {number}" if number else "an earlier take"
-            if not uid:
-                self.note("Nothing to take back.")
-            elif self._book.taken_back(uid):
-                self.note(f"Taken back: {take} has no label now. It counts once it has one.")
-            else:
-                self.note(f"Taken back: the last label of {take}.")
-        if act.deed in (Deed.LABEL, Deed.UNDO):
-            self.labelled += 1
-            self.on_label()
-
-    def _clear(self) -> None:
-        """Take a press of clear; `_heed` clears once it was pressed twice."""
-        again = CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN
-        with self._changed:
-            if self._tripped:
-                self._twice.press()
-                self.note(again)

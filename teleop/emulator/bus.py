@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, cast
 
 from gaploop.core import platform_calls
@@ -186,12 +185,7 @@ class EmulatedBus:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- the thread ------------------------------------------------------------------------

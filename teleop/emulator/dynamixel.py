@@ -148,7 +148,21 @@ class DynamixelServo(EmulatedServo):
                 return error
             changes[register.name] = value
         for name, value in changes.items():
-            self._apply(self.memory.table.by_name[name], value)
+            written, was = self.memory.table.by_name[name], self.memory[name]
+            self.memory.store(written, value)
+            if written.kept:
+                self.memory.keep(written)
+            if name == "Torque_Enable" and value and not was:
+                self.hold_here()
+            elif name == "Operating_Mode":
+                self._reset_goals(value)
+            elif name == "Drive_Mode":
+                self.configure()
+                self.count_turns()
+            elif name == "Bus_Watchdog":
+                self.tripped_watchdog = False
+            elif name == "Goal_Position":
+                self.goal = float(value)
         self.configure()
         return ErrorCode.NONE
 
@@ -183,24 +197,6 @@ class DynamixelServo(EmulatedServo):
             "Profile_Velocity": "",
         }.get(name)
         return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
-
-    def _apply(self, register: ServoRegister, value: int) -> None:
-        name, memory = register.name, self.memory
-        was = memory[name]
-        memory.store(register, value)
-        if register.kept:
-            memory.keep(register)
-        if name == "Torque_Enable" and value and not was:
-            self.hold_here()
-        elif name == "Operating_Mode":
-            self._reset_goals(value)
-        elif name == "Drive_Mode":
-            self.configure()
-            self.count_turns()
-        elif name == "Bus_Watchdog":
-            self.tripped_watchdog = False
-        elif name == "Goal_Position":
-            self.goal = float(value)
 
     def _reset_goals(self, mode: int) -> None:
         """Goals and gains go back where the mode changes (e-Manual, Operating Mode)."""

@@ -115,8 +115,13 @@ class FeetechServo(EmulatedServo):
     def _apply(self, name: str, value: int) -> None:
         memory = self.memory
         if name == "Torque_Enable":
-            if value == CALIBRATE_MIDDLE:
-                self._calibrate_middle()
+            if value == CALIBRATE_MIDDLE:  # what is read here becomes 2048, and is kept
+                offset = round(self.encoder_ticks()) % 4096 - 2048
+                register = memory.table.by_name["Homing_Offset"]
+                memory.store(register, sign_magnitude(offset, 11))
+                memory.keep(register)
+                self.configure()
+                self.hold_here()
                 return
             if value == 1 and memory["Torque_Enable"] != 1:
                 self.hold_here()
@@ -141,16 +146,6 @@ class FeetechServo(EmulatedServo):
             return
         low, high = self._range
         self.goal = float(ticks if low == high == 0 else max(low, min(high, ticks)))
-
-    def _calibrate_middle(self) -> None:
-        """Torque_Enable 128: what is read here becomes 2048, and is kept."""
-        memory = self.memory
-        offset = round(self.encoder_ticks()) % 4096 - 2048
-        register = memory.table.by_name["Homing_Offset"]
-        memory.store(register, sign_magnitude(offset, 11))
-        memory.keep(register)
-        self.configure()
-        self.hold_here()
 
     def configure(self) -> None:
         """Take over what was written to the memory."""

@@ -122,7 +122,11 @@ class Browser:
                 )
             )
             self.address = f"https://{host or link.own_address()}:{found}/#{token}"
-            log.info("%s\n%s", _code(self.address), self.address)
+            lines = io.StringIO()
+            segno.make(self.address, error="l", micro=False).terminal(
+                out=lines, compact=True, border=2
+            )
+            log.info("%s\n%s", lines.getvalue(), self.address)
             log.info("Open it on a phone in this network; Ctrl-C, twice, ends waiting for it.")
             log.info("The browser warns of the certificate, which nobody has signed: go on there.")
             if not self._open.wait(wait_s):
@@ -205,10 +209,3 @@ class Browser:
         )
         self._snapshot = (intent, made_s)
         self._open.set()
-
-
-def _code(address: str) -> str:
-    """Return a QR code of an address as lines of a terminal."""
-    lines = io.StringIO()
-    segno.make(address, error="l", micro=False).terminal(out=lines, compact=True, border=2)
-    return lines.getvalue()

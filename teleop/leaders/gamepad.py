@@ -114,17 +114,15 @@ class Gamepad(LeaderPanel):
         elif event.type == pygame.CONTROLLERBUTTONUP and event.button in BUTTONS:
             self.controls.release(BUTTONS[event.button])
         elif event.type == pygame.CONTROLLERAXISMOTION and event.axis in AXES:
-            self._on_axis(AXES[event.axis], event.value / FULL)
-
-    def _on_axis(self, actions: tuple[ControlAction | None, ControlAction], share: float) -> None:
-        beyond = (abs(share) - DEAD_ZONE) / (1.0 - DEAD_ZONE)
-        for action, here in zip(actions, (share < 0, share > 0), strict=True):
-            if action is None:
-                continue
-            if here and beyond > 0:
-                self.controls.press(action, beyond**STICK_POWER)
-            else:
-                self.controls.release(action)
+            share = event.value / FULL
+            beyond = (abs(share) - DEAD_ZONE) / (1.0 - DEAD_ZONE)
+            for action, here in zip(AXES[event.axis], (share < 0, share > 0), strict=True):
+                if action is None:
+                    continue
+                if here and beyond > 0:
+                    self.controls.press(action, beyond**STICK_POWER)
+                else:
+                    self.controls.release(action)
 
     def _take_first(self) -> None:
         """Take the first gamepad that SDL knows, unless one is in use."""

@@ -24,6 +24,7 @@ from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader, WrappedLeader
 from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.bus import ServoBus
 from gaploop.teleop.servos.exchange import Script
+from gaploop.teleop.servos.torque import each_of
 
 CURRENT_MODE: Final = b"\x00"
 """Value of Operating Mode (ROBOTIS e-manual)."""
@@ -71,7 +72,20 @@ class ForceLeader(WrappedLeader):
         self._tripped, self._pushing = False, False
         self._written_s = self._now_s()
         self._over = threading.Event()
-        self._modes = self._engage()
+        buses = list(self._motors)
+        before = leader.group.take(buses)[1]
+        # In current control without a current; the modes that they had are given back at the end.
+        modes = dict(zip(buses, leader.group.each(buses, self._to_current), strict=True))
+        after = leader.group.take(buses)[1]
+        for old, new in zip(before, after, strict=True):
+            moved = np.abs(new.position_ticks - old.position_ticks)
+            if not (moved < JUMP_TICKS).all():
+                leader.group.each(buses, self._restore)
+                raise DeviceError(
+                    "The leader's encoders read something else in current control: a joint is a "
+                    "turn away from its calibration. Move it back and connect again."
+                )
+        self._modes = modes
         self._watchdog = threading.Thread(target=self._watch, name="force watchdog", daemon=True)
         self._watchdog.start()
 
@@ -113,23 +127,6 @@ class ForceLeader(WrappedLeader):
             self._write(np.zeros(len(self._order)))
             self._watchdog.join(1.0)
 
-    def _engage(self) -> dict[ServoBus, dict[int, bytes]]:
-        """Set the motors to current control without a current; return the modes they had."""
-        leader = self._leader
-        buses = list(self._motors)
-        before = leader.group.take(buses)[1]
-        modes = dict(zip(buses, leader.group.each(buses, self._to_current), strict=True))
-        after = leader.group.take(buses)[1]
-        for old, new in zip(before, after, strict=True):
-            moved = np.abs(new.position_ticks - old.position_ticks)
-            if not (moved < JUMP_TICKS).all():
-                leader.group.each(buses, self._restore)
-                raise DeviceError(
-                    "The leader's encoders read something else in current control: a joint is a "
-                    "turn away from its calibration. Move it back and connect again."
-                )
-        return modes
-
     def _to_current(self, bus: ServoBus) -> Script[dict[int, bytes]]:
         mode, torque = bus.register("Operating_Mode"), bus.register("Torque_Enable")
         ids = self._motors[bus]
@@ -144,12 +141,12 @@ class ForceLeader(WrappedLeader):
 
     def _arm_watchdog(self, bus: ServoBus) -> Script[None]:
         for value in (b"\x00", bytes([round(WATCHDOG_S / WATCHDOG_STEP_S)])):
-            yield bus.store_all(BUS_WATCHDOG, _each(self._motors[bus], value))
+            yield bus.store_all(BUS_WATCHDOG, each_of(self._motors[bus], value))
 
     def _restore(self, bus: ServoBus) -> Script[None]:
         ids = self._motors[bus]
-        yield bus.store_all(bus.register("Torque_Enable"), _each(ids, b"\x00"))
-        yield bus.store_all(BUS_WATCHDOG, _each(ids, b"\x00"))
+        yield bus.store_all(bus.register("Torque_Enable"), each_of(ids, b"\x00"))
+        yield bus.store_all(BUS_WATCHDOG, each_of(ids, b"\x00"))
         for servo_id, mode in getattr(self, "_modes", {}).get(bus, {}).items():
             yield bus.store(servo_id, bus.register("Operating_Mode"), mode)
 
@@ -196,7 +193,3 @@ def _motors(leader: ServoLeader) -> dict[ServoBus, tuple[int, ...]]:
 
 def _takes_current(model: reg.Model) -> bool:
     return model.protocol is reg.Protocol.DYNAMIXEL and model.has_current
-
-
-def _each(ids: tuple[int, ...], data: bytes) -> bytes:
-    return b"".join(bytes((servo_id,)) + data for servo_id in ids)

@@ -123,10 +123,7 @@ class GenericFollower:
                 n for n, q in zip(self.joint_names, start, strict=True) if not np.isfinite(q)
             ]
             raise DeviceError(f"{device.name} doesn't say where {', '.join(lacking)} is.")
-        self.joint_limits_rad = self._limits(station, start)
-
-    def _limits(self, station: Station, start_rad: FloatArray) -> FloatArray:
-        limits = np.stack([start_rad - WINDOW_RAD, start_rad + WINDOW_RAD], axis=1)
+        limits = np.stack([start - WINDOW_RAD, start + WINDOW_RAD], axis=1)
         for k, name in enumerate(self.joint_names[self._n_arm :], self._n_arm):
             most = MOST_RAD_S if name.startswith(_TURNS) else MOST_M_S
             limits[k] = -most, most
@@ -143,7 +140,7 @@ class GenericFollower:
                 ", ".join(free),
                 math.degrees(WINDOW_RAD),
             )
-        return limits
+        self.joint_limits_rad = limits
 
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far: kind to count; what fails in a row counts once."""

@@ -52,7 +52,12 @@ def make_follower(
     from lerobot.robots import make_robot_from_config
 
     clock = clock or MonotonicClock()
-    device = _build(make_robot_from_config, _without_cameras(robot_config), "robot")
+    config = copy.deepcopy(robot_config)
+    sides = (getattr(config, f"{side}_arm_config", None) for side in ("left", "right"))
+    for owner in (config, *sides):  # LeRobot skips torque-off where a camera is closed
+        if getattr(owner, "cameras", None):
+            owner.cameras = {}
+    device = _build(make_robot_from_config, config, "robot")
     found = arms_of(device)
     if not found:
         with _connected(device):
@@ -171,18 +176,6 @@ def _connected(device: Any) -> Iterator[None]:
 def _disconnect(device: Any) -> None:
     with contextlib.suppress(*LEROBOT_FAULTS):
         device.disconnect()
-
-
-def _without_cameras(robot_config: Any) -> Any:
-    """Return the config without cameras: LeRobot skips torque-off where one of them is closed."""
-    config = copy.deepcopy(robot_config)
-    for owner in (
-        config,
-        *(getattr(config, f"{side}_arm_config", None) for side in ("left", "right")),
-    ):
-        if getattr(owner, "cameras", None):
-            owner.cameras = {}
-    return config
 
 
 @contextlib.contextmanager

@@ -196,12 +196,6 @@ class ServoFollower(ServoArms):
         if not any(left):
             self._holding = True
             return
-        words = self._why(left)
-        with contextlib.suppress(DeviceError):
-            self.torque_off()
-        raise DeviceError(f"The arm doesn't hold: {'; '.join(words)}.")
-
-    def _why(self, left: Sequence[Sequence[int]]) -> list[str]:
         words = []
         status = self.read().status
         for arm, span, ids in zip(self.arms, self._spans, left, strict=True):
@@ -219,7 +213,9 @@ class ServoFollower(ServoArms):
                     error = describe_error(arm.bus.protocol, bits[servo_id] & 0xFF)
                     cause = f"reports {error}: fix that, then switch the arm's power off and on"
                 words.append(f"{name} (servo {servo_id} on {arm.port.path}) {cause}")
-        return words
+        with contextlib.suppress(DeviceError):
+            self.torque_off()
+        raise DeviceError(f"The arm doesn't hold: {'; '.join(words)}.")
 
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.

@@ -310,20 +310,16 @@ class BusLine:
             if known and len(reply.data) == size and not reply.error:
                 answers[reply.id] = self._wanted(reply)
             else:
-                self._count(reply)
-
-    def _count(self, reply: Reply) -> None:
-        """Take a reply that isn't all well."""
-        refused = self.protocol is Protocol.DYNAMIXEL and bool(reply.error & _ERROR_CODE)
-        if reply.id not in self.request.ids:
-            self.faults.unasked += 1
-        elif reply.id in self.answers:
-            self.faults.of(reply.id).repeated += 1
-        elif len(reply.data) == self.request.size or (refused and not reply.data):
-            self.faults.of(reply.id).refused += refused
-            self.answers[reply.id] = self._wanted(reply)
-        else:
-            self.faults.of(reply.id).wrong_size += 1
+                refused = self.protocol is Protocol.DYNAMIXEL and bool(reply.error & _ERROR_CODE)
+                if reply.id not in self.request.ids:
+                    self.faults.unasked += 1
+                elif reply.id in self.answers:
+                    self.faults.of(reply.id).repeated += 1
+                elif len(reply.data) == self.request.size or (refused and not reply.data):
+                    self.faults.of(reply.id).refused += refused
+                    self.answers[reply.id] = self._wanted(reply)
+                else:
+                    self.faults.of(reply.id).wrong_size += 1
 
     def _wanted(self, reply: Reply) -> Reply:
         """Return a reply without what was only asked for to know it by."""

@@ -28,7 +28,7 @@ def torque_off(bus: ServoBus) -> Script[tuple[int, ...]]:
     register = bus.register("Torque_Enable")
     bus.holding.clear()
     bus.rebooted.clear()
-    yield bus.store_all(register, _each(bus.ids, b"\x00"))
+    yield bus.store_all(register, each_of(bus.ids, b"\x00"))
     left = yield from _where_not(bus, bus.ids, 0)
     for attempt in range(ROUNDS):
         if not left or (attempt and time.monotonic() - started_s > OFF_BUDGET_S):
@@ -65,7 +65,7 @@ def torque_on(bus: ServoBus) -> Script[tuple[int, ...]]:
                 yield bus.store(servo_id, register, data)
     yield bus.store_all(goal, encode_goals(bus.protocol, bus.ids, state.position_ticks))
     register = bus.register("Torque_Enable")
-    yield bus.store_all(register, _each(bus.ids, b"\x01"))
+    yield bus.store_all(register, each_of(bus.ids, b"\x01"))
     left = yield from _where_not(bus, bus.ids, 1)
     for _ in range(ROUNDS):
         for servo_id in left:
@@ -89,5 +89,6 @@ def _where_not(bus: ServoBus, ids: Sequence[int], wanted: int) -> Script[tuple[i
     )
 
 
-def _each(ids: Sequence[int], data: bytes) -> bytes:
+def each_of(ids: Sequence[int], data: bytes) -> bytes:
+    """Return the bytes of a sync write that tells all of `ids` the same."""
     return b"".join(bytes((servo_id,)) + data for servo_id in ids)
