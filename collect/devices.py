@@ -562,21 +562,6 @@ class StandingArm:
         return self.now.read()
 
 
-class _PacedClock:
-    """The cell's time, as fast as real time since its last reset."""
-
-    def __init__(self, rig: EmbeddedRig) -> None:
-        self._cell = rig.cell
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin anew: the cell has been reset."""
-        from gaploop.sim.follower import PacedCellClock
-
-        self._paced = PacedCellClock(self._cell)
-        self.now_s, self.sleep_until = self._paced.now_s, self._paced.sleep_until
-
-
 class CellDevices(SessionDevices):
     """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
 
@@ -618,8 +603,10 @@ class CellDevices(SessionDevices):
 
     def rig(self, conditions: Mapping[str, object]) -> Rig:
         """Build the cell with something set up."""
+        from gaploop.sim.follower import PacedCellClock
+
         rig = self._make(conditions)
-        clock = _PacedClock(rig)
+        clock = PacedCellClock(rig.cell)
 
         def reset(seed: int) -> None:
             rig.reset(seed)

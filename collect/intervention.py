@@ -74,22 +74,24 @@ class OnRequest:
         return None
 
 
+WINDOW_S: Final = 0.5
+"""How far back a leader's motion is looked at [s]."""
+STILL_RAD: Final = 0.02
+"""An arm whose joints stay within this stands still [rad]."""
+
+
 class OnMotion(OnRequest):
     """When the leader is moved; back again when it has rested.
 
     Args:
-        threshold_rad: moved means further than this within `window_s` [rad].
+        threshold_rad: moved means further than this within `WINDOW_S` [rad].
         hand_back_s: hands back after the leader has rested this long [s]; never if None.
-        window_s: how far back to look [s].
     """
 
     watches_person = True
 
-    def __init__(
-        self, threshold_rad: float, hand_back_s: float | None = None, window_s: float = 0.5
-    ) -> None:
+    def __init__(self, threshold_rad: float, hand_back_s: float | None = None) -> None:
         self._threshold_rad, self._hand_back_s = threshold_rad, hand_back_s
-        self._window_s = window_s
         self._seen: deque[tuple[float, FloatArray]] = deque()
         self._moved_s: float | None = None
 
@@ -109,7 +111,7 @@ class OnMotion(OnRequest):
         if self._moved_s is None:
             self._moved_s = t_s
         self._seen.append((t_s, q_rad))
-        while self._seen[0][0] < t_s - self._window_s:
+        while self._seen[0][0] < t_s - WINDOW_S:
             self._seen.popleft()
         if np.abs(q_rad - self._seen[0][1]).max() > self._threshold_rad:
             self._moved_s = t_s
@@ -129,7 +131,6 @@ class OnStall(OnRequest):
         stall_s: taken over after the arm has stood still this long [s].
         late_s: taken over after the policy has driven this long without success [s].
         hand_back_s: handed back after this long [s]; never if None.
-        still_rad: an arm whose joints stay within this stands still [rad].
     """
 
     def __init__(
@@ -140,9 +141,8 @@ class OnStall(OnRequest):
         stall_s: float,
         late_s: float,
         hand_back_s: float | None = None,
-        still_rad: float = 0.02,
     ) -> None:
-        self._from_units, self._still_rad = from_units, still_rad
+        self._from_units = from_units
         self._stall, self._late = _frames(stall_s, fps), _frames(late_s, fps)
         self._hand_back = None if hand_back_s is None else _frames(hand_back_s, fps)
         self.reset(1.0)
@@ -164,7 +164,7 @@ class OnStall(OnRequest):
             is_over = self._hand_back is not None and self._frames > self._hand_back
             return Wish.HAND_BACK if is_over else None
         q_rad = self._from_units(observation.state)
-        if self._stands_rad is None or np.abs(q_rad - self._stands_rad).max() > self._still_rad:
+        if self._stands_rad is None or np.abs(q_rad - self._stands_rad).max() > STILL_RAD:
             self._stands_rad, self._still = q_rad, 0
         self._still += 1
         is_due = max(self._still / self._stall, self._frames / self._late) > self._slower
@@ -378,11 +378,17 @@ class SharedLeader:
         """Return what is asked for at loop time `t_s` [s]."""
         self._now_s = t_s
         self._obey(t_s)
-        asked = self._person_asks(t_s)
+        # The person's leader is read on every turn where that costs or changes nothing.
+        is_device = bool(self.servo_joints) or self._wishes.watches_person
+        asked = self._person.read(t_s) if self._person is not None and is_device else None
         if asked is not None:
             self._heed(self._wishes.motion(t_s, asked.q_rad, self._driver is Driver.PERSON))
         if self._driver is Driver.ALIGNING:
-            self._align(t_s)
+            is_late = t_s - self._since_s >= ALIGN_S
+            if self._movable is None or self._movable.align(self._hold, t_s) or is_late:
+                self._let_go()
+                self._driver = Driver.PERSON
+                self._count()
         state = asked.state if asked is not None else None
         if self._driver is Driver.POLICY:
             target = self._policy.read(t_s).q_rad
@@ -448,25 +454,11 @@ class SharedLeader:
         self._handed_back = True
         self._wishes.switched(False)
 
-    def _align(self, t_s: float) -> None:
-        is_late = t_s - self._since_s >= ALIGN_S
-        if self._movable is None or self._movable.align(self._hold, t_s) or is_late:
-            self._let_go()
-            self._driver = Driver.PERSON
-            self._count()
-
     def _let_go(self) -> None:
         if self._movable is not None:
             self._movable.let_go()
 
     # -- what is asked ----------------------------------------------------------------------
-
-    def _person_asks(self, t_s: float) -> LeaderSample | None:
-        """Read the person's leader on every turn where it costs or changes nothing."""
-        if self._person is None:
-            return None
-        is_device = bool(self.servo_joints) or self._wishes.watches_person
-        return self._person.read(t_s) if is_device else None
 
     def _from_person(self, q_rad: FloatArray) -> FloatArray:
         if self._offset is None:

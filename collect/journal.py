@@ -8,7 +8,6 @@ a whole Arrow message (see `streams`); pictures are encoded as they come, one pe
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -30,14 +29,12 @@ from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, platform_calls, telemetry
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
-from gaploop.core.files import sync_file, sync_folder, write_json
+from gaploop.core.files import sha256, sync_file, sync_folder, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import plain_name
 from gaploop.core.types import FloatArray, Image, is_depth
 from gaploop.core.vocabulary import Outcome
 from gaploop.teleop.stopping import one_line
-
-__all__ = ["FrameRow", "JournalWriter", "warm_up"]
 
 
 def warm_up() -> None:
@@ -93,24 +90,7 @@ class JournalWriter:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.callback(self._cleanup.close)
             try:
-                joints, scene = header.info.joint_names, header.environment_state_names
-                n_joints, n_scene, cameras = len(joints), len(scene), tuple(header.cameras)
-                self._frames = ArrowStream(
-                    self.folder / journal_format.FRAMES,
-                    journal_format.frames_schema(n_joints, n_scene, cameras),
-                    (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
-                    self._wake,
-                )
-                self._cleanup.callback(self._frames.close)
-                platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
-                self._telemetry = ArrowStream(
-                    self.folder / journal_format.TELEMETRY,
-                    telemetry.arrow_schema(header.channels),
-                    (1,) * (1 + len(header.channels)),
-                    self._wake,
-                )
-                self._cleanup.callback(self._telemetry.close)
-                self._events = EventStream(self.folder / journal_format.EVENTS)
+                self._open(header)
             except OSError as error:
                 raise unusable(journal, error) from None
             self._encoding: TakeEncoding = (
@@ -132,6 +112,26 @@ class JournalWriter:
                 wall_ns,
             )
             undo.pop_all()
+
+    def _open(self, header: TakeHeader) -> None:
+        n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
+        cameras = tuple(header.cameras)
+        self._frames = ArrowStream(
+            self.folder / journal_format.FRAMES,
+            journal_format.frames_schema(n_joints, n_scene, cameras),
+            (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
+            self._wake,
+        )
+        self._cleanup.callback(self._frames.close)
+        platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
+        self._telemetry = ArrowStream(
+            self.folder / journal_format.TELEMETRY,
+            telemetry.arrow_schema(header.channels),
+            (1,) * (1 + len(header.channels)),
+            self._wake,
+        )
+        self._cleanup.callback(self._telemetry.close)
+        self._events = EventStream(self.folder / journal_format.EVENTS)
 
     def _write_header(self) -> None:
         """Write take.json, whole or not at all; no row waits until it is on the disk."""
@@ -291,7 +291,10 @@ class JournalWriter:
                             f"{self.folder}. The take stays unsealed; record it again."
                         )
                 self._sync_header()
-                sums = {p.name: synced_sha256(p) for p in sorted(self.folder.iterdir())}
+                files = sorted(self.folder.iterdir())
+                for path in files:
+                    sync_file(path)
+                sums = {path.name: sha256(path) for path in files}
                 end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
                 write_json(self.folder / journal_format.END, asdict(end))
             self.sealed = True
@@ -358,13 +361,6 @@ def unusable(journal: Path, error: OSError) -> UnusableInputError:
     return UnusableInputError(
         f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
     )
-
-
-def synced_sha256(path: Path) -> str:
-    """Return a file's SHA-256, once it is on the disk."""
-    sync_file(path)
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

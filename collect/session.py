@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,26 +120,82 @@ FAULTS_IN_A_ROW: Final = 3
 """A session ends when this many takes in a row couldn't be recorded."""
 
 
-class Sealer:
-    """What a session's takes go through once they are over."""
+class _Session:
+    """The state of `record_takes`: takes that are over, their seals, and what was asked of whom."""
 
-    def __init__(self) -> None:
-        self.encoder = Encoder()
-        self.pool = ThreadPoolExecutor(1, "seal")
+    def __init__(
+        self,
+        spec: SessionSpec,
+        make_leader: MakeLeader,
+        stop: Callable[[], bool],
+        on_take: Callable[[TakeResult, bool], None],
+        publish: Callable[[], None],
+        attendant: Attendant,
+    ) -> None:
+        self.spec, self.make_leader, self.stop = spec, make_leader, stop
+        self.on_take, self.publish, self.attendant = on_take, publish, attendant
+        self.session = uuid7()
+        self.results: list[TakeResult] = []
+        self.attempts = Counter[str]()
+        """Set-up to how many attempts it has had."""
+        self._encoder = Encoder()
+        self._pool = ThreadPoolExecutor(1, "seal")
         self._pending: deque[TakeResult] = deque()
-        self._faults = 0
-
-    @property
-    def pending(self) -> tuple[TakeResult, ...]:
         """Takes that are over and whose seal isn't known yet, oldest first."""
-        return tuple(self._pending)
+        self._faults = self._unpublished = 0
+        self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
 
-    def add(self, result: TakeResult) -> None:
-        """Take note of a take whose seal has been handed over."""
-        self._pending.append(result)
+    def close(self) -> None:
+        """Finish what is being sealed and end the encoder's process; safe to call twice."""
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(self._encoder.close)
+            self._pool.shutdown()
 
-    def sealed(self, keep: int) -> Iterator[TakeResult]:
-        """Yield takes that are sealed by now, oldest first; wait until at most `keep` pend.
+    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
+        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
+
+        Attempts are counted per set-up: a plan comes back to each of them several times.
+
+        Returns:
+            How many takes were recorded that count.
+        """
+        leader = self.make_leader(rig, self._next_seed)
+        # Have the encoder chosen and running before somebody waits for the first take.
+        if cameras := rig.header(self.spec.task).cameras:
+            self._encoder.start(self._encoder.named(cameras))
+        first = len(self.results)
+
+        def sealed() -> int:
+            """Return how many takes that were recorded here count, of those sealed by now."""
+            return sum(map(self._counts, self.results[first:]))
+
+        def expected() -> int:
+            """Return how many takes count, with those whose seal isn't known yet."""
+            return sealed() + sum(map(self._counts, self._pending))
+
+        while not self.stop():
+            self._settle(len(self._pending))
+            if expected() >= missing or self.attempts[quota.key] >= most:
+                self._settle(0)  # a seal that failed means one take more
+            if sealed() >= missing or self.attempts[quota.key] >= most:
+                break
+            if not self.attendant.begin(
+                lambda: rig.blocker() or no_room(self.spec.journal), self.stop
+            ):
+                break
+            if expected() >= missing:
+                continue  # a take was labelled anew while the next one was waited for
+            self.attempts[quota.key] += 1
+            result = self._take(rig, leader, quota)
+            if result.outcome is not Outcome.INTERRUPTED:
+                self._pending.append(result)
+            is_due = self._unpublished + len(self._pending) >= self.spec.publish_every
+            self._settle(0 if is_due else 1)
+        self._settle(0)
+        return sealed()
+
+    def _settle(self, keep: int) -> None:
+        """Report takes that are sealed by now, oldest first; wait until at most `keep` aren't.
 
         Raises:
             DeviceError: `FAULTS_IN_A_ROW` takes couldn't be recorded.
@@ -153,12 +209,18 @@ class Sealer:
                 if result.sealing is not None:
                     result.sealing.result()
             except DeviceError as error:
-                self.failed(result, str(error))
+                self._failed(result, str(error))
                 continue
             self._faults = 0
-            yield replace(result, sealing=None)
+            result = replace(result, sealing=None)
+            self.results.append(result)
+            self.on_take(result, self._counts(result))
+            self._unpublished += 1
+            if self._unpublished >= self.spec.publish_every:
+                self.publish()
+                self._unpublished = 0
 
-    def failed(self, result: TakeResult, why: str) -> None:
+    def _failed(self, result: TakeResult, why: str) -> None:
         """Take note of a take that couldn't be recorded.
 
         Raises:
@@ -171,108 +233,9 @@ class Sealer:
                 f"{self._faults} takes in a row could not be recorded; the last one: {why}"
             )
 
-    def close(self) -> None:
-        """Finish what is being sealed and end the encoder's process; safe to call twice."""
-        with contextlib.ExitStack() as cleanup:
-            cleanup.callback(self.encoder.close)
-            self.pool.shutdown()
-
-
-class _Session:
-    """The state of `record_takes`."""
-
-    def __init__(
-        self,
-        spec: SessionSpec,
-        make_leader: MakeLeader,
-        stop: Callable[[], bool],
-        on_take: Callable[[TakeResult, bool], None],
-        publish: Callable[[], None],
-        attendant: Attendant,
-    ) -> None:
-        self.spec, self.make_leader, self.stop = spec, make_leader, stop
-        self.attendant = attendant
-        self.on_take, self.publish = on_take, publish
-        self.session = uuid7()
-        self.results: list[TakeResult] = []
-        self.gave_up: list[str] = []
-        self.sealer = Sealer()
-        self._unpublished = 0
-        self._attempts = Counter[str]()
-        self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
-
-    def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
-        """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
-
-        Attempts are counted per set-up: a plan comes back to each of them several times.
-
-        Returns:
-            How many takes were recorded that count.
-        """
-        leader = self.make_leader(rig, self._next_seed)
-        # Have the encoder chosen and running before somebody waits for the first take.
-        if cameras := rig.header(self.spec.task).cameras:
-            self.sealer.encoder.start(self.sealer.encoder.named(cameras))
-        first = len(self.results)
-
-        def blocker() -> str:
-            return rig.blocker() or no_room(self.spec.journal)
-
-        while not self.stop():
-            self._settle(len(self.sealer.pending))
-            if self._sealed(first) + self._expected() >= missing or self.spent(quota) >= most:
-                self._settle(0)  # a seal that failed means one take more
-            if self._sealed(first) >= missing or self.spent(quota) >= most:
-                break
-            if not self.attendant.begin(
-                lambda: rig.blocker() or no_room(self.spec.journal), self.stop
-            ):
-                break
-            if self._sealed(first) + self._expected() >= missing:
-                continue  # a take was labelled anew while the next one was waited for
-            self._attempts[quota.key] += 1
-            result = self._take(rig, leader, quota)
-            if result.outcome is not Outcome.INTERRUPTED:
-                self.sealer.add(result)
-            is_due = self._unpublished + len(self.sealer.pending) >= self.spec.publish_every
-            self._settle(0 if is_due else 1)
-        self._settle(0)
-        return self._sealed(first)
-
-    def _settle(self, keep: int) -> None:
-        """Report takes that are sealed by now; wait until at most `keep` aren't."""
-        for result in self.sealer.sealed(keep):
-            self.results.append(result)
-            self.on_take(result, self._counts(result))
-            self._unpublished += 1
-            if self._unpublished >= self.spec.publish_every:
-                self.publish()
-                self._unpublished = 0
-
     def _counts(self, result: TakeResult) -> bool:
         outcome, taken_back = self.attendant.outcome(result), self.attendant.taken_back(result)
         return counts(self.spec.kind, outcome, taken_back)
-
-    def _sealed(self, first: int) -> int:
-        """Return how many sealed takes count, from the result at `first` on."""
-        return sum(map(self._counts, self.results[first:]))
-
-    def _expected(self) -> int:
-        """Return how many takes whose seal isn't known yet will count."""
-        return sum(map(self._counts, self.sealer.pending))
-
-    def spent(self, quota: Quota) -> int:
-        """Return how many attempts a set-up has had in this session."""
-        return self._attempts[quota.key]
-
-    def give_up(self, quota: Quota, got: int, wanted: int) -> None:
-        """Say so where a set-up didn't yield what was asked of it."""
-        if got < wanted:
-            name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
-            self.gave_up.append(
-                f"Gave up on {name}: {self.spent(quota)} attempts gave {got} of {wanted} takes. "
-                "Ease the conditions or lower the quota."
-            )
 
     def _take(self, rig: Rig, leader: Leader, quota: Quota) -> TakeResult:
         seed, self._next_seed = self._next_seed, self._next_seed + 1
@@ -286,7 +249,7 @@ class _Session:
             operator=self.spec.operator,
             leader=leader,
         )
-        cameras = self.sealer.encoder.named(header.cameras)
+        cameras = self._encoder.named(header.cameras)
         conditions, drawn = header.info.conditions, rig.drawn(seed)
         if drawn:
             conditions = {**conditions, RANDOMISED: drawn}
@@ -296,7 +259,7 @@ class _Session:
         place = Place("journal", str(self.spec.journal.absolute()))
         if reason := refusal_at(self.spec.consents, info, Use.RECORD, place):
             raise refused(reason, Use.RECORD, "This take")
-        encoder, waits = self.sealer.encoder, not rig.is_real_time
+        encoder, waits = self._encoder, not rig.is_real_time
         try:
             with JournalWriter(self.spec.journal, header, encoder=encoder, waits=waits) as writer:
                 result = self.attendant.run(
@@ -306,14 +269,14 @@ class _Session:
                     max_s=self.spec.max_s,
                     writer=writer,
                     stop=self.stop,
-                    sealer=self.sealer.pool,
+                    sealer=self._pool,
                 )
         except LostError:
             raise
         except DeviceError as error:
             result = TakeResult(header.info.uid, Outcome.INTERRUPTED, str(error), 0.0, 0)
         if result.outcome is Outcome.INTERRUPTED and not self.stop():
-            self.sealer.failed(result, result.reason)
+            self._failed(result, result.reason)
         return result
 
 
@@ -363,57 +326,33 @@ def record_takes(
     missing = still_missing(quotas, have)
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(recover, spec.journal)
-        cleanup.callback(session.sealer.close)
-        # Attempts are counted per set-up: a plan comes back to each of them several times.
+        cleanup.callback(session.close)
+        gave_up: list[str] = []
         most, done, before = Counter[str](), Counter[str](), None
         for quota, lacking in zip(quotas, missing, strict=True):
             most[quota.key] += attendant.attempts_per_take * lacking
         for quota, lacking in zip(quotas, missing, strict=True):
-            if not lacking or stop() or session.spent(quota) >= most[quota.key]:
+            if not lacking or stop() or session.attempts[quota.key] >= most[quota.key]:
                 continue
             if not set_up(quota, before):
                 break
             before = quota
             with contextlib.closing(make_rig(quota.conditions)) as rig:
                 done[quota.key] += session.fill(rig, quota, lacking, most[quota.key])
-            if session.spent(quota) == most[quota.key]:
-                wanted = most[quota.key] // attendant.attempts_per_take
-                session.give_up(quota, done[quota.key], wanted)
+            wanted = most[quota.key] // attendant.attempts_per_take
+            if session.attempts[quota.key] == most[quota.key] and done[quota.key] < wanted:
+                name = f"plan item '{quota.plan}'" if quota.plan else "the takes"
+                gave_up.append(
+                    f"Gave up on {name}: {most[quota.key]} attempts gave {done[quota.key]} of "
+                    f"{wanted} takes. Ease the conditions or lower the quota."
+                )
     wanted = sum(quota.takes for quota in quotas)
     counted = wanted - sum(missing) + done.total()
     takes = tuple(replace(take, outcome=attendant.outcome(take)) for take in session.results)
-    return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(session.gave_up))
+    return SessionEnd(takes, counted, wanted, recovered, stop(), tuple(gave_up))
 
 
 # -- with devices that may be lost --------------------------------------------------------------
-
-
-class LossCounter:
-    """Counts losses between which nothing was finished: a servo that browns out ends a session.
-
-    For sessions that nobody watches: there the arm takes torque again without being asked.
-    """
-
-    def __init__(self) -> None:
-        self._finished = self._in_a_row = 0
-
-    def lost(self, why: str, finished: int) -> None:
-        """Take note of a loss.
-
-        Args:
-            why: what was lost, in words.
-            finished: takes that the session has finished by now.
-
-        Raises:
-            DeviceError: it was one too many in a row.
-        """
-        self._in_a_row = self._in_a_row + 1 if finished == self._finished else 1
-        self._finished = finished
-        if self._in_a_row >= FAULTS_IN_A_ROW:
-            raise DeviceError(
-                f"A device was lost {self._in_a_row} times and no take finished in between; the "
-                f"last time: {why}"
-            )
 
 
 def drive_on(
@@ -443,7 +382,7 @@ def drive_on(
     Raises:
         DeviceError: nobody watches, and a device doesn't answer in time or is lost again and again.
     """
-    reconnected, losses = 0, LossCounter()
+    reconnected, in_a_row, finished_before = 0, 0, 0
     while True:
         try:
             if lost:
@@ -454,7 +393,16 @@ def drive_on(
                 return reconnected, ""
         except LostError as error:
             lost = str(error)
-            if finished is not None:
-                losses.lost(lost, finished())
+            if finished is None:
+                continue
+            # The arm takes torque again without being asked: a servo that browns out ends this.
+            finished_now = finished()
+            in_a_row = in_a_row + 1 if finished_now == finished_before else 1
+            finished_before = finished_now
+            if in_a_row >= FAULTS_IN_A_ROW:
+                raise DeviceError(
+                    f"A device was lost {in_a_row} times and no take finished in between; the "
+                    f"last time: {lost}"
+                ) from error
         except TrippedError as error:  # it ends, but not without its summary
             return reconnected, str(error)

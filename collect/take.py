@@ -232,7 +232,6 @@ def overcome(
     blocker: Callable[[], str],
     stop: Callable[[], bool],
     patience_s: float = PATIENCE_S,
-    pause: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
 
@@ -240,7 +239,6 @@ def overcome(
         blocker: why no take can begin now; "" where one can.
         stop: whether to give up.
         patience_s: longest wait [s]; infinite where somebody can end it.
-        pause: waits so long [s], and heeds keys meanwhile where there are any.
 
     Raises:
         DeviceError: something still is after `patience_s` [s].
@@ -255,7 +253,7 @@ def overcome(
             return False
         if time.monotonic() >= until_s:
             raise DeviceError(why)
-        pause(LOOK_S)
+        time.sleep(LOOK_S)
     return True
 
 

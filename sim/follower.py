@@ -87,7 +87,11 @@ class PacedCellClock:
 
     def __init__(self, cell: SimCell) -> None:
         self._cell, self._real = cell, MonotonicClock()
-        self._start_s = self._real.now_s() - cell.now_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: the cell has been reset."""
+        self._start_s = self._real.now_s() - self._cell.now_s
 
     def now_s(self) -> float:
         """Return real time since the cell's time was 0 [s]."""

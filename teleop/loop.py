@@ -219,7 +219,14 @@ class _Loop:
             trip_is_over = self._safety.torque_off_due
             if trip_is_over:  # first: whoever is told may take long
                 limp = take_torque_off(self._follower)
-            self._tell(tick)
+            for sink in tuple(self.sinks):
+                with CleanupStep() as attempt:
+                    sink.tick(tick)
+                if attempt.error is not None:
+                    self.sinks.remove(sink)
+                    name = type(sink).__name__
+                    self._faults.append(f"{name} at {tick.t_s:.3f} s: {attempt.error!r}")
+                    log.warning("dropped a sink: %s", self._faults[-1])
             self._last_s, self._index, self._slot = now_s, self._index + 1, self._slot + 1
             if trip_is_over:
                 reason = EndReason.TRIPPED
@@ -294,17 +301,6 @@ class _Loop:
                 self._tracked = self._tracker.observe(newest.image, newest.t_capture_s)
                 self._tracked_at_s = newest.t_capture_s
         return pictures, self._tracked
-
-    def _tell(self, tick: Tick) -> None:
-        """Tell every sink; drop the one that raises."""
-        for sink in tuple(self.sinks):
-            with CleanupStep() as attempt:
-                sink.tick(tick)
-            if attempt.error is not None:
-                self.sinks.remove(sink)
-                name = type(sink).__name__
-                self._faults.append(f"{name} at {tick.t_s:.3f} s: {attempt.error!r}")
-                log.warning("dropped a sink: %s", self._faults[-1])
 
 
 def take_torque_off(follower: Follower) -> tuple[str, ...]:

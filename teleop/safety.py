@@ -327,7 +327,14 @@ class SafetyFilter:
             too_sudden |= abs(step - eased) > CHANGED_RAD
         if not self._is_outside:  # an arm that stands outside comes back step by step
             sent = self._within_bounds(sent)
-        reached = self._in_box(sent)
+        reached = sent
+        for guard in self.guards:
+            goals = [sent[joint] for joint in guard.joints]
+            allowed = guard.limit([self._at[joint] for joint in guard.joints], goals)
+            if allowed is not goals:
+                reached = reached.copy()
+                for joint, q in zip(guard.joints, allowed, strict=True):
+                    reached[joint] = q
         reasons = SafetyReason.NONE
         if too_fast:
             reasons |= SafetyReason.VELOCITY
@@ -344,19 +351,6 @@ class SafetyFilter:
         self._at, self._sent = reached, np.array(reached)
         self._sent.setflags(write=False)
         return self._sent, reasons
-
-    def _in_box(self, sent: list[float]) -> list[float]:
-        """Return `sent`, or how much of the step to it the workspace lets."""
-        reached = sent
-        for guard in self.guards:
-            joints = guard.joints
-            wanted = [sent[joint] for joint in joints]
-            allowed = guard.limit([self._at[joint] for joint in joints], wanted)
-            if allowed is not wanted:
-                reached = reached.copy()
-                for joint, q in zip(joints, allowed, strict=True):
-                    reached[joint] = q
-        return reached
 
 
 BASE_M_S2: Final = 0.5
@@ -574,23 +568,18 @@ class TripWatch:
         if any(heat_c > limits.temperature_c for heat_c in state.temperature_c.tolist()):
             cause |= SafetyReason.OVER_TEMPERATURE
         current_a, load_pct = state.current_a.tolist(), state.load_pct.tolist()
-        pushes = self._pushes(current_a, load_pct)
+        most_a, most_pct = limits.stall_current_a, limits.stall_load_pct
+        # By the load where the current isn't known; None, as in a turn that a servo missed, where
+        # neither is: it may still push.
+        pushes = [
+            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
+            for amps, load in zip(current_a, load_pct, strict=True)
+        ]
         if self._stalled.longer_than(limits.stall_s, pushes, now_s, now_s):
             cause |= SafetyReason.STALL
         if self._following.fails(sent_rad, state, current_a, load_pct, now_s):
             cause |= SafetyReason.NOT_FOLLOWING
         return cause
-
-    def _pushes(self, current_a: list[float], load_pct: list[float]) -> list[bool | None]:
-        """Return which motors draw more than the stall current, or lack it and show the load.
-
-        None where neither is known, as in a turn that a servo missed: it may still push.
-        """
-        most_a, most_pct = self._limits.stall_current_a, self._limits.stall_load_pct
-        return [
-            abs(amps) > most_a if amps == amps else (abs(load) > most_pct if load == load else None)
-            for amps, load in zip(current_a, load_pct, strict=True)
-        ]
 
 
 class _Lasting:

@@ -53,15 +53,15 @@ collect/journal.py:JournalWriter._write_header | os.replace(new, self.folder / j
 collect/recovery.py:_repair_events | os.replace(new, path) | take
 collect/recovery.py:_repair_events | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_recover_take | folder / name | take
-collect/recovery.py:_rewrite_stream | os.replace(new, path) | take
-collect/recovery.py:_rewrite_stream | path.with_name(path.name + _NEW) | take
+collect/recovery.py:_recover_take | os.replace(new, path) | take
+collect/recovery.py:_recover_take | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_rewrite_video | new.unlink() | take
 collect/recovery.py:_rewrite_video | os.replace(new, path) | take
 collect/recovery.py:_rewrite_video | path.unlink(missing_ok=True) | take
 collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_seal | leftover.unlink() | take
-collect/recovery.py:_set_torn_header_aside | header.with_name(f'{header.name}.torn') | take
-collect/recovery.py:_set_torn_header_aside | os.replace(header, header.with_name(f'{header.name}.torn')) | take
+collect/recovery.py:recover | header.with_name(f'{header.name}.torn') | take
+collect/recovery.py:recover | os.replace(header, header.with_name(f'{header.name}.torn')) | take
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,12 +26,6 @@ log = logging.getLogger(__name__)
 SOURCE: Final = "operator"
 
 
-@dataclass(frozen=True)
-class _Undo:
-    uid: str
-    before: Mapping[str, Any]
-
-
 class LabelBook:
     """What stands about each take. Used by one thread at a time; writing never makes it wait.
 
@@ -45,7 +38,8 @@ class LabelBook:
         self._path, self._author = journal / journal_format.LABELS, author or SOURCE
         self._entries: dict[str, dict[str, Any]] = {}
         """uid to label field to the value that stands."""
-        self._undo: list[_Undo] = []
+        self._undo: list[tuple[str, Mapping[str, Any]]] = []
+        """Take, and what stood about it before."""
         self._taken_back: set[str] = set()
         self._writer = ThreadPoolExecutor(1, "labels")
         self._waiting: list[Future[None]] = []
@@ -86,18 +80,18 @@ class LabelBook:
         entry = self._entries[uid]
         if all(entry.get(name) == value for name, value in said.items()):
             return
-        if anew or not self._undo or self._undo[-1].uid != uid:
-            self._undo.append(_Undo(uid, dict(entry)))
+        if anew or not self._undo or self._undo[-1][0] != uid:
+            self._undo.append((uid, dict(entry)))
         self._write(uid, said)
 
     def undo(self) -> str:
         """Take back what was last said; return the take's uid, or "" where there is nothing."""
         if not self._undo:
             return ""
-        last = self._undo.pop()
-        self._taken_back.add(last.uid)
-        self._write(last.uid, last.before)
-        return last.uid
+        uid, before = self._undo.pop()
+        self._taken_back.add(uid)
+        self._write(uid, before)
+        return uid
 
     def flush(self) -> None:
         """Wait until everything said so far is on disk."""

@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.types import Image
-from gaploop.teleop.leaders import look
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.sdl import letters, pygame
 
 type Colour = tuple[int, int, int]
 type Box = tuple[float, float, float, float]
@@ -41,7 +40,7 @@ def _with_arrows() -> str | None:
 def _font(height_px: int, arrows: bool = False) -> Any:
     if arrows and (path := _with_arrows()):
         return pygame.font.Font(path, round(0.72 * height_px))  # as high as pygame's own letters
-    return look.letters(height_px)
+    return letters(height_px)
 
 
 def _font_for(words: str, height_px: int) -> Any:

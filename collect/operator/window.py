@@ -19,8 +19,7 @@ from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED
-from gaploop.teleop.leaders.sdl import controller, pygame
+from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, controller, pygame
 
 log = logging.getLogger(__name__)
 

@@ -168,7 +168,6 @@ def check_drift(
 def before_recording(
     calibration: CellCalibration,
     observation: CalibrationSighting,
-    reference: str = "rest",
     arm: ArmModel | None = None,
     arm_file: Path | None = None,
 ) -> tuple[str, ...]:
@@ -179,7 +178,6 @@ def before_recording(
     Args:
         calibration: of the station.
         observation: the joints now, and boards in view, if any.
-        reference: name of the stored pose.
         arm: its kinematics.
         arm_file: the arm's own calibration file (lerobot-calibrate's).
     """
@@ -195,9 +193,9 @@ def before_recording(
             f"The arm was calibrated again ({file}) after its cameras were. Repeat: gaploop "
             "calibrate hand_eye, and drift --store"
         )
-    if calibration.get("references", reference) is not None:
+    if calibration.get("references", "rest") is not None:
         try:
-            said += check_drift(calibration, observation, reference, arm).message
+            said += check_drift(calibration, observation, arm=arm).message
         except UnusableInputError as error:
             said.append(str(error))
     return tuple(said)

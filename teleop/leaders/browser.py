@@ -72,6 +72,11 @@ class PageTouch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hand: tuple[Far, Far, Far, Far, Far] | None = None
 
 
+_OF_INTENT: Final = tuple(
+    name for name in PageTouch.__struct_fields__ if name in Intent.__dataclass_fields__
+)
+
+
 @functools.cache
 def own_token() -> str:
     """Return this process's token: the page stays connected while arms are lost and found."""
@@ -161,51 +166,33 @@ class Browser:
         if not self._turn.acquire(blocking=False):
             raise DeviceError("Another page drives. Close it first.")
         self._must_release = True
+        asked, stops, clears = link.Asked(), 0, 0
+        heard_s = next_s = time.monotonic()
         try:
-            self._drive(connection)
+            while time.monotonic() - heard_s < GONE_S:
+                question = PageQuestion(asked.ask(self._now_s()), self._trip[:500], self._title)
+                link.say(connection, question, json=True)
+                next_s = max(next_s + 1.0 / ASK_HZ, time.monotonic())
+                while (left_s := next_s - time.monotonic()) > 0:
+                    touch = link.hear(connection, PageTouch, left_s, json=True)
+                    if touch is None:
+                        continue
+                    if touch.stops > stops:
+                        self._must_release = True
+                        self._on_estop()
+                    self._clears += min(max(touch.clears - clears, 0), 2)
+                    stops, clears = max(touch.stops, stops), max(touch.clears, clears)
+                    made_s = asked.made_s(touch.number, 0.0, self._now_s())
+                    if made_s is not None:
+                        heard_s = time.monotonic()
+                        self._must_release &= touch.held
+                        pressed = {name: getattr(touch, name) for name in _OF_INTENT}
+                        pressed["held"] = touch.held and not self._must_release
+                        self._snapshot = (Intent(**pressed), made_s)
+                        self._open.set()
+            raise LostError("The page says nothing any more.")
         finally:
             intent, made_s = self._snapshot
             if not intent.held:  # else it grows old, which trips
                 self._snapshot = (Intent(present=False), made_s)
             self._turn.release()
-
-    def _drive(self, connection: Connection) -> None:
-        asked, stops, clears = link.Asked(), 0, 0
-        heard_s = next_s = time.monotonic()
-        while time.monotonic() - heard_s < GONE_S:
-            question = PageQuestion(asked.ask(self._now_s()), self._trip[:500], self._title)
-            link.say(connection, question, json=True)
-            next_s = max(next_s + 1.0 / ASK_HZ, time.monotonic())
-            while (left_s := next_s - time.monotonic()) > 0:
-                touch = link.hear(connection, PageTouch, left_s, json=True)
-                if touch is None:
-                    continue
-                if touch.stops > stops:
-                    self._must_release = True
-                    self._on_estop()
-                self._clears += min(max(touch.clears - clears, 0), 2)
-                stops, clears = max(touch.stops, stops), max(touch.clears, clears)
-                made_s = asked.made_s(touch.number, 0.0, self._now_s())
-                if made_s is not None:
-                    heard_s = time.monotonic()
-                    self._take(touch, made_s)
-        raise LostError("The page says nothing any more.")
-
-    def _take(self, touch: PageTouch, made_s: float) -> None:
-        self._must_release &= touch.held
-        intent = Intent(
-            held=touch.held and not self._must_release,
-            clutch_in=touch.clutch_in,
-            forward=touch.forward,
-            left=touch.left,
-            up=touch.up,
-            roll=touch.roll,
-            pitch=touch.pitch,
-            gripper=touch.gripper,
-            home=touch.home,
-            step=touch.step,
-            frame=touch.frame,
-            hand=touch.hand,
-        )
-        self._snapshot = (intent, made_s)
-        self._open.set()

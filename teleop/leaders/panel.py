@@ -17,9 +17,8 @@ from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.controls import MOTIONS, ControlAction, Controls, Heard, Intent
-from gaploop.teleop.leaders.look import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters
 from gaploop.teleop.leaders.options import SPEED_STEPS
-from gaploop.teleop.leaders.sdl import pygame
+from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
 
 PUMP_S: Final = 0.01
 """`heard` pumps no more often than this [s]."""

@@ -77,14 +77,11 @@ def serve_leader(leader: Leader, card: LeaderCard, clock: Clock) -> Callable[[Co
                 sample = leader.read(now_s)
             # A servo that isn't heard is NaN; what isn't a number isn't sent, and so grows old.
             age_s = min(max(clock.now_s() - sample.t_s, 0.0), 1e6)
-            if all(map(_is_sound, values := sample.q_rad.tolist())):
+            values = sample.q_rad.tolist()
+            if all(abs(value) <= 1e6 for value in values):
                 link.say(connection, LeaderAnswer(question.number, age_s, values))
 
     return talk
-
-
-def _is_sound(value: float) -> bool:
-    return abs(value) <= 1e6
 
 
 class LeaderLink:
@@ -94,17 +91,14 @@ class LeaderLink:
         host: name or address of the machine with the leader.
         port: of `gaploop serve leader` there.
         token: what it printed.
-        now_s: the clock that samples are dated by [s].
 
     Raises:
         DeviceError: nobody answers, the token is another, or no sample comes.
     """
 
-    def __init__(
-        self, host: str, port: int, token: str, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, host: str, port: int, token: str) -> None:
         self.where = f"{host}:{port}"
-        self._now_s, self._asked, self._lost = now_s, link.Asked(), ""
+        self._asked, self._lost = link.Asked(), ""
         self._newest: tuple[float, list[float]] | None = None
         self._over, self._heard = threading.Event(), threading.Event()
         self._connection = link.connect(KIND, host, port, token, MOST_BYTES)
@@ -147,24 +141,21 @@ class LeaderLink:
         period_s, next_s = 1.0 / ASK_HZ, time.monotonic()
         with CleanupStep() as attempt, link.told_at_the_end(self._connection):
             while not self._over.is_set():
-                link.say(self._connection, LeaderQuestion(self._asked.ask(self._now_s())))
+                link.say(self._connection, LeaderQuestion(self._asked.ask(time.monotonic())))
                 # Questions that were late are left out: a burst of them would tell nothing more.
                 next_s = max(next_s + period_s, time.monotonic())
                 while (left_s := next_s - time.monotonic()) > 0:
                     answer = link.hear(self._connection, LeaderAnswer, left_s)
-                    if answer is not None:
-                        self._take(answer)
+                    if answer is None:
+                        continue
+                    given, has = len(answer.values), len(self.card.joints)
+                    if given != has:
+                        raise DeviceError(f"It sends {given} joints, and has {has}.")
+                    made_s = self._asked.made_s(answer.number, answer.age_s, time.monotonic())
+                    if made_s is not None:
+                        self._newest = made_s, answer.values
+                        self._heard.set()
         self._lost = one_line(attempt.error) if attempt.error else "The link is closed."
         if self._newest is not None and not self._over.is_set():
             log.warning("%s: %s", self.where, self._lost)
         self._heard.set()
-
-    def _take(self, answer: LeaderAnswer) -> None:
-        if len(answer.values) != len(self.card.joints):
-            raise DeviceError(
-                f"It sends {len(answer.values)} joints, and has {len(self.card.joints)}."
-            )
-        made_s = self._asked.made_s(answer.number, answer.age_s, self._now_s())
-        if made_s is not None:
-            self._newest = made_s, answer.values
-            self._heard.set()

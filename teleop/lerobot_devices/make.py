@@ -156,8 +156,13 @@ def _build(make: Any, config: Any, kind: str) -> Any:
 @contextlib.contextmanager
 def _connected(device: Any) -> Iterator[None]:
     """Connect a device; disconnect it again if anything goes wrong before the block is left."""
+
+    def disconnect() -> None:
+        with contextlib.suppress(*LEROBOT_FAULTS):
+            device.disconnect()
+
     with contextlib.ExitStack() as undo:
-        undo.callback(_disconnect, device)
+        undo.callback(disconnect)
         try:
             connect(device)
             uncalibrated = is_uncalibrated(device)
@@ -171,11 +176,6 @@ def _connected(device: Any) -> Iterator[None]:
             )
         yield
         undo.pop_all()
-
-
-def _disconnect(device: Any) -> None:
-    with contextlib.suppress(*LEROBOT_FAULTS):
-        device.disconnect()
 
 
 @contextlib.contextmanager

@@ -257,44 +257,35 @@ class ServoLeader(ServoArms):
                 f"The leader's joints ({', '.join(self.joint_names)}) aren't those of the follower "
                 f"({', '.join(follower.joint_names)})."
             )
-        self._order = [self.joint_names.index(name) for name in led]
+        self.servo_joints = self.joint_names
+        """The joints whose servos report in `LeaderSample.state`, in its order."""
+        self.own_joints = [self.joint_names.index(name) for name in led]
+        """For each joint of the follower, which of the leader's own it is."""
         # Within its clamps the way through LeRobot's units is a straight line: found once.
         units = self.convert
-        low, high = units.low_ticks[self._order], units.high_ticks[self._order]
+        low, high = units.low_ticks[self.own_joints], units.high_ticks[self.own_joints]
         at_low, at_high = (
-            follower.from_units(units.ticks_to_units(ends)[self._order])
+            follower.from_units(units.ticks_to_units(ends)[self.own_joints])
             for ends in (units.low_ticks, units.high_ticks)
         )
-        self._slope = (at_high - at_low) / (high - low)
-        self._offset = at_low - self._slope * low
-        free = units.degrees[self._order]
+        self.slope_rad_per_tick: FloatArray = (at_high - at_low) / (high - low)
+        """Follower angle for each of the leader's ticks [rad/tick], in the follower's order."""
+        self._offset = at_low - self.slope_rad_per_tick * low
+        free = units.degrees[self.own_joints]
         low, high = np.where(free, -np.inf, low), np.where(free, np.inf, high)
-        self._way = _rows(np.array(self._order), low, high, self._slope, self._offset)
+        self._way = _rows(
+            np.array(self.own_joints), low, high, self.slope_rad_per_tick, self._offset
+        )
         has_stops = units.high_ticks - units.low_ticks < WHOLE_TURN_TICKS
         middles = (units.low_ticks + units.high_ticks) / 2.0
         self._middle_ticks = np.where(has_stops, middles, np.nan).tolist()
         self.reset()
 
-    @property
-    def servo_joints(self) -> tuple[str, ...]:
-        """The joints whose servos report in `LeaderSample.state`, in its order."""
-        return self.joint_names
-
-    @property
-    def own_joints(self) -> tuple[int, ...]:
-        """For each joint of the follower, which of the leader's own it is."""
-        return tuple(self._order)
-
-    @property
-    def slope_rad_per_tick(self) -> FloatArray:
-        """Follower angle for each of the leader's ticks [rad/tick], in the follower's order."""
-        return np.asarray(self._slope.copy())
-
     def ticks_at(self, q_rad: FloatArray) -> FloatArray:
         """Return its own goals [ticks], within its range, where it would ask for `q_rad` [rad]."""
-        ticks = np.empty(len(self._order))
-        q = np.asarray(q_rad)[: len(self._order)]
-        ticks[self._order] = (q - self._offset) / self._slope
+        ticks = np.empty(len(self.own_joints))
+        q = np.asarray(q_rad)[: len(self.own_joints)]
+        ticks[self.own_joints] = (q - self._offset) / self.slope_rad_per_tick
         return np.asarray(np.clip(ticks, self.convert.low_ticks, self.convert.high_ticks))
 
     def send_ticks(self, ticks: FloatArray) -> None:
@@ -383,33 +374,13 @@ class WrappedLeader:
     """A leader around a servo arm; sub-classes say what it does beside leading.
 
     Args:
-        leader: the arm, connected.
+        leader: the arm, connected; what it says of itself holds of this one.
     """
 
     def __init__(self, leader: ServoLeader) -> None:
         self._leader = leader
-
-    @property
-    def servo_joints(self) -> tuple[str, ...]:
-        """The joints whose servos report in `LeaderSample.state`, in its order."""
-        return self._leader.servo_joints
-
-    @property
-    def ports(self) -> tuple[str, ...]:
-        """Paths of the serial ports."""
-        return self._leader.ports
-
-    def done(self) -> bool:
-        """A person never has nothing more to ask for."""
-        return self._leader.done()
-
-    def faults(self) -> dict[str, dict[str, int]]:
-        """Return what went wrong so far on its buses, as `ServoLeader.faults`."""
-        return self._leader.faults()
-
-    def fault_counts(self) -> dict[str, int]:
-        """Return what went wrong so far on its buses, kind to count."""
-        return self._leader.fault_counts()
+        self.servo_joints, self.ports, self.done = leader.servo_joints, leader.ports, leader.done
+        self.faults, self.fault_counts = leader.faults, leader.fault_counts
 
 
 class BusGroup:

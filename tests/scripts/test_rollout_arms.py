@@ -10,13 +10,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gaploop.collect.devices import ArmDevices
+from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, OnRequest
 from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
@@ -26,7 +26,7 @@ from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
-from gaploop.collect.session import LossCounter, Quota, SessionSpec, record_takes
+from gaploop.collect.session import Quota, SessionSpec, drive_on, record_takes
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
 from gaploop.core.station import SafetyLimits, Station
@@ -287,11 +287,20 @@ def test_where_nobody_is_a_trip_of_a_real_arm_ends_the_session_and_says_why(benc
 
 
 def test_what_is_finished_between_losses_counts_as_headway() -> None:
-    headway = LossCounter()
-    for finished in (0, 0, 1, 1, 2, 2):
-        headway.lost("a cable", finished)
+    finished = [0, 0, 1, 1, 2, 2, 2, 2]
+
+    class Found:
+        def reconnect(self, *_: object) -> bool:
+            return True
+
+    def lose() -> bool:
+        raise LostError("a cable")
+
     with pytest.raises(DeviceError, match="a cable"):
-        headway.lost("a cable", 2)
+        drive_on(
+            cast(SessionDevices, Found()), lose, lambda: False, finished=lambda: finished.pop(0)
+        )
+    assert finished == [2], "the third loss since a take was finished ends it"
 
 
 def test_a_lost_cable_ends_the_attempt_and_asks_for_a_new_connection(bench: Bench) -> None:
