@@ -76,7 +76,11 @@ class Ring:
             c: (int(s["height"]), int(s["width"]), 2 if is_depth(s) else 3)
             for c, s in cameras.items()
         }
-        counts = _counts(cameras) if counts is None else counts
+        if counts is None:
+            rate_bytes_s = sum(3 * s["height"] * s["width"] * s["fps"] for s in cameras.values())
+            most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
+            slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
+            counts = {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
         size = sum(counts[c] * math.prod(shapes[c]) for c in cameras)
         self.handle = platform_calls.nameless_file("gaploop-pictures") if handle is None else handle
         if handle is None:
@@ -99,14 +103,6 @@ class Ring:
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
-
-
-def _counts(cameras: CameraSpecs) -> dict[str, int]:
-    """Return how many slots each camera gets."""
-    rate_bytes_s = sum(3 * s["height"] * s["width"] * s["fps"] for s in cameras.values())
-    most_bytes = min(MOST_BYTES, MEMORY_SHARE * platform_calls.memory_bytes())
-    slack_s = min(SLACK_S, most_bytes / max(rate_bytes_s, 1))
-    return {c: max(LEAST_SLOTS, int(slack_s * s["fps"])) for c, s in cameras.items()}
 
 
 # -- the process ---------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from gaploop.collect.video_stream import check_sizes
 from gaploop.core import journal_format, platform_calls, telemetry
 from gaploop.core.clock import utc_ns
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
-from gaploop.core.files import sha256, sync_file, sync_folder, write_json
+from gaploop.core.files import sha256, write_json
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import plain_name
 from gaploop.core.types import FloatArray, Image, is_depth
@@ -144,9 +144,9 @@ class JournalWriter:
         """Bring take.json and the names to the disk, once."""
         if self._is_header_new:
             self._is_header_new = False
-            sync_folder(self.folder.parent)
-            sync_file(self.folder / journal_format.HEADER)
-            sync_folder(self.folder)
+            platform_calls.sync_path(self.folder.parent)
+            platform_calls.sync_path(self.folder / journal_format.HEADER)
+            platform_calls.sync_path(self.folder)
 
     def _wake(self) -> None:
         self._flusher.wake()
@@ -293,7 +293,7 @@ class JournalWriter:
                 self._sync_header()
                 files = sorted(self.folder.iterdir())
                 for path in files:
-                    sync_file(path)
+                    platform_calls.sync_path(path)
                 sums = {path.name: sha256(path) for path in files}
                 end = TakeEnd(outcome, reason, *rows, self.dropped, sums, dict(videos.coarse))
                 write_json(self.folder / journal_format.END, asdict(end))

@@ -32,8 +32,6 @@ from gaploop.core.files import (
     read_content,
     read_json,
     sha256,
-    sync_file,
-    sync_folder,
     write_json,
 )
 from gaploop.core.journal_format import (
@@ -235,7 +233,7 @@ def _rewrite_video(path: Path, pictures: int) -> None:
     if _packets(new) != pictures:
         new.unlink()
         raise UnusableInputError(f"{path} can't be copied. Keep the folder and look into it.")
-    sync_file(new)
+    platform_calls.sync_path(new)
     os.replace(new, path)
 
 
@@ -251,7 +249,7 @@ def _repair_events(path: Path) -> list[dict[str, Any]]:
             break
     new = path.with_name(path.name + _NEW)
     new.write_text("".join(json.dumps(event) + "\n" for event in whole))
-    sync_file(new)
+    platform_calls.sync_path(new)
     os.replace(new, path)
     return whole
 
@@ -271,8 +269,8 @@ def _seal(
     for leftover in (*folder.glob(f"*{_NEW}"), *folder.glob(".*")):
         leftover.unlink()
     for path in folder.iterdir():
-        sync_file(path)
-    sync_folder(folder)
+        platform_calls.sync_path(path)
+    platform_calls.sync_path(folder)
     causes = [e["why"] for e in events if e.get("event") == journal_format.INTERRUPTED]
     end = TakeEnd(
         Outcome.INTERRUPTED,

@@ -58,7 +58,7 @@ def write_atomically(path: Path, content: bytes | str, mode: int | None = None) 
     except BaseException:
         name.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    platform_calls.sync_path(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -328,16 +328,6 @@ def locked_stream(path: Path, create: bool = True) -> Iterator[BinaryIO]:
             if current:
                 yield stream
                 return
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and creations in `folder` durable."""
-    platform_calls.sync_path(folder)
-
-
-def sync_file(path: Path) -> None:
-    """Make what was written to `path` durable."""
-    platform_calls.sync_path(path)
 
 
 def sha256(path: Path) -> str:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -278,6 +278,17 @@ def group_name(gid: int) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def signals_handled(numbers: Iterable[signal.Signals], handler: Any) -> Iterator[None]:
+    """Let `handler` have these signals while the block runs; in the main thread only."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
+
+
 def signals(*names: str) -> tuple[signal.Signals, ...]:
     """Return those signals that the system has; Windows has SIGINT and SIGTERM, few others."""
     return tuple(signal.Signals[name] for name in names if name in signal.Signals.__members__)
@@ -448,25 +459,13 @@ def key_by_key(stream: IO[str] | None) -> Iterator[bool]:
         yield False
         return
     with contextlib.ExitStack() as undo:
-        undo.enter_context(_never_suspended())
+        if threading.current_thread() is threading.main_thread():
+            # What would stop this process, and with it a control loop, for using its terminal.
+            stops = signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
+            undo.enter_context(signals_handled(stops, signal.SIG_IGN))
         undo.callback(_set_terminal, handle, termios.TCSADRAIN, before)
         _set_terminal(handle, termios.TCSANOW, _every_key(handle, before))
         yield True
-
-
-@contextlib.contextmanager
-def _never_suspended() -> Iterator[None]:
-    """Ignore what would stop this process, and with it a control loop, for using its terminal."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _every_key(handle: int, settings: list[Any]) -> list[Any]:

@@ -79,15 +79,14 @@ def standardised(cells: Sequence[TrialCounts], confidence: float = CONFIDENCE) -
     value = sum(cell.weight * cell.successes / cell.trials for cell in cells)
     if len(cells) == 1:
         return rate(cells[0].successes, cells[0].trials, confidence)
-    spread = sum(cell.weight**2 * _variance(cell) for cell in cells)
+    shares = [(cell.successes + 1) / (cell.trials + 2) for cell in cells]
+    spread = sum(
+        cell.weight**2 * share * (1 - share) / cell.trials
+        for cell, share in zip(cells, shares, strict=True)
+    )
     even = 1.0 / sum(cell.weight**2 / cell.trials for cell in cells)  # were all strata alike
     effective = max(value * (1 - value) / spread, even) if 0 < value < 1 else even
     return rate(value * effective, effective, confidence)
-
-
-def _variance(cell: TrialCounts) -> float:
-    share = (cell.successes + 1) / (cell.trials + 2)
-    return share * (1 - share) / cell.trials
 
 
 def weighted_sum(

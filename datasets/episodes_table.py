@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gaploop.core import labels
-from gaploop.core.files import parse_json, sync_file, sync_folder
+from gaploop.core import labels, platform_calls
+from gaploop.core.files import parse_json
 from gaploop.core.labels import LabelEvent
 from gaploop.datasets.columns import EPISODE_COLUMNS, default_row, dimension_columns
 from gaploop.datasets.layout import LABELS, EpisodeRow, episode_files, read_parquet
@@ -50,9 +50,9 @@ def materialise(
         if not updated.equals(table):
             part = path.with_suffix(".part")
             pq.write_table(updated, part, compression="snappy")
-            sync_file(part)
+            platform_calls.sync_path(part)
             part.replace(path)
-            sync_folder(path.parent)
+            platform_calls.sync_path(path.parent)
 
 
 def said_about(events: Sequence[LabelEvent]) -> dict[str, dict[str, Any]]:

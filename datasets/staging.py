@@ -19,7 +19,7 @@ import filelock
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sync_file, sync_folder, writable_folder
+from gaploop.core.files import writable_folder
 from gaploop.datasets.labels.transfer import carried_over
 
 LINKED: Final = (".mp4", ".parquet", ".zip", ".png", ".jpg")
@@ -189,7 +189,7 @@ def commit(
                 hook("renamed away")
                 os.rename(staging, root)
         hook("swapped")
-    sync_folder(root.parent)
+    platform_calls.sync_path(root.parent)
     for leftover in (staging, beside(root, "old")):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -198,4 +198,4 @@ def sync_tree(folder: Path) -> None:
     """Make a folder and what was written to it durable; files with other names already are."""
     for path in (folder, *folder.rglob("*")):
         if path.is_dir() or (path.is_file() and path.stat().st_nlink == 1):
-            sync_file(path)
+            platform_calls.sync_path(path)

@@ -29,8 +29,9 @@ from typing import Any, Final, NoReturn, Protocol
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import sync_folder, write_atomically
+from gaploop.core.files import write_atomically
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning.presets import TrainSpec
 
@@ -440,7 +441,7 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
     if path.exists():
         os.replace(path, folder / PREVIOUS)
     os.replace(part, path)
-    sync_folder(folder)
+    platform_calls.sync_path(folder)
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any] | None:

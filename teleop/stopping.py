@@ -116,12 +116,8 @@ def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iter
     if threading.current_thread() is not threading.main_thread():
         yield came
         return
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
-    try:
+    with platform_calls.signals_handled(STOP_SIGNALS, handle):
         yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -141,11 +137,9 @@ def undisturbed() -> Iterator[None]:
         if time.monotonic() - began_s > LONG_S:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
-        yield
+        with platform_calls.signals_handled(STOP_SIGNALS, handle):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for heard in dict.fromkeys(came):
             signal.raise_signal(heard)

@@ -13,8 +13,9 @@ from typing import Final
 
 import h5py
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import sync_folder, writable_folder
+from gaploop.core.files import writable_folder
 from gaploop.core.paths import refuse_links_out
 from gaploop.datasets import staging
 from gaploop.datasets.formats.aloha import QPOS, SUFFIXES, episode_paths, read_aloha, write_aloha
@@ -111,7 +112,7 @@ def export_dataset(
             write(out, part, advance)
             out.check()
             os.replace(part, output)
-            sync_folder(output.parent)
+            platform_calls.sync_path(output.parent)
         except OSError as error:
             reason = error.strerror or error
             raise UnusableInputError(f"{output} can't be written ({reason}). Make room.") from None

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from gaploop.core.files import sync_folder
+from gaploop.core import platform_calls
 from gaploop.datasets import staging
 
 KEPT: Final = ".damaged-"
@@ -32,6 +32,6 @@ def keep(root: Path, hook: staging.Hook) -> Path:
     staging.sync_tree(part)
     hook("copied")
     os.rename(part, kept)
-    sync_folder(root.parent)
+    platform_calls.sync_path(root.parent)
     hook("kept")
     return kept

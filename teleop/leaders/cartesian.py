@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -83,6 +83,11 @@ class CartesianLeader:
         self._limits_rad = common_limits(arm, limits_rad)
         self._servo = ToolServo(arm, self._limits_rad, options.joint_velocity_rad_s, box)
         self._source, self._start, self._options = source, start, options
+        self.listen, self.host, self.close = source.listen, source.host, source.close
+        self.has_window = bool(getattr(source, "has_window", True))
+        """Whether its input device has a window here."""
+        self.clear_words = str(getattr(source, "clear_words", "press Enter or Start twice"))
+        """How a trip is cleared with its input device."""
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])
@@ -128,24 +133,6 @@ class CartesianLeader:
         """Say whether the operator has closed the window."""
         return self._source.heard().closed
 
-    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
-        """Call these, on the main thread, when the e-stop is pressed and a trip is cleared."""
-        self._source.listen(on_estop, on_clear)
-
-    def host(self, guest: Any) -> None:
-        """Let `guest` share the input device's window; see `Panel.host`."""
-        self._source.host(guest)
-
-    @property
-    def has_window(self) -> bool:
-        """Whether its input device has a window here."""
-        return bool(getattr(self._source, "has_window", True))
-
-    @property
-    def clear_words(self) -> str:
-        """How a trip is cleared with its input device."""
-        return str(getattr(self._source, "clear_words", "press Enter or Start twice"))
-
     def pump(self, trip: str = "") -> None:
         """Let the input device handle its events; on the main thread, 30 times a second or more.
 
@@ -155,10 +142,6 @@ class CartesianLeader:
             trip: why the safety filter has tripped, to show it; "" where it hasn't.
         """
         self._source.pump(trip)
-
-    def close(self) -> None:
-        """Let go of the input device; safe to call twice."""
-        self._source.close()
 
     def _stay(self) -> None:
         """Ask for the pose that the arm is in."""
