@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -54,38 +54,6 @@ class Closed:
 
     pictures: Mapping[str, int]
     coarse: Mapping[str, int]
-
-
-class TakeEncoding(Protocol):
-    """Where the pictures of one take go."""
-
-    def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
-        """Take the pictures of one row; name the cameras whose picture had to be dropped.
-
-        Raises:
-            DeviceError: the videos can't be written any more.
-        """
-        ...
-
-    def finish(self) -> None:
-        """Say that no more rows come; doesn't wait."""
-        ...
-
-    def behind_s(self) -> float:
-        """Return the time whose pictures wait to be encoded [s]; 0 where that isn't unusual."""
-        ...
-
-    def wait(self) -> Closed:
-        """Return what the closed videos hold.
-
-        Raises:
-            DeviceError: the videos couldn't be finished.
-        """
-        ...
-
-    def sync(self) -> None:
-        """Bring to the disk what nobody else does; raises OSError."""
-        ...
 
 
 class LocalTake:
@@ -218,7 +186,7 @@ class _Process:
         self.dead = True
 
 
-class _RemoteTake:
+class RemoteTake:
     """Hands pictures to the encoder's process."""
 
     def __init__(self, process: _Process, folder: Path, uid: str, waits: bool) -> None:
@@ -228,6 +196,11 @@ class _RemoteTake:
         process.tell({"open": uid, "folder": str(folder), "coarse": not waits})
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
+        """Take the pictures of one row; name the cameras whose picture had to be dropped.
+
+        Raises:
+            DeviceError: the videos can't be written any more.
+        """
         self._process.hear(0.0)
         slots, dropped = [], set[str]()
         for camera in self._process.cameras:
@@ -260,6 +233,7 @@ class _RemoteTake:
         return free.pop()  # the one that was used last: its memory is still near the processor
 
     def behind_s(self) -> float:
+        """Return the time whose pictures wait to be encoded [s]; 0 where that isn't unusual."""
         longest_s = 0.0
         if self._waits:
             return longest_s
@@ -278,6 +252,7 @@ class _RemoteTake:
             raise DeviceError(f"The encoder's process has died. {_RECORD_AGAIN}")
 
     def finish(self) -> None:
+        """Say that no more rows come; doesn't wait."""
         if self._finished:
             return
         self._finished = True
@@ -286,6 +261,11 @@ class _RemoteTake:
             self._process.tell({"close": self._uid})
 
     def wait(self) -> Closed:
+        """Return what the closed videos hold.
+
+        Raises:
+            DeviceError: the videos couldn't be finished.
+        """
         began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()
@@ -296,6 +276,10 @@ class _RemoteTake:
 
     def sync(self) -> None:
         """Do nothing: the process syncs its files."""
+
+
+type TakeEncoding = LocalTake | RemoteTake
+"""Where the pictures of one take go."""
 
 
 class Encoder:
@@ -369,7 +353,7 @@ class Encoder:
         """
         if not platform_calls.HANDLES_CAN_BE_PASSED:
             return LocalTake(folder, cameras)
-        return _RemoteTake(self._running(cameras), folder, uid, waits)
+        return RemoteTake(self._running(cameras), folder, uid, waits)
 
     def _running(self, cameras: CameraSpecs) -> _Process:
         process = self._process

@@ -31,46 +31,27 @@ class Wish(Enum):
     HAND_BACK = "hand back"
 
 
-class TakeOver(Protocol):
-    """Says when to switch; asked on every policy frame and, if it watches, on every turn."""
+class TakeOver:
+    """Says when to switch; asked on every policy frame and, if it watches, on every turn.
 
-    watches_person: bool
-    """Whether `motion` wants to see the leader while the policy drives."""
-
-    def reset(self, speed_scale: float, /) -> None:
-        """Get ready for a new attempt, in which the policy drives at that share of its speed."""
-        ...
-
-    def switched(self, person_drives: bool, /) -> None:
-        """Take note of a switch, whoever asked for it."""
-        ...
-
-    def frame(self, observation: Observation, person_drives: bool, /) -> Wish | None:
-        """Look at a policy frame."""
-        ...
-
-    def motion(self, t_s: float, q_rad: FloatArray, person_drives: bool, /) -> Wish | None:
-        """Look at the leader's pose [rad], shape (n_joints,), at loop time `t_s` [s]."""
-        ...
-
-
-class OnRequest:
-    """Only when asked, by a key."""
+    By itself never: a switch is asked for by a key.
+    """
 
     watches_person = False
+    """Whether `motion` wants to see the leader while the policy drives."""
 
     def reset(self, _speed_scale: float, /) -> None:
-        """Get ready for a new attempt."""
+        """Get ready for a new attempt, in which the policy drives at that share of its speed."""
 
     def switched(self, _person_drives: bool, /) -> None:
-        """Take note of a switch."""
+        """Take note of a switch, whoever asked for it."""
 
     def frame(self, _observation: Observation, _person_drives: bool, /) -> Wish | None:
         """Look at a policy frame."""
         return None
 
     def motion(self, _t_s: float, _q_rad: FloatArray, _person_drives: bool, /) -> Wish | None:
-        """Look at the leader's pose."""
+        """Look at the leader's pose [rad], shape (n_joints,), at loop time `_t_s` [s]."""
         return None
 
 
@@ -80,7 +61,7 @@ STILL_RAD: Final = 0.02
 """An arm whose joints stay within this stands still [rad]."""
 
 
-class OnMotion(OnRequest):
+class OnMotion(TakeOver):
     """When the leader is moved; back again when it has rested.
 
     Args:
@@ -122,7 +103,7 @@ class OnMotion(OnRequest):
         return Wish.HAND_BACK if rested_s >= self._hand_back_s else None
 
 
-class OnStall(OnRequest):
+class OnStall(TakeOver):
     """When the arm has stood still, or the attempt takes too long: for runs without a person.
 
     Args:
@@ -201,11 +182,9 @@ class Alignable(Protocol):
 
     def align(self, q_rad: FloatArray, t_s: float) -> bool:
         """Move on towards the follower's `q_rad` [rad]; say whether it is there."""
-        ...
 
     def let_go(self) -> None:
         """Be limp again."""
-        ...
 
 
 class Offset:
@@ -251,7 +230,7 @@ class SharedLeader:
         policy: drives an attempt until somebody takes over.
         person: who can take over, or None.
         sent_rad: says where the arm was sent last [rad], shape (n_joints,).
-        wishes: when the person takes over and hands back without being asked; `OnRequest` never.
+        wishes: when the person takes over and hands back without being asked; never unless given.
     """
 
     def __init__(
@@ -262,7 +241,7 @@ class SharedLeader:
         wishes: TakeOver | None = None,
     ) -> None:
         self._policy, self._person, self._sent_rad = policy, person, sent_rad
-        self._wishes: TakeOver = wishes or OnRequest()
+        self._wishes: TakeOver = wishes or TakeOver()
         self.servo_joints = tuple(getattr(person, "servo_joints", ()))
         self.where = str(getattr(person, "where", ""))
         movable: object = person

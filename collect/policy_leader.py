@@ -248,7 +248,6 @@ class Planner(Policy, Protocol):
 
         There may be more than `execute`: they bridge the time in which the next plan is made.
         """
-        ...
 
 
 @runtime_checkable
@@ -263,7 +262,6 @@ class RealTimePlanner(Planner, Protocol):
             passed: steps of the last plan that are over when the new one begins.
             delay: steps of the new one that will be over when it is there.
         """
-        ...
 
 
 @dataclass(frozen=True)

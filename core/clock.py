@@ -12,11 +12,9 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Return monotonic time [s]; only differences have meaning."""
-        ...
 
     def sleep_until(self, deadline_s: float) -> None:
         """Return at `deadline_s` [s] of this clock, or at once if it has passed."""
-        ...
 
 
 class MonotonicClock:

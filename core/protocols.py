@@ -30,15 +30,12 @@ class Leader(Protocol):
 
     def reset(self) -> None:
         """Get ready for a new take."""
-        ...
 
     def read(self, t_s: float) -> LeaderSample:
         """Return what is asked for at loop time `t_s` [s]."""
-        ...
 
     def done(self) -> bool:
         """Say whether the source has nothing more to ask for, so that the take may end."""
-        ...
 
 
 class CameraSource(Protocol):
@@ -48,7 +45,6 @@ class CameraSource(Protocol):
 
     def frame(self) -> CameraFrame:
         """Return the newest picture without waiting."""
-        ...
 
 
 class SensorSource(Protocol):
@@ -59,7 +55,6 @@ class SensorSource(Protocol):
 
     def read(self) -> Mapping[str, float]:
         """Return the newest value of each channel."""
-        ...
 
 
 class Follower(Protocol):
@@ -76,11 +71,9 @@ class Follower(Protocol):
 
     def read(self) -> FollowerState:
         """Return what the servos report."""
-        ...
 
     def send(self, command: SafeCommand) -> None:
         """Set the goal positions to `command.sent_rad`."""
-        ...
 
     def torque_on(self) -> None:
         """Hold the arm where it is: set the goals to the measured positions, then torque on.
@@ -88,7 +81,6 @@ class Follower(Protocol):
         Raises:
             DeviceError: a servo doesn't take it.
         """
-        ...
 
     def torque_off(self) -> None:
         """Take torque off every servo that can be reached; safe to call at any time, and twice.
@@ -96,19 +88,15 @@ class Follower(Protocol):
         Raises:
             DeviceError: names the servos that didn't confirm it, after all have been tried.
         """
-        ...
 
     def to_units(self, q_rad: FloatArray) -> FloatArray:
         """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
-        ...
 
     def from_units(self, values: FloatArray) -> FloatArray:
         """Convert the robot's LeRobot units, shape (n_joints,), to joint angles [rad]."""
-        ...
 
     def close(self) -> None:
         """Torque off and disconnect; safe to call twice."""
-        ...
 
 
 class Plant(Protocol):
@@ -118,19 +106,15 @@ class Plant(Protocol):
 
     def command(self, q_rad: FloatArray) -> None:
         """Set the goal position of every joint [rad], shape (n_joints,)."""
-        ...
 
     def power(self, on: NDArray[np.bool_]) -> None:
         """Say which motors hold their goal, shape (n_joints,); the others are limp."""
-        ...
 
     def advance(self, duration_s: float) -> None:
         """Let `duration_s` [s] pass."""
-        ...
 
     def read(self) -> FollowerState:
         """Return what the servos report."""
-        ...
 
 
 class SceneTracker(Protocol):
@@ -139,15 +123,12 @@ class SceneTracker(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tracked entries, in order."""
-        ...
 
     def reset(self) -> None:
         """Forget the scene of the take before."""
-        ...
 
     def observe(self, image: Image, t_s: float) -> FloatArray:
         """Return the tracked scene, shape (len(names),), from an RGB picture taken at `t_s` [s]."""
-        ...
 
 
 class Policy(Protocol):
@@ -156,15 +137,12 @@ class Policy(Protocol):
     @property
     def fps(self) -> float:
         """Frames a second that it acts at [Hz]."""
-        ...
 
     def reset(self) -> None:
         """Forget the episode before."""
-        ...
 
     def act(self, observation: Observation) -> FloatArray:
         """Return the next joint target, shape (n_joints,), in the robot's LeRobot units."""
-        ...
 
 
 class PolicyProbe(Protocol):
@@ -172,27 +150,22 @@ class PolicyProbe(Protocol):
 
     def maps(self, observation: Observation) -> Mapping[str, Sequence[FloatArray]]:
         """Return by camera what some layers make of its picture's cells, each (h, w, channels)."""
-        ...
 
     @property
     def needs_images(self) -> bool:
         """Whether the policy looks at pictures, which then have to be decoded."""
-        ...
 
     def reset(self) -> None:
         """Forget the take before."""
-        ...
 
     def features(self, observation: Observation) -> FloatArray:
         """Return the encoder's features, shape (d,)."""
-        ...
 
     def chunk(self, observation: Observation) -> FloatArray:
         """Return the joint targets it would ask for from now on, one per policy frame.
 
         Shape (h, n_joints), in the robot's LeRobot units; h is 1 where it looks no further.
         """
-        ...
 
 
 class TakeSink(Protocol):
@@ -200,7 +173,6 @@ class TakeSink(Protocol):
 
     def tick(self, tick: Tick) -> None:
         """Take note of one turn; must not block."""
-        ...
 
 
 class Suggest(Protocol):
@@ -208,4 +180,3 @@ class Suggest(Protocol):
 
     def __call__(self, take: Take) -> Mapping[str, object]:
         """Return label fields to values, such as `{"failure_mode": "slip"}`; empty if unsure."""
-        ...

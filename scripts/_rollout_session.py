@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gaploop.collect.campaign import Quota, in_blocks
-from gaploop.collect.intervention import OnMotion, OnRequest, OnStall, TakeOver
+from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
 from gaploop.collect.remote_policy import SCHEME, RemotePolicy
 from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
@@ -198,7 +198,7 @@ def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
             late_s=config.take_over_late_s,
             hand_back_s=config.hand_back_s,
         )
-    return OnRequest()
+    return TakeOver()
 
 
 # -- what is said at the end --------------------------------------------------------------------

@@ -65,7 +65,6 @@ class Person(Protocol):
     @property
     def is_there(self) -> bool:
         """Whether somebody can answer."""
-        ...
 
     def listening(
         self, estop: Callable[[], None], gone: Callable[[], bool]
@@ -76,7 +75,6 @@ class Person(Protocol):
             estop: stops the arm.
             gone: says that no answer is waited for any more.
         """
-        ...
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         """Ask; return the key of the choice, or None where nobody answers.
@@ -86,8 +84,6 @@ class Person(Protocol):
             choices: what may be typed, to what it means.
             safety: only a person's own answer counts; no option may give it.
         """
-        ...
 
     def told(self, what: str) -> bool:
         """Ask for something to be done; return False where nobody is there."""
-        ...

@@ -75,15 +75,12 @@ class IntentSource(Protocol):
 
     def heard(self) -> Heard:
         """Return the newest intent; never blocks. Called by the control loop's thread."""
-        ...
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
-        ...
 
     def host(self, guest: Any) -> None:
         """Let `guest` share the window; see `Panel.host`."""
-        ...
 
     def pump(self, trip: str = "") -> None:
         """Handle what has happened; on the main thread, 30 times a second or more.
@@ -91,11 +88,9 @@ class IntentSource(Protocol):
         Args:
             trip: why the safety filter has tripped, to show it; "" where it hasn't.
         """
-        ...
 
     def close(self) -> None:
         """Let go of the device; safe to call twice."""
-        ...
 
 
 class ControlAction(Enum):

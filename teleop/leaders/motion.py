@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -400,19 +400,6 @@ def _solved(stage: _Stage, offsets: FloatArray, start_rad: FloatArray) -> list[F
     return poses
 
 
-class MotionSegment(Protocol):
-    """A stretch of joint motion."""
-
-    @property
-    def duration_s(self) -> float:
-        """How long it takes [s]."""
-        ...
-
-    def at(self, t_s: float) -> FloatArray:
-        """Return joint positions [rad], shape (n_joints,), `t_s` [s] after its start."""
-        ...
-
-
 @dataclass(frozen=True)
 class Dwell:
     """Rest at `q_rad` [rad]."""
@@ -524,6 +511,10 @@ class Chirp:
         q = self.centre_rad.copy()
         q[self.joint] += swing * math.sin(0.5 * math.pi * near) ** 2 * math.sin(phase)
         return q
+
+
+type MotionSegment = Dwell | Smooth | Stroke | Chirp
+"""A stretch of joint motion: how long it takes, and the pose at any time since its start."""
 
 
 class Trajectory:

@@ -45,11 +45,9 @@ class Guest(Protocol):
             event: pygame's.
             held: the dead-man button is pressed, so that the leader's keys count.
         """
-        ...
 
     def draw(self, sign: Sign) -> None:
         """Draw the window, the leader's state in it."""
-        ...
 
 
 class LeaderPanel:

@@ -327,10 +327,10 @@ def test_an_encoder_that_is_slow_is_waited_for_and_one_that_hangs_is_not(
     """Where eight programs wanted each core the videos took more than 20 s to close, and a whole
     take was lost though the encoder was at work all the time."""
     monkeypatch.setattr(encoder_module, "FINISH_S", -1.0)  # no time at all
-    slow = encoder_module._RemoteTake(Closing(100), Path(), "slow", False)  # type: ignore[arg-type]
+    slow = encoder_module.RemoteTake(Closing(100), Path(), "slow", False)  # type: ignore[arg-type]
     slow._process.heard_s = math.inf
     assert slow.wait().pictures == {"top": 5}
-    hung = encoder_module._RemoteTake(Closing(0), Path(), "other", False)  # type: ignore[arg-type]
+    hung = encoder_module.RemoteTake(Closing(0), Path(), "other", False)  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="has died"):
         hung.wait()
 

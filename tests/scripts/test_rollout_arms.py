@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gaploop.collect.devices import ArmDevices, SessionDevices
-from gaploop.collect.intervention import Driver, OnRequest
+from gaploop.collect.intervention import Driver, TakeOver
 from gaploop.collect.operator.attended import Supervisor
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
@@ -82,7 +82,7 @@ class Bench:
             self.policy,
             PolicyLeader,
             self.attempts,
-            lambda _follower, _fps: OnRequest(),
+            lambda _follower, _fps: TakeOver(),
             has_person=True,
             drives_between=True,
         )
