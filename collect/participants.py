@@ -62,7 +62,11 @@ class Participants:
         """Return every band that is asked for; groups that would single somebody out not told."""
         found: list[BandProgress] = []
         for kind, wanted in self.quotas.bands.items():
-            people = {band: self._people(kind, band) for band in wanted}
+            came = [id_ for id_, n in self.takes.items() if n]
+            people = {
+                band: {id_ for id_ in came if self.bands.get(id_, {}).get(kind) == band}
+                for band in wanted
+            }
             small = {b for b, ids in people.items() if 0 < len(ids) < FEWEST_PEOPLE}
             if len(small) == 1:  # one alone could be told from the others' sum
                 rest = [b for b in wanted if len(people[b]) >= FEWEST_PEOPLE]
@@ -86,11 +90,6 @@ class Participants:
             others = [p for p in self.progress() if p.kind == kind and p.band != own]
             rooms.append(self.left - sum(max(0, p.wanted - p.have) for p in others))
         return max(0, min(rooms))
-
-    def _people(self, kind: str, band: str) -> set[str]:
-        return {
-            id_ for id_, n in self.takes.items() if n and self.bands.get(id_, {}).get(kind) == band
-        }
 
 
 def participants(

@@ -150,10 +150,15 @@ def exchange_names(a: Path, b: Path) -> bool:
     flags = ctypes.c_uint(_RENAME_EXCHANGE)
     if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
         return True
-    code = ctypes.get_errno()
-    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+    if ctypes.get_errno() in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
-    raise OSError(code, os.strerror(code), str(a))
+    raise _failed(a)
+
+
+def _failed(path: str | Path) -> OSError:
+    """Return the error of the last call of a C library."""
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code), str(path))
 
 
 # -- locks ----------------------------------------------------------------------------------
@@ -412,16 +417,14 @@ def _restrict(place: Path, attributes: int, flags: int) -> None:
     call = ctypes.CDLL(None, use_errno=True).syscall
     size, number = ctypes.c_size_t(32), ctypes.c_long(_MOUNT_SETATTR)
     if call(number, _AT_FDCWD, os.fsencode(place), flags, ctypes.byref(given), size):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(place))
+        raise _failed(place)
 
 
 def _mount(source: str | Path, target: str | Path, kind: str, flags: int, data: str = "") -> None:
     words = [os.fsencode(word) for word in (source, target, kind)]
     call = ctypes.CDLL(None, use_errno=True).mount
     if call(*words, ctypes.c_ulong(flags), os.fsencode(data) or None):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(target))
+        raise _failed(target)
 
 
 # -- terminals ------------------------------------------------------------------------------
@@ -464,18 +467,17 @@ def key_by_key(stream: IO[str] | None) -> Iterator[bool]:
             stops = signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
             undo.enter_context(signals_handled(stops, signal.SIG_IGN))
         undo.callback(_set_terminal, handle, termios.TCSADRAIN, before)
-        _set_terminal(handle, termios.TCSANOW, _every_key(handle, before))
+        iflag, oflag, cflag, lflag, ispeed, ospeed, controls = before
+        controls = list(controls)
+        controls[termios.VMIN], controls[termios.VTIME] = 1, 0
+        controls[termios.VSUSP] = bytes([os.fpathconf(handle, "PC_VDISABLE") & 0xFF])
+        lflag &= ~(termios.ECHO | termios.ICANON)
+        _set_terminal(
+            handle,
+            termios.TCSANOW,
+            [iflag & ~termios.IXON, oflag, cflag, lflag, ispeed, ospeed, controls],
+        )
         yield True
-
-
-def _every_key(handle: int, settings: list[Any]) -> list[Any]:
-    """Return terminal settings with which every key comes at once and none stops output."""
-    iflag, oflag, cflag, lflag, ispeed, ospeed, controls = settings
-    controls = list(controls)
-    controls[termios.VMIN], controls[termios.VTIME] = 1, 0
-    controls[termios.VSUSP] = bytes([os.fpathconf(handle, "PC_VDISABLE") & 0xFF])
-    lflag &= ~(termios.ECHO | termios.ICANON)
-    return [iflag & ~termios.IXON, oflag, cflag, lflag, ispeed, ospeed, controls]
 
 
 def _set_terminal(handle: int, when: int, settings: list[Any]) -> None:

@@ -73,23 +73,19 @@ def window(
             _listen(leader, console)
         if has_window:
             leader.host(guest)
+        else:
+            cleanup.callback(shown.close)
+            guest.pads = Pads()
+            cleanup.callback(guest.pads.close)
 
-            def turn() -> None:
-                leader.pump(console.seen().loop.trip)
-                time.sleep(TURN_S)
-
-            yield turn
-            return
-        cleanup.callback(shown.close)
-        guest.pads = Pads()
-        cleanup.callback(guest.pads.close)
-
-        def own_turn() -> None:
+        def turn() -> None:
             if leader is not None:
                 leader.pump(console.seen().loop.trip)
-            guest.turn()
+            if not has_window:
+                guest.turn()
+            time.sleep(TURN_S)
 
-        yield own_turn
+        yield turn
 
 
 def _listen(leader: Any, console: OperatorConsole) -> None:
@@ -124,7 +120,6 @@ class _Guest:
         if time.monotonic() - self._drawn_s >= DRAW_S:
             self._drawn_s = time.monotonic()
             self._draw("")
-        time.sleep(TURN_S)
 
     def on_event(self, event: Any, held: bool) -> bool:
         """Take an event; True keeps it from the leader, whose keys count while it is `held`."""

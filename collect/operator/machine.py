@@ -474,7 +474,21 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
     if command is Command.STOP:
         return _leave(state, now_s)
     if command is Command.NEXT:
-        return _go_on(state, now_s)
+        if (
+            state.elapsed_s(now_s) < SETTLE_S
+            and state.stage is SessionStage.RESET
+            and not state.paused
+        ):
+            return state, ()
+        if state.stage is SessionStage.DONE:
+            return _leave(state, now_s)
+        if state.stage is SessionStage.SET_UP:
+            return _enter(state, SessionStage.READY, now_s), ()
+        if state.paused:
+            state = _pause(state, now_s)
+        if state.stage is SessionStage.RESET:
+            state = _enter(state, SessionStage.READY, now_s)
+        return _start(state, now_s)
     if command in (Command.UP, Command.DOWN):
         if not state.takes:
             return state, ()
@@ -494,20 +508,6 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
         inquiry = Inquiry(state.at, purpose=purpose)
         return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
     return state, ()
-
-
-def _go_on(state: SessionState, now_s: float) -> Step:
-    if state.elapsed_s(now_s) < SETTLE_S and state.stage is SessionStage.RESET and not state.paused:
-        return state, ()
-    if state.stage is SessionStage.DONE:
-        return _leave(state, now_s)
-    if state.stage is SessionStage.SET_UP:
-        return _enter(state, SessionStage.READY, now_s), ()
-    if state.paused:
-        state = _pause(state, now_s)
-    if state.stage is SessionStage.RESET:
-        state = _enter(state, SessionStage.READY, now_s)
-    return _start(state, now_s)
 
 
 def _answered(

@@ -211,18 +211,7 @@ def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("status")
-    for row in _rows(picture, tick):
-        table.add_row(*row)
-    return table
-
-
-def _has(values: FloatArray) -> bool:
-    return bool(np.isfinite(values).any())
-
-
-def _rows(picture: TeleopScreen, tick: Tick) -> Iterator[list[str]]:
     command, limits = tick.command, picture.limits
-    state = picture.state or tick.state
     asked = command.requested_rad
     if asked.shape != command.sent_rad.shape:
         asked = np.full(len(picture.joints), np.nan)
@@ -243,10 +232,13 @@ def _rows(picture: TeleopScreen, tick: Tick) -> Iterator[list[str]]:
             row.append(_reading(state.temperature_c[n], 0, limits.temperature_c))
         if _has(state.voltage_v):
             row.append(_reading(state.voltage_v[n], 1, math.inf))
-        bits = int(state.status[n])
-        words = say_status(bits, picture.protocol)
-        row.append(f"[red]{words}[/]" if words else "ok")
-        yield row
+        words = say_status(int(state.status[n]), picture.protocol)
+        table.add_row(*row, f"[red]{words}[/]" if words else "ok")
+    return table
+
+
+def _has(values: FloatArray) -> bool:
+    return bool(np.isfinite(values).any())
 
 
 def _reading(value: float, digits: int, limit: float) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -223,9 +223,7 @@ def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> C
         content = json.loads(json.dumps(content, allow_nan=False))  # as it will be read back
         entry = CalibrationVersion(calibration_id(content), at, ".".join(place), content)
         after = CellCalibration(path, content, (*before.history, entry))
-        history = [
-            {"id": e.id, "at": e.at, "what": e.what, "content": e.content} for e in after.history
-        ]
+        history = [asdict(version) for version in after.history]
         value = {"schema": SCHEMA, "id": after.id, "content": content, "history": history}
         write_json(path, value)
     return after

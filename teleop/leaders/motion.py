@@ -300,11 +300,6 @@ def _swings(
         yield Dwell(centre, PAUSE_S)
 
 
-def _rest(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
-    del rng
-    return [Dwell(stage.start_rad, stage.options.seconds)]
-
-
 def _grip(stage: _Stage, rng: np.random.Generator) -> list[MotionSegment]:
     """Open, rest, close as far as the gripper goes, rest, and open again."""
     del rng
@@ -374,7 +369,7 @@ _WHOLE: Final[dict[str, Callable[[_Stage, np.random.Generator], list[MotionSegme
     "grid": _grid,
     "poses": _poses,
     "grip": _grip,
-    "rest": _rest,
+    "rest": lambda stage, _rng: [Dwell(stage.start_rad, stage.options.seconds)],
 }
 """Scripts that move the arm as a whole."""
 

@@ -61,7 +61,7 @@ class ServoArms:
             arm.bus.decoder.set_angles(
                 units.middle_ticks.tolist(), units.middle_rad.tolist(), units.rad_per_tick.tolist()
             )
-        self._closed = False
+        self._closed = self._holding = False
         self._may_hold = False
         """Some motor was told to hold and hasn't confirmed since that it doesn't."""
         group.add(self.buses)
@@ -123,6 +123,7 @@ class ServoArms:
         Raises:
             DeviceError: names the joints that didn't confirm it, after all have been tried.
         """
+        self._holding = False
         self._may_hold |= any(bus.holding for bus in self.buses)
         left = self.named(self.group.each(self.buses, torque_off))
         if left:
@@ -168,7 +169,6 @@ class ServoFollower(ServoArms):
         units = self.convert
         ways = (units.middle_ticks, units.middle_rad, units.rad_per_tick)
         self._goal_ticks = _rows(*ways, units.low_ticks, units.high_ticks)
-        self._holding = False
 
     def read(self) -> FollowerState:
         """Return what the servos report; reads the leader's in the same exchange."""
@@ -216,15 +216,6 @@ class ServoFollower(ServoArms):
         with contextlib.suppress(DeviceError):
             self.torque_off()
         raise DeviceError(f"The arm doesn't hold: {'; '.join(words)}.")
-
-    def torque_off(self) -> None:
-        """Take torque off every servo that can be reached; safe to call at any time, and twice.
-
-        Raises:
-            DeviceError: names the joints that didn't confirm it, after all have been tried.
-        """
-        self._holding = False
-        super().torque_off()
 
     def to_units(self, q_rad: FloatArray) -> FloatArray:
         """Convert joint angles [rad], shape (n_joints,), to the robot's LeRobot units."""
