@@ -200,7 +200,6 @@ class Shown:
         rows: the last takes, newest first.
         hints: keys that do something now.
         note: a line for the operator.
-        task: the instruction.
     """
 
     word: str
@@ -219,7 +218,6 @@ class Shown:
     rows: tuple[TakeLine, ...] = ()
     hints: tuple[Hint, ...] = ()
     note: str = ""
-    task: str = ""
 
 
 def look(seen: ScreenContent) -> Shown:
@@ -251,7 +249,6 @@ def look(seen: ScreenContent) -> Shown:
         tuple(_rows(seen)),
         hints(seen),
         seen.note or (loop.faults[-1] if loop.faults else ""),
-        seen.task,
     )
 
 

@@ -6,20 +6,34 @@ of their own. The window needs no answer from anything: it is handed what to sho
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
-from gaploop.collect.operator import paint
+import numpy as np
+
 from gaploop.collect.operator.commands import DIGITS, NAMED_KEYS, PAD, PAD_BUTTONS, PUNCTUATION
-from gaploop.collect.operator.paint import BLUE, PANEL, PURPLE, WARN
 from gaploop.collect.operator.view import AnswerChoice, Shown, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import Outcome
-from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, controller, pygame
+from gaploop.teleop.leaders.sdl import (
+    AMBER,
+    DIM,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    RED,
+    controller,
+    letters,
+    pygame,
+)
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +52,17 @@ ASKED_SHARE: Final = 0.55
 """Share of the left side that a question and its answers take."""
 HINTS_PX: Final = 104
 SKETCH_PX: Final = 124
+
+type Colour = tuple[int, int, int]
+type Box = tuple[float, float, float, float]
+"""Left, top, width, height [pixels]."""
+
+PANEL: Final = (35, 39, 46)
+LINE: Final = (66, 72, 84)
+BLUE: Final = (32, 92, 168)
+PURPLE: Final = (120, 62, 160)
+WARN: Final = (255, 186, 74)
+ARROWS: Final = frozenset("→←↑↓")
 
 _TONES: Final = {
     Tone.RECORD: RED,
@@ -120,15 +145,15 @@ class OperatorWindow:
         pygame.display.quit()
 
     def _text(
-        self, words: str, size: float, ink: paint.Colour, at: tuple[float, float], room: float
+        self, words: str, size: float, ink: Colour, at: tuple[float, float], room: float
     ) -> float:
-        return paint.text(self._surface, words, size * self._scale, ink, at, room)
+        return draw_text(self._surface, words, size * self._scale, ink, at, room)
 
     def _band(self, shown: Shown, width: int, leader: str) -> None:
         """Draw the state, the clock and the line below, readable from two metres."""
         scale, surface = self._scale, self._surface
         edge = 36 * scale
-        paint.panel(surface, (0, 0, width, BAND_PX * scale), _TONES[shown.tone], 0)
+        fill_panel(surface, (0, 0, width, BAND_PX * scale), _TONES[shown.tone], 0)
         room = room_all = width - 2 * edge
         if shown.clock:
             clock_wide = 330 * scale
@@ -139,15 +164,15 @@ class OperatorWindow:
         self._text(shown.word, STATE_PX, INK, (edge, 26 * scale), room)
         top = 158 * scale
         words = shown.below if not leader else f"{shown.below}  [{leader}]"
-        size, most = (WORDS_PX, 2) if paint.fits(words, WORDS_PX * scale, room_all, 2) else (34, 3)
-        for n, line in enumerate(paint.lines(words, size * scale, room_all, most)):
+        size, most = (WORDS_PX, 2) if fits(words, WORDS_PX * scale, room_all, 2) else (34, 3)
+        for n, line in enumerate(broken_lines(words, size * scale, room_all, most)):
             self._text(line, size, INK, (edge, top + 0.96 * size * n * scale), room_all)
         if shown.share == shown.share:
             box = (0.0, (BAND_PX - 12) * scale, float(width), 12 * scale)
             red, green, blue = _TONES[shown.tone]
-            paint.bar(surface, box, shown.share, INK, (red // 2, green // 2, blue // 2))
+            draw_bar(surface, box, shown.share, INK, (red // 2, green // 2, blue // 2))
 
-    def _question(self, shown: Shown, box: paint.Box) -> None:
+    def _question(self, shown: Shown, box: Box) -> None:
         x, y, wide, high = box
         self._text(shown.question, WORDS_PX, INK, (x, y + 4), wide)
         top, columns = y + 56 * self._scale, 1 if len(shown.choices) <= 6 else 2
@@ -158,11 +183,11 @@ class OperatorWindow:
             at = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
             self._choice(choice, at)
 
-    def _choice(self, choice: AnswerChoice, box: paint.Box) -> None:
+    def _choice(self, choice: AnswerChoice, box: Box) -> None:
         x, y, wide, high = box
-        paint.panel(self._surface, box, BLUE if choice.marked else PANEL)
+        fill_panel(self._surface, box, BLUE if choice.marked else PANEL)
         if choice.suggested:
-            paint.frame(self._surface, box, WARN)
+            draw_outline(self._surface, box, WARN)
         size = min(WORDS_PX, 0.62 * high / self._scale)
         drop = y + (high - 0.7 * size * self._scale) / 2
         key = self._text(choice.key, size, WARN, (x + 14, drop), 0.3 * wide)
@@ -173,10 +198,10 @@ class OperatorWindow:
             self._text("suggested", SMALL_PX - 6, WARN, (x + wide - note, drop + 4), note - 8)
         self._text(choice.words, size, INK, (place, drop), x + wide - place - note - 10)
 
-    def _pictures(self, pictures: Mapping[str, Image], box: paint.Box, columns: int) -> None:
+    def _pictures(self, pictures: Mapping[str, Image], box: Box, columns: int) -> None:
         x, y, wide, high = box
         if not pictures:
-            paint.panel(self._surface, box)
+            fill_panel(self._surface, box)
             self._text("no picture yet", SMALL_PX, DIM, (x + 20, y + 20), wide)
             return
         rows = -(-len(pictures) // columns)
@@ -187,11 +212,11 @@ class OperatorWindow:
                 wide / columns - 6,
                 high / rows - 6,
             )
-            paint.panel(self._surface, cell)
-            paint.picture(self._surface, image, cell)
+            fill_panel(self._surface, cell)
+            draw_picture(self._surface, image, cell)
             self._text(name, SMALL_PX, WARN, (cell[0] + 10, cell[1] + 8), cell[2])
 
-    def _side(self, shown: Shown, box: paint.Box) -> None:
+    def _side(self, shown: Shown, box: Box) -> None:
         """Draw counts, quotas, the set-up and the last takes."""
         x, y, wide, high = box
         scale, bottom = self._scale, y + high
@@ -210,7 +235,7 @@ class OperatorWindow:
             share = bar.have / bar.wanted if bar.wanted else 1.0
             self._text(f"{bar.name}  {bar.have}/{bar.wanted}", SMALL_PX - 4, DIM, (x, y), wide)
             colour = _OUTCOMES[Outcome.SUCCESS] if share >= 1 else BLUE
-            paint.bar(self._surface, (x, y + 22 * scale, wide, 10 * scale), share, colour)
+            draw_bar(self._surface, (x, y + 22 * scale, wide, 10 * scale), share, colour)
             y += 40 * scale
         if not shown.rows:
             return
@@ -218,7 +243,7 @@ class OperatorWindow:
         for n, row in enumerate(shown.rows):
             top = bottom - rows_high + (26 + 34 * n) * scale
             if row.pointed:
-                paint.panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), paint.LINE, 5)
+                fill_panel(self._surface, (x - 6, top - 4, wide + 12, 32 * scale), LINE, 5)
             self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
             ink, place = _OUTCOMES[row.outcome], x + 48 * scale
             self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
@@ -228,16 +253,16 @@ class OperatorWindow:
         room = wide
         if "grid_cell" in setup.conditions:
             image = sketch_image(setup.conditions, setup.grid, max(32, size))
-            paint.picture(self._surface, image, (x + wide - size, y, size, size))
+            draw_picture(self._surface, image, (x + wide - size, y, size, size))
             room -= size + 12
         self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), room)
-        found = paint.lines(setup.words, SMALL_PX * scale, room, 3)
+        found = broken_lines(setup.words, SMALL_PX * scale, room, 3)
         for n, line in enumerate(found):
             self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), room)
         sketched = size if room < wide else 0
         return y + max(sketched, (22 + 30 * len(found)) * scale) + 14 * scale
 
-    def _hints(self, shown: Shown, box: paint.Box) -> None:
+    def _hints(self, shown: Shown, box: Box) -> None:
         x, y, wide, _ = box
         scale = self._scale
         if shown.note:
@@ -248,6 +273,95 @@ class OperatorWindow:
             drop = top + (n // 3) * 32 * scale
             key = self._text(hint.key, SMALL_PX, WARN, (left, drop), wide / 3)
             self._text(hint.does, SMALL_PX, DIM, (left + key + 12, drop), wide / 3 - key - 18)
+
+
+# -- drawing: text that fits, panels, bars, pictures --------------------------------------------
+
+
+@lru_cache(maxsize=128)
+def _font(height_px: int, arrows: bool) -> Any:
+    """Return a font; where arrows are in it, which pygame's own lacks, one that matplotlib brings."""
+    found = importlib.util.find_spec("matplotlib") if arrows else None
+    if found is not None and found.origin is not None:
+        path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
+        if path.exists():
+            return pygame.font.Font(str(path), round(0.72 * height_px))  # as high as pygame's own
+    return letters(height_px)
+
+
+def _font_for(words: str, height_px: int) -> Any:
+    return _font(height_px, not ARROWS.isdisjoint(words))
+
+
+@lru_cache(maxsize=512)
+def _rendered(text: str, height_px: int, ink: Colour) -> Any:
+    return _font_for(text, height_px).render(text, True, ink)
+
+
+def draw_text(
+    surface: Any, words: str, height_px: float, ink: Colour, at: tuple[float, float], room_px: float
+) -> float:
+    """Draw words, smaller where they would be wider than `room_px`; return their width [pixels]."""
+    size = max(8, round(height_px))
+    wide_px = _font_for(words, size).size(words)[0]
+    if wide_px > room_px > 0:
+        size = max(8, int(size * room_px / wide_px))
+    image = _rendered(words, size, ink)
+    surface.blit(image, (round(at[0]), round(at[1])))
+    return float(image.get_width())
+
+
+def broken_lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
+    """Break words into at most `most` lines of `room_px`; the last one takes the rest."""
+    font, found = _font_for(words, max(8, round(height_px))), [""]
+    for word in words.split():
+        longer = f"{found[-1]} {word}".strip()
+        if font.size(longer)[0] <= room_px or not found[-1] or len(found) == most:
+            found[-1] = longer
+        else:
+            found.append(word)
+    return found
+
+
+def fits(words: str, height_px: float, room_px: float, most: int) -> bool:
+    """Say whether words go into `most` lines of `room_px` at their full size."""
+    font = _font_for(words, max(8, round(height_px)))
+    found = broken_lines(words, height_px, room_px, most)
+    return all(font.size(line)[0] <= room_px for line in found)
+
+
+def fill_panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) -> None:
+    """Fill a rectangle with round corners."""
+    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), border_radius=radius)
+
+
+def draw_outline(surface: Any, box: Box, colour: Colour, width: int = 2) -> None:
+    """Draw a rectangle's edge."""
+    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), width, border_radius=6)
+
+
+def draw_bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colour = LINE) -> None:
+    """Draw a bar that is filled by `share`, 0 to 1."""
+    x, y, wide, high = box
+    fill_panel(surface, box, ground, 3)
+    if share > 0:
+        fill_panel(surface, (x, y, max(2.0, wide * min(1.0, share)), high), colour, 3)
+
+
+def draw_picture(surface: Any, image: Image, box: Box) -> None:
+    """Draw a picture as large as fits into the box, in its middle.
+
+    Args:
+        surface: where to draw.
+        image: RGB, shape (height, width, 3).
+        box: where it may lie.
+    """
+    height, width = image.shape[:2]
+    scale = min(box[2] / width, box[3] / height)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    raw = pygame.image.frombuffer(np.ascontiguousarray(image).tobytes(), (width, height), "RGB")
+    at = box[0] + (box[2] - size[0]) / 2, box[1] + (box[3] - size[1]) / 2
+    surface.blit(pygame.transform.scale(raw, size), (round(at[0]), round(at[1])))
 
 
 def _nowhere(why: str) -> str:

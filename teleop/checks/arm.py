@@ -38,8 +38,7 @@ from gaploop.teleop.checks.result import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.safety import make_safety
-from gaploop.teleop.workspace import guards_for
+from gaploop.teleop.safety import guards_for, make_safety
 
 log = logging.getLogger(__name__)
 

@@ -51,14 +51,12 @@ class WireCounts:
 
     Attributes:
         received_bytes: from hosts.
-        sent_bytes: to hosts.
         exchanges: pieces of input that were worked on.
         answers: packets that servos sent.
         spoiled: answers that faults dropped or changed.
     """
 
     received_bytes: int = 0
-    sent_bytes: int = 0
     exchanges: int = 0
     answers: int = 0
     spoiled: int = 0
@@ -255,7 +253,6 @@ class EmulatedBus:
         with self.lock:
             if self._port is not None:
                 self._port.send(answer)
-                self.counts.sent_bytes += len(answer)
 
     # --- faults ----------------------------------------------------------------------------
 
