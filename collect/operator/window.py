@@ -280,7 +280,7 @@ class OperatorWindow:
 
 @lru_cache(maxsize=128)
 def _font(height_px: int, arrows: bool) -> Any:
-    """Return a font; where arrows are in it, which pygame's own lacks, one that matplotlib brings."""
+    """Return a font; with arrows, which pygame's own lacks, the one that matplotlib brings."""
     found = importlib.util.find_spec("matplotlib") if arrows else None
     if found is not None and found.origin is not None:
         path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
