@@ -312,21 +312,14 @@ class Encoder:
             self._is_software = True
             if any(spec.get("encoder", SOFTWARE) != SOFTWARE for spec in process.cameras.values()):
                 encoder_choice.forget()
-        return {
-            camera: {
-                **spec,
-                "encoder": SOFTWARE
-                if self._is_software
-                else self._choice(spec["width"], spec["height"]),
-            }
-            for camera, spec in cameras.items()
-        }
-
-    def _choice(self, width: int, height: int) -> str:
-        size = width, height
-        if size not in self._chosen:
-            self._chosen[size] = encoder_choice.choose(width, height)
-        return self._chosen[size]
+        named = {}
+        for camera, spec in cameras.items():
+            size = spec["width"], spec["height"]
+            if not self._is_software and size not in self._chosen:
+                self._chosen[size] = encoder_choice.choose(*size)
+            chosen = SOFTWARE if self._is_software else self._chosen[size]
+            named[camera] = {**spec, "encoder": chosen}
+        return named
 
     def start(self, cameras: CameraSpecs) -> None:
         """Have a process ready for pictures of `cameras`.

@@ -143,6 +143,12 @@ class Attempts:
         if not isinstance(leader, SharedLeader):
             raise TypeError(f"rollouts are led by a SharedLeader, got {type(leader).__name__}")
         shared, scale, over = leader, self.speed.scale, given.pop("ended", lambda: "")
+
+        def ended() -> str:
+            if shared.fault and not shared.is_lost:
+                return f"the policy failed: {shared.fault}"
+            return "" if shared.is_lost else str(over())
+
         watch = self._watch = _Watch()
         given["writer"].event(0.0, "speed", scale=scale)
         given["max_s"] /= scale
@@ -156,7 +162,7 @@ class Attempts:
                 on_frame=(shared.observe,),
                 sinks=(watch, *watchers, *given.pop("sinks", ())),
                 until_success=True,
-                ended=lambda: "" if shared.is_lost else _failed(shared.fault) or str(over()),
+                ended=ended,
                 cut_off=lambda: shared.fault if shared.is_lost else "",
                 **given,
             )
@@ -190,10 +196,6 @@ class Attempts:
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
                 f"{self._faults[-1]}"
             )
-
-
-def _failed(fault: str) -> str:
-    return f"the policy failed: {fault}" if fault else ""
 
 
 class Rollouts(Attendant):

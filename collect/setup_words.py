@@ -57,7 +57,9 @@ def _phrase(name: str, value: Any, grid: tuple[int, int]) -> str:
         return "no distractors" if not value else f"{value} distractor{'s' * (value != 1)}"
     if name == "grid_cell":
         row, column = value
-        return f"object in grid cell row {row}, column {column} ({_where(row, column, grid)})"
+        side = _third(row, grid[0], ("right", "middle", "left"))
+        depth = _third(column, grid[1], ("near", "halfway", "far"))
+        return f"object in grid cell row {row}, column {column} ({side}, {depth})"
     if name == "table_height":
         return f"table {1000 * float(value):+.0f} mm"
     if name == "camera_pose":
@@ -65,12 +67,6 @@ def _phrase(name: str, value: Any, grid: tuple[int, int]) -> str:
         degrees = ", ".join(f"{math.degrees(float(v)):+.1f}" for v in value[3:])
         return f"camera moved by ({metres}) mm and turned by ({degrees})°"
     return f"{name.replace('_', ' ')}: {value}"
-
-
-def _where(row: int, column: int, grid: tuple[int, int]) -> str:
-    sides = _third(row, grid[0], ("right", "middle", "left"))
-    depth = _third(column, grid[1], ("near", "halfway", "far"))
-    return f"{sides}, {depth}"
 
 
 def _third(index: int, count: int, names: Sequence[str]) -> str:

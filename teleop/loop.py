@@ -263,7 +263,13 @@ class _Loop:
             every = self._rates.every
             self._next_frame = self._slot - self._slot % every + every
             self._frames += 1
-            pictures, tracked = self._look()
+            pictures = {camera.name: camera.frame() for camera in self._cameras}
+            if self._tracker is not None and pictures:
+                newest = pictures[self._cameras[0].name]
+                if newest.t_capture_s != self._tracked_at_s:  # a picture is tracked once
+                    self._tracked = self._tracker.observe(newest.image, newest.t_capture_s)
+                    self._tracked_at_s = newest.t_capture_s
+            tracked = self._tracked
             if self.on_frame:
                 images = {
                     name: picture.image
@@ -291,16 +297,6 @@ class _Loop:
             self._clock.now_s() - sample.t_s,
             self._overruns,
         )
-
-    def _look(self) -> tuple[dict[str, CameraFrame], FloatArray | None]:
-        """Return the newest pictures, and the scene as tracked in the first camera's."""
-        pictures = {camera.name: camera.frame() for camera in self._cameras}
-        if self._tracker is not None and pictures:
-            newest = pictures[self._cameras[0].name]
-            if newest.t_capture_s != self._tracked_at_s:  # a picture is tracked once
-                self._tracked = self._tracker.observe(newest.image, newest.t_capture_s)
-                self._tracked_at_s = newest.t_capture_s
-        return pictures, self._tracked
 
 
 def take_torque_off(follower: Follower) -> tuple[str, ...]:

@@ -251,7 +251,12 @@ class SafetyFilter:
         part = (now_s - self._now_s) / self._period_s
         self._now_s = now_s
         part = 1.0 if math.isnan(part) or abs(part - 1.0) < _ON_TIME else max(part, 0.0)
-        requested = self._request(sample)
+        try:
+            requested = np.asarray(sample.q_rad, dtype=np.float64)
+        except (TypeError, ValueError):
+            requested = np.empty(0)
+        if requested.shape != self._sent.shape:  # not an angle for every joint
+            requested = np.full(len(self._sent), np.nan)
         cause = self._watch.cause(sample, state, now_s, self._at)
         if cause:
             if not self._trip:
@@ -291,16 +296,6 @@ class SafetyFilter:
                 reasons |= self._aligns_since
             return SafeCommand(requested, sent, reasons)
         return SafeCommand(requested, sent)
-
-    def _request(self, sample: LeaderSample) -> FloatArray:
-        """Return what was asked [rad], NaN where that isn't an angle for every joint."""
-        try:
-            requested = np.asarray(sample.q_rad, dtype=np.float64)
-        except (TypeError, ValueError):
-            return np.full(len(self._sent), np.nan)
-        return (
-            requested if requested.shape == self._sent.shape else np.full(len(self._sent), np.nan)
-        )
 
     def _within_bounds(self, q_rad: Sequence[float]) -> list[float]:
         pairs = zip(q_rad, self._bounds, strict=True)

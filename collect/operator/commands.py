@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -124,9 +124,10 @@ class KeyMap:
                 command left without a key.
         """
         taken = taken or {}
-        asked = {
-            _command(name, defaults): _keys(name, value, taken) for name, value in changes.items()
-        }
+        for name in changes:
+            if name not in defaults:
+                raise unknown_choice("command", name, [c.value for c in defaults], "--keys")
+        asked = {Command(name): _keys(name, value, taken) for name, value in changes.items()}
         wanted = {key for keys in asked.values() for key in keys}
         merged = {}
         for command, keys in defaults.items():
@@ -173,12 +174,6 @@ def shown(key: str) -> str:
     if key.startswith(PAD):
         return f"pad {key.removeprefix(PAD).replace('dpad_', 'd-pad ').upper()}"
     return _SHOWN.get(key, key.capitalize())
-
-
-def _command(name: str, known: Collection[Command]) -> Command:
-    if name not in known:
-        raise unknown_choice("command", name, [c.value for c in known], "--keys")
-    return Command(name)
 
 
 def _keys(command: str, value: str | Sequence[str], taken: Mapping[str, str]) -> tuple[str, ...]:

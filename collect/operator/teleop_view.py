@@ -24,7 +24,6 @@ from gaploop.teleop.statistics import DurationSpread, Figures
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
 
 NEAR: Final = 0.8
 """A reading above this share of its limit is shown in yellow."""
@@ -158,21 +157,6 @@ def render(picture: TeleopScreen) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    lines: list[RenderableType] = [_head(picture)]
-    if picture.torque:
-        lines.append(_timing(picture))
-    # Where the loop stands still, what it measured last isn't how things are.
-    if picture.tick is not None and (picture.torque or picture.state is not None):
-        lines.append(_joint_table(picture, picture.tick))
-    lines += [Text(words, style=style) for words, style in _lines(picture)]
-    keys = HELP if picture.help else KEYS[picture.mode]
-    lines.append(Text(keys, style="reverse" if picture.help else "dim"))
-    return Group(*lines)
-
-
-def _head(picture: TeleopScreen) -> Text:
-    from rich.text import Text
-
     head = Text()
     head.append(f" {picture.mode.value} ", style=_COLOURS.get(picture.mode, "reverse"))
     head.append(f" {picture.title}", style="bold")
@@ -182,20 +166,23 @@ def _head(picture: TeleopScreen) -> Text:
         head.append("  torque off isn't confirmed", style="bold red")
     elif not picture.torque:
         head.append("  torque off", style="yellow")
-    return head
-
-
-def _timing(picture: TeleopScreen) -> Text:
-    from rich.text import Text
-
-    error, latency, missed = picture.period_error, picture.latency, picture.figures.missed
-    text = Text(f" {_hz(picture.rate_hz)} · period error p50 {_ms(error.p50_s)} ")
-    text.append(f"p99 {_ms(error.p99_s)}", style="yellow" if error.p99_s > LATE_S else "")
-    text.append(
-        f" · leader to follower p50 {_ms(latency.p50_s)} p99 {_ms(latency.p99_s)} · missed "
-    )
-    text.append(str(missed), style="yellow" if missed else "")
-    return text
+    lines: list[RenderableType] = [head]
+    if picture.torque:
+        error, latency, missed = picture.period_error, picture.latency, picture.figures.missed
+        text = Text(f" {_hz(picture.rate_hz)} · period error p50 {_ms(error.p50_s)} ")
+        text.append(f"p99 {_ms(error.p99_s)}", style="yellow" if error.p99_s > LATE_S else "")
+        text.append(
+            f" · leader to follower p50 {_ms(latency.p50_s)} p99 {_ms(latency.p99_s)} · missed "
+        )
+        text.append(str(missed), style="yellow" if missed else "")
+        lines.append(text)
+    # Where the loop stands still, what it measured last isn't how things are.
+    if picture.tick is not None and (picture.torque or picture.state is not None):
+        lines.append(_joint_table(picture, picture.tick))
+    lines += [Text(words, style=style) for words, style in _lines(picture)]
+    keys = HELP if picture.help else KEYS[picture.mode]
+    lines.append(Text(keys, style="reverse" if picture.help else "dim"))
+    return Group(*lines)
 
 
 def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:

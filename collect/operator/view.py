@@ -232,13 +232,18 @@ def look(seen: ScreenContent) -> Shown:
     asked, ramp = state.inquiry, tuple[QuotaBar, ...]()
     if driven is not None and driven.successes is not None:
         ramp = (QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES),)
+    count = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
+    if math.isfinite(seen.left_s) and seen.left_s > 0:
+        minutes = math.ceil(seen.left_s / 60)
+        count += f" · about {minutes // 60} h {minutes % 60:02d} min left" if minutes > 89 else ""
+        count += f" · about {minutes} min left" if minutes <= 89 else ""
     return Shown(
         word,
         tone,
         below,
         "" if left_s is None else clock(left_s),
         math.nan if left_s is None or limit_s <= 0 else 1.0 - left_s / limit_s,
-        _count(seen),
+        count,
         _loop(seen.loop),
         bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
         _driving(seen),
@@ -328,15 +333,6 @@ def clock(duration_s: float) -> str:
     """Return a duration as minutes and seconds, such as `1:07`."""
     seconds = math.ceil(duration_s - 1e-9)
     return f"{seconds // 60}:{seconds % 60:02d}"
-
-
-def _count(seen: ScreenContent) -> str:
-    text = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
-    if math.isfinite(seen.left_s) and seen.left_s > 0:
-        minutes = math.ceil(seen.left_s / 60)
-        text += f" · about {minutes // 60} h {minutes % 60:02d} min left" if minutes > 89 else ""
-        text += f" · about {minutes} min left" if minutes <= 89 else ""
-    return text
 
 
 def _loop(loop: Loop) -> str:

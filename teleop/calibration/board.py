@@ -172,10 +172,37 @@ def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
         name: goes into the result.
     """
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
-    found = _find_charuco(board, grey) if board.kind == "charuco" else _find_chessboard(board, grey)
-    if found is None:
-        return None
-    ids, corners = found
+    if board.kind == "charuco":
+        parameters = cv2.aruco.CharucoParameters()
+        parameters.tryRefineMarkers = True
+        detector = cv2.aruco.CharucoDetector(charuco(board), parameters)
+        corners, ids, _, _ = detector.detectBoard(grey)
+        if ids is None or len(ids) < MIN_CORNERS:
+            return None
+        ids = np.asarray(ids, dtype=np.int64).ravel()
+        columns, rows = ids % (board.columns - 1), ids // (board.columns - 1)
+        if len(np.unique(columns)) < 2 or len(np.unique(rows)) < 2:  # on one line: no pose
+            return None
+        corners = np.asarray(corners, dtype=np.float64).reshape(-1, 2)
+    else:
+        wide, high = board.columns - 1, board.rows - 1
+        grid = any_chessboard(grey, (wide, high))
+        if grid is None or sorted(grid.shape[:2]) != sorted((wide, high)):
+            return None
+        if grid.shape[:2] != (high, wide):
+            grid = grid.transpose(1, 0, 2)
+        # x runs right of y's left hand, and the first square is black.
+        right, down = grid[0, -1] - grid[0, 0], grid[-1, 0] - grid[0, 0]
+        if right[0] * down[1] - right[1] * down[0] < 0:
+            grid = grid[:, ::-1]
+        middles = (grid[:-1, :-1] + grid[1:, :-1] + grid[:-1, 1:] + grid[1:, 1:]) / 4
+        at = middles.reshape(-1, 1, 2).astype(np.float32)
+        blurred = cv2.blur(grey, (3, 3))
+        shades = cv2.remap(blurred, at, None, cv2.INTER_LINEAR).reshape(middles.shape[:2])
+        even = np.add.outer(np.arange(shades.shape[0]), np.arange(shades.shape[1])) % 2 == 0
+        if shades[even].mean() > shades[~even].mean():
+            grid = grid[::-1, ::-1]
+        ids, corners = np.arange(wide * high), np.ascontiguousarray(grid).reshape(-1, 2)
     # Both detectors leave some tenths of a pixel of bias. A window that reaches into a marker or
     # to the next corner pulls the corner away.
     gap = board.square_m - board.marker_m if board.kind == "charuco" else board.square_m
@@ -207,42 +234,6 @@ def charuco(board: Board) -> Any:
 def dictionary(name: str) -> Any:
     """Return OpenCV's dictionary of markers of that name, such as `4X4_50`."""
     return cv2.aruco.getPredefinedDictionary(getattr(cv2.aruco, f"DICT_{name}"))
-
-
-def _find_charuco(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatArray] | None:
-    parameters = cv2.aruco.CharucoParameters()
-    parameters.tryRefineMarkers = True
-    detector = cv2.aruco.CharucoDetector(charuco(board), parameters)
-    corners, ids, _, _ = detector.detectBoard(grey)
-    if ids is None or len(ids) < MIN_CORNERS:
-        return None
-    ids = np.asarray(ids, dtype=np.int64).ravel()
-    columns, rows = ids % (board.columns - 1), ids // (board.columns - 1)
-    if len(np.unique(columns)) < 2 or len(np.unique(rows)) < 2:  # on one line: no pose
-        return None
-    return ids, np.asarray(corners, dtype=np.float64).reshape(-1, 2)
-
-
-def _find_chessboard(board: Board, grey: Image) -> tuple[NDArray[np.int64], FloatArray] | None:
-    wide, high = board.columns - 1, board.rows - 1
-    grid = any_chessboard(grey, (wide, high))
-    if grid is None or sorted(grid.shape[:2]) != sorted((wide, high)):
-        return None
-    if grid.shape[:2] != (high, wide):
-        grid = grid.transpose(1, 0, 2)
-    # x runs right of y's left hand, and the first square is black.
-    right, down = grid[0, -1] - grid[0, 0], grid[-1, 0] - grid[0, 0]
-    if right[0] * down[1] - right[1] * down[0] < 0:
-        grid = grid[:, ::-1]
-    middles = (grid[:-1, :-1] + grid[1:, :-1] + grid[:-1, 1:] + grid[1:, 1:]) / 4
-    at = middles.reshape(-1, 1, 2).astype(np.float32)
-    shades = cv2.remap(cv2.blur(grey, (3, 3)), at, None, cv2.INTER_LINEAR).reshape(
-        middles.shape[:2]
-    )
-    even = np.add.outer(np.arange(shades.shape[0]), np.arange(shades.shape[1])) % 2 == 0
-    if shades[even].mean() > shades[~even].mean():
-        grid = grid[::-1, ::-1]
-    return np.arange(wide * high, dtype=np.int64), np.ascontiguousarray(grid).reshape(-1, 2)
 
 
 def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:

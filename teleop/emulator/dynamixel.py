@@ -408,7 +408,15 @@ class DynamixelChain(Chain[DynamixelServo]):
                     (params[n], _word(params, n + 1), _word(params, n + 3)) for n in starts
                 )
             case Instruction.FAST_SYNC_READ:
-                return self._fast(_word(params, 0), _word(params, 2), params[4:])
+                size, blocks = _word(params, 2), list[Reply]()
+                for identity in params[4:]:
+                    some = self._by_id.get(identity)
+                    if not some or size > some[0].memory.table.size:
+                        break
+                    error, held = some[0].read(_word(params, 0), size)
+                    alert = ALERT if some[0].alarm_bits else 0
+                    blocks.append(Reply(identity, error | alert, held.ljust(size, b"\0")))
+                return [dynamixel.fast_status(blocks, len(params) - 4)] if blocks else []
             case Instruction.SYNC_WRITE:
                 self._sync_write(_word(params, 0), _word(params, 2), params[4:])
             case Instruction.BULK_WRITE:
@@ -447,17 +455,6 @@ class DynamixelChain(Chain[DynamixelServo]):
             replies = [s.status(identity, *s.read(address, size)) for s in some]
             answers.append(self._collide(replies))
         return answers
-
-    def _fast(self, address: int, size: int, ids: bytes) -> list[bytes]:
-        blocks: list[Reply] = []
-        for identity in ids:
-            some = self._by_id.get(identity)
-            if not some or size > some[0].memory.table.size:
-                break
-            error, data = some[0].read(address, size)
-            alert = ALERT if some[0].alarm_bits else 0
-            blocks.append(Reply(identity, error | alert, data.ljust(size, b"\0")))
-        return [dynamixel.fast_status(blocks, len(ids))] if blocks else []
 
 
 def _word(params: bytes, place: int) -> int:
