@@ -487,7 +487,9 @@ class ArmDevices(SessionDevices):
             if stop():
                 return False
             if time.monotonic() - asked_s >= RETRY_S:
-                missed = 0 if self._answers() else missed + 1
+                state = self.state()
+                is_whole = state is not None and not (state.status & NO_REPLY).any()
+                missed = 0 if is_whole else missed + 1
                 asked_s = time.monotonic()
                 if missed >= MISSED:
                     raise LostError(
@@ -497,11 +499,11 @@ class ArmDevices(SessionDevices):
             pause(LOOK_S)
         return True
 
-    def _answers(self) -> bool:
-        """Say whether the whole arm answers."""
+    def state(self) -> FollowerState | None:
+        """Return what a limp arm reports now; None where it doesn't."""
         with CleanupStep():
-            return not (self.arms.follower.read().status & NO_REPLY).any()
-        return False
+            return self.arms.follower.read()
+        return None
 
     def let_go(self) -> None:
         """End the loop; torque goes off."""

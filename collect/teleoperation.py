@@ -20,7 +20,7 @@ from gaploop.core.types import FollowerState, SafetyReason
 from gaploop.teleop.control import LoopMode, Snapshot
 from gaploop.teleop.realtime import Realtime
 from gaploop.teleop.statistics import Figures
-from gaploop.teleop.stopping import CleanupStep, one_line
+from gaploop.teleop.stopping import one_line
 
 FRAME_S: Final = 0.1
 """The view is drawn this often [s]."""
@@ -267,7 +267,7 @@ class TeleopSession:
                 torque=False,
                 lost=now.lost,
                 note=AGAIN if self._twice.asks else "",
-                state=_state_of(self._devices.arms),
+                state=self._devices.state(),
             )
         return self._frame(
             ProgramMode.LOST,
@@ -301,13 +301,6 @@ class TeleopSession:
             state=state,
             **more,
         )
-
-
-def _state_of(arms: Arms) -> FollowerState | None:
-    """Return what a limp arm reports now; None where it doesn't."""
-    with CleanupStep():
-        return arms.follower.read()
-    return None
 
 
 def count_faults(arms: Arms) -> dict[str, int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.core import platform_calls
+from gaploop.core.clock import MonotonicClock
 
 FIFO_PRIORITY: Final = 50
 """Above everything ordinary, below the kernel's own threads and watchdogs (1 to 99)."""
@@ -89,15 +90,11 @@ def quiet_interpreter() -> Iterator[None]:
             gc.enable()
 
 
-class PacedClock:
+class PacedClock(MonotonicClock):
     """The machine's monotonic clock; collects young garbage in waits that have time to spare."""
 
     def __init__(self) -> None:
         self._collect_at_s = time.monotonic() + COLLECT_EVERY_S
-
-    def now_s(self) -> float:
-        """Return seconds since an arbitrary start."""
-        return time.monotonic()
 
     def sleep_until(self, deadline_s: float) -> None:
         """Sleep until the absolute deadline [s]."""
