@@ -100,10 +100,7 @@ class SessionDevices(ABC):
         """
 
     def reconnect(
-        self,
-        lost: str,
-        stop: Callable[[], bool],
-        pause: Callable[[float], object] = time.sleep,
+        self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
     ) -> bool:
         """Let go of all devices, wait until they answer, and drive again.
 
@@ -423,10 +420,7 @@ class ArmDevices(SessionDevices):
         self.control.start()
 
     def reconnect(
-        self,
-        lost: str,
-        stop: Callable[[], bool],
-        pause: Callable[[float], object] = time.sleep,
+        self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
     ) -> bool:
         """Let go of everything, wait until all of it answers and may move, and drive."""
         if not stop():

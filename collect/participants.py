@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gaploop.collect.campaign import (
-    CampaignProgress,
-    Quota,
-    efforts,
-    sealed_takes,
-    still_missing,
-)
+from gaploop.collect.campaign import CampaignProgress, Quota, efforts, sealed_takes, still_missing
 from gaploop.core.consent import consent_ids
 from gaploop.core.participants import ParticipantQuotas
 from gaploop.core.station import Costs

@@ -229,9 +229,7 @@ def _asking(leader: PolicyLeader) -> OnFrame:
 
 
 def overcome(
-    blocker: Callable[[], str],
-    stop: Callable[[], bool],
-    patience_s: float = PATIENCE_S,
+    blocker: Callable[[], str], stop: Callable[[], bool], patience_s: float = PATIENCE_S
 ) -> bool:
     """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
 

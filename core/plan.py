@@ -13,7 +13,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
 from gaploop.core.participants import ParticipantQuotas, parse_participants
-from gaploop.core.schema import check_keys, load_yaml, number
+from gaploop.core.schema import check_keys, load_yaml, number, texts, whole
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
 
@@ -221,8 +221,8 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
         rollout_hours=number(value.get("rollout_hours", 0.0), f"{where}: rollout_hours", 0, 1e6),
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
-        notes=_texts(value.get("notes"), f"{where}: notes"),
-        measure=_texts(value.get("measure"), f"{where}: measure"),
+        notes=texts(value.get("notes"), f"{where}: notes"),
+        measure=texts(value.get("measure"), f"{where}: measure"),
         participants=parse_participants(value.get("participants"), takes, where),
         **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
     )
@@ -245,20 +245,20 @@ def _item(value: Any, where: str, station: Station | None) -> PlanItem:
     return PlanItem(
         id=str(value["id"]),
         dimension=dimension(value["dimension"], where),
-        takes=_count(value["takes"], f"{where}: takes"),
+        takes=whole(value["takes"], f"{where}: takes"),
         remedy=remedy,
         why=str(value.get("why", "")),
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
         share=number(value.get("share", 0.0), f"{where}: share", 0, 1),
         vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
-        sensors=_texts(value.get("sensors"), f"{where}: sensors"),
+        sensors=texts(value.get("sensors"), f"{where}: sensors"),
         test=str(value.get("test", "")),
-        may_follow=_count(value.get("may_follow", 0), f"{where}: may_follow"),
+        may_follow=whole(value.get("may_follow", 0), f"{where}: may_follow"),
         gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
         hours=_estimate(value.get("hours"), f"{where}: hours"),
         machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
-        commands=_texts(value.get("commands"), f"{where}: commands"),
+        commands=texts(value.get("commands"), f"{where}: commands"),
         alternatives=_alternatives(value.get("alternatives") or [], where),
     )
 
@@ -284,20 +284,6 @@ def _alternatives(value: Any, where: str) -> tuple[Alternative, ...]:
         machine = number(entry.get("machine_hours", 0.0), f"{place}: machine_hours", 0, 1e6)
         found.append(Alternative(_remedy(entry["remedy"], place), gain, hours, machine))
     return tuple(found)
-
-
-def _count(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
-    return value
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise UnusableInputError(f"{where} must be a list of texts, got {value!r}.")
-    return tuple(value)
 
 
 def _estimate(value: Any, where: str) -> ExpectedValue | None:

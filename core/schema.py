@@ -144,3 +144,27 @@ def number(value: Any, where: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise UnusableInputError(f"{where}: {value!r} must be a number from {low:g} to {high:g}.")
     return float(value)
+
+
+def whole(value: object, where: str) -> int:
+    """Return `value` if it is a whole number that isn't below 0.
+
+    Raises:
+        UnusableInputError: it isn't.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
+    return value
+
+
+def texts(value: object, where: str, what: str = "texts") -> tuple[str, ...]:
+    """Return `value` if it is a list of texts, and an empty one if nothing was written.
+
+    Raises:
+        UnusableInputError: it is neither; `what` says what should be listed.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise UnusableInputError(f"{where} must be a list of {what}, got {value!r}.")
+    return tuple(value)

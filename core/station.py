@@ -399,20 +399,6 @@ SIM_STATION: Final = Station(
 """The embedded cell; `--station=FILE` names another."""
 
 
-_KEYS: Final = (
-    "name",
-    "domain",
-    "conditions",
-    "grid",
-    "safety",
-    "robot_model",
-    "workspace",
-    "joint_limits_rad",
-    "costs",
-    "scene",
-)
-
-
 def load_station(path: Path) -> Station:
     """Read and check a station file.
 
@@ -422,7 +408,7 @@ def load_station(path: Path) -> Station:
         UnusableInputError: what is wrong in it, where, and what is valid.
     """
     value, where = load_yaml(path, "Station file"), str(path)
-    check_keys(value, _KEYS, where, ("name",))
+    check_keys(value, (k for k in Station.__dataclass_fields__ if k != "where"), where, ("name",))
     domain = value.get("domain", "real")
     if domain not in list(Domain):
         raise unknown_choice("domain", domain, [d.value for d in Domain], where)
@@ -453,7 +439,7 @@ def load_station(path: Path) -> Station:
         parse_safety(value.get("safety"), where),
         str(beside) if model and os.path.isfile(beside) else model,
         parse_workspace(value["workspace"], where) if "workspace" in value else None,
-        parse_joint_limits(value["joint_limits_rad"], where) if "joint_limits_rad" in value else {},
+        parse_joint_limits(value.get("joint_limits_rad"), where),
         where,
         parse_costs(value.get("costs"), where),
         parse_scene(value.get("scene"), where),

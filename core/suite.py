@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import check_dimensions
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import check_keys, load_yaml, mapping, number, texts
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import dimension
 
@@ -202,7 +202,7 @@ def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
         tasks,
         rules,
         _canary(value.get("canary"), f"{where}: canary"),
-        _names(value.get("sim_tasks"), f"{where}: sim_tasks", "tasks, such as [pick_place]"),
+        texts(value.get("sim_tasks"), f"{where}: sim_tasks", "tasks, such as [pick_place]"),
         where,
     )
 
@@ -258,7 +258,7 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
 
 def _canary(value: Any, where: str) -> CanaryRules:
     found = dict(mapping(value, where, "rule: number"))
-    fleet = _names(found.pop("fleet", None), f"{where}: fleet", "robots, such as [arm_1, arm_2]")
+    fleet = texts(found.pop("fleet", None), f"{where}: fleet", "robots, such as [arm_1, arm_2]")
     for name in fleet:
         if fleet.count(name) > 1:
             raise UnusableInputError(f"{where}: fleet names '{name}' twice. Name each once.")
@@ -273,10 +273,7 @@ def _canary(value: Any, where: str) -> CanaryRules:
 
 
 def _numbers(
-    value: Any,
-    ranges: Mapping[str, tuple[float, float]],
-    where: str,
-    further: tuple[str, ...] = (),
+    value: Any, ranges: Mapping[str, tuple[float, float]], where: str, further: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     found = mapping(value, where, "rule: number")
     check_keys(found, (*ranges, *further), where)
@@ -288,11 +285,3 @@ def _numbers(
             raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
         checked[key] = int(parsed) if counts else parsed
     return checked
-
-
-def _names(value: Any, where: str, what: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise UnusableInputError(f"{where} must be a list of {what}, got {value!r}.")
-    return tuple(value)

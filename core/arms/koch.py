@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gaploop.core.arm import (
-    ASSEMBLED_TICKS,
-    Arm,
-    ArmSpec,
-    GuardedPoint,
-    ModelFile,
-    ServoChain,
-)
+from gaploop.core.arm import ASSEMBLED_TICKS, Arm, ArmSpec, GuardedPoint, ModelFile, ServoChain
 
 SETTINGS: Final = {"Baud_Rate": 3, "Return_Delay_Time": 0}
 

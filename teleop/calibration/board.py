@@ -30,11 +30,7 @@ MIN_CORNERS: Final = 8
 """Fewer corners of a partly seen ChArUco board say too little about its pose."""
 
 
-PAGES_MM: Final = {
-    "A4": (210.0, 297.0),
-    "A3": (297.0, 420.0),
-    "letter": (215.9, 279.4),
-}
+PAGES_MM: Final = {"A4": (210.0, 297.0), "A3": (297.0, 420.0), "letter": (215.9, 279.4)}
 """Short and long side; ISO 216 and ANSI/ASME Y14.1."""
 SUFFIXES: Final = (".pdf", ".png", ".svg")
 QUIET_MM: Final = 8.0

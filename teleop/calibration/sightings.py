@@ -154,10 +154,7 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
 
 
 def find_sightings(
-    board: Board,
-    folder: Path,
-    arm: ArmModel | None,
-    advance: Callable[[], None] = lambda: None,
+    board: Board, folder: Path, arm: ArmModel | None, advance: Callable[[], None] = lambda: None
 ) -> tuple[list[Sighting], BoardSightings]:
     """Return what a folder of pictures and poses shows, and in which pictures.
 

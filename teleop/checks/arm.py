@@ -313,11 +313,7 @@ class OneJoint:
 
 
 def check_joints(
-    control: ControlThread,
-    leader: OneJoint,
-    names: Sequence[str],
-    person: Person | None,
-    seed: int,
+    control: ControlThread, leader: OneJoint, names: Sequence[str], person: Person | None, seed: int
 ) -> Iterator[CheckResult]:
     """Move every joint a few degrees and back, and say what is wrong with it.
 

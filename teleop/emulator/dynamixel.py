@@ -13,11 +13,7 @@ from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import (
-    ControlTable,
-    EmulatedServo,
-    Mount,
-)
+from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, Mount
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply

@@ -12,11 +12,7 @@ from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import (
-    ControlTable,
-    EmulatedServo,
-    Mount,
-)
+from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, Mount
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Frame

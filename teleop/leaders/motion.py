@@ -268,11 +268,7 @@ def _fitted(stage: _Stage, joint: int, rng: np.random.Generator) -> list[MotionS
 
 
 def _swings(
-    stage: _Stage,
-    joint: int,
-    centre: FloatArray,
-    amplitude_rad: float,
-    order: np.random.Generator,
+    stage: _Stage, joint: int, centre: FloatArray, amplitude_rad: float, order: np.random.Generator
 ) -> Iterator[MotionSegment]:
     o = stage.options
     if o.script == "chirp":

@@ -64,11 +64,7 @@ class ToolServo:
     """
 
     def __init__(
-        self,
-        arm: ArmModel,
-        limits_rad: FloatArray,
-        velocity_rad_s: float,
-        box: Box | None = None,
+        self, arm: ArmModel, limits_rad: FloatArray, velocity_rad_s: float, box: Box | None = None
     ) -> None:
         self._arm, self._limits_rad = arm, np.array(limits_rad, dtype=np.float64)
         model = kinematic_model(arm.mjcf)

@@ -21,14 +21,7 @@ from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.core.types import (
-    NO_REPLY,
-    SPEED,
-    FloatArray,
-    FollowerState,
-    LeaderSample,
-    SafeCommand,
-)
+from gaploop.core.types import NO_REPLY, SPEED, FloatArray, FollowerState, LeaderSample, SafeCommand
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
 from gaploop.teleop.stopping import undisturbed
 
@@ -148,7 +141,7 @@ class GenericFollower:
 
     def read(self) -> FollowerState:
         """Return what the robot reports; where it raises, NO_REPLY and the last positions."""
-        t_s, seen, status = self._clock.now_s(), {}, 0
+        t_s, seen = self._clock.now_s(), dict[str, Any]()
         try:
             seen = dict(self.device.get_observation())
             self._is_failing = False
@@ -166,7 +159,7 @@ class GenericFollower:
             columns = [self._column(seen, end) for end in ends]
             readings[name] = next((c for c in columns if np.isfinite(c).any()), columns[0])
         readings["velocity_rad_s"] = readings["velocity_rad_s"] * self._rad_per_unit
-        flags = np.where(missing, status | NO_REPLY, 0).astype(np.int64)
+        flags = np.where(missing, NO_REPLY, 0).astype(np.int64)
         return FollowerState(t_s, position, **readings, status=flags)
 
     def _column(self, seen: Mapping[str, Any], end: str) -> FloatArray:
