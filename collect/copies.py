@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -199,8 +199,8 @@ def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTake
             if p.suffix in TEXTS and p.is_file()
         ]
         used = sum(any(uid.encode() in text for text in texts) for uid in uids)
-    run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used)
-    run = replace(run, policies=tuple(sorted(policies - {""})), is_training=is_training)
+    made = tuple(sorted(policies - {""}))
+    run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used, made, is_training)
     return run, value["lineage"]["base"] or "-"
 
 

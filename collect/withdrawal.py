@@ -149,15 +149,13 @@ def withdraw(
     roots = [Path(p.where) for p in where if p.what in ("dataset", "journal")]
     noted_runs = [Path(p.where) for p in where if p.what == "run"]
     made = tuple(runs_of(uids, roots, runs, noted_runs))
-    cleared, kept = _clear_copies(where, id_, uids, [run for run in made if not run.is_training],
-                                  remove=remove)  # fmt: skip
+    trained = tuple(run for run in made if run.is_training)
+    shown = tuple(run for run in made if not run.is_training)
+    cleared, kept = _clear_copies(where, id_, uids, shown, remove=remove)
     unreached += kept
     report = WithdrawalReport(
-        id_, known.withdrawn, remove, tuple(found), tuple(unreached),
-        tuple(run for run in made if run.is_training),
-        tuple(run for run in made if not run.is_training),
-        tuple(cleared),
-    )  # fmt: skip
+        id_, known.withdrawn, remove, tuple(found), tuple(unreached), trained, shown, tuple(cleared)
+    )
     if remove:
         now = {
             "policies": sorted(policies.union(*(run.policies for run in report.trained))),
@@ -275,31 +273,19 @@ def _uids(place: Place, id_: str, uids: Collection[str] = ()) -> list[str]:
 def _obstacles(place: Place) -> list[Unreached]:
     """Say why a place can't be cleared, as far as looking tells."""
     if place.what == "hub":
-        return [
-            Unreached(
-                place.where,
-                "a copy on the Hub: push the cleaned dataset again and delete the old revisions, "
-                "or delete the repository there; downloads of it stay where they are",
-            )
-        ]
-    if place.what == "export":
-        there = Path(place.where).exists()
-        return [
-            Unreached(
-                place.where,
-                "an export in another layout: delete it, and export the cleaned dataset again"
-                if there
-                else "an export that is not there any more: if it was moved, delete it there",
-            )
-        ]
-    if not Path(place.where).exists():
-        return [
-            Unreached(
-                place.where,
-                f"not there any more: if it was moved, name it with --{place.what}s='[DIR]'",
-            )
-        ]
-    return []
+        why = (
+            "a copy on the Hub: push the cleaned dataset again and delete the old revisions, "
+            "or delete the repository there; downloads of it stay where they are"
+        )
+    elif Path(place.where).exists():
+        if place.what != "export":
+            return []
+        why = "an export in another layout: delete it, and export the cleaned dataset again"
+    elif place.what == "export":
+        why = "an export that is not there any more: if it was moved, delete it there"
+    else:
+        why = f"not there any more: if it was moved, name it with --{place.what}s='[DIR]'"
+    return [Unreached(place.where, why)]
 
 
 def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], list[Unreached]]:

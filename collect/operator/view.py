@@ -370,7 +370,7 @@ def _driving(seen: ScreenContent) -> str:
 
 def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[AnswerChoice]:
     commands = (Command.SUCCESS, Command.FAILURE, Command.DISCARD)
-    suggested = asked.__class__(asked.uid, asked.question, asked.suggestion).at
+    suggested = Inquiry(asked.uid, asked.question, asked.suggestion).at
     for place, value in enumerate(asked.choices):
         key = str((place + 1) % 10)
         if asked.question is Question.OUTCOME:

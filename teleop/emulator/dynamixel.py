@@ -190,7 +190,6 @@ class DynamixelServo(EmulatedServo):
             "Goal_PWM": "PWM_Limit",
             "Goal_Current": "Current_Limit",
             "Goal_Velocity": "Velocity_Limit",
-            "Profile_Velocity": "",
         }.get(name)
         return ErrorCode.DATA_LIMIT if limit and abs(value) > self.memory[limit] else ErrorCode.NONE
 

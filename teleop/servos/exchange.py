@@ -311,13 +311,13 @@ class BusLine:
                 answers[reply.id] = self._wanted(reply)
             else:
                 refused = self.protocol is Protocol.DYNAMIXEL and bool(reply.error & _ERROR_CODE)
-                if reply.id not in self.request.ids:
+                if reply.id not in ids:
                     self.faults.unasked += 1
-                elif reply.id in self.answers:
+                elif reply.id in answers:
                     self.faults.of(reply.id).repeated += 1
-                elif len(reply.data) == self.request.size or (refused and not reply.data):
+                elif len(reply.data) == size or (refused and not reply.data):
                     self.faults.of(reply.id).refused += refused
-                    self.answers[reply.id] = self._wanted(reply)
+                    answers[reply.id] = self._wanted(reply)
                 else:
                     self.faults.of(reply.id).wrong_size += 1
 
