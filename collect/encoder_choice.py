@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -148,12 +148,10 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
                 is_prompt = is_prompt and stream.packets == number
             cpu_ms = 1e3 * (time.process_time() - cpu_s) / max(len(times_ms), 1)
             stream.close()
-            with av.open(str(path)) as container:
-                for frame in container.decode(video=0):
-                    if count < len(shown):
-                        picture = frame.to_ndarray(format="rgb24")
-                        worst_db = min(worst_db, _psnr_db(shown[count], picture))
-                    count += 1
+            for picture in _decoded(path):
+                if count < len(shown):
+                    worst_db = min(worst_db, _psnr_db(shown[count], picture))
+                count += 1
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
             return EncoderTrial(encoder, why_not=" ".join(str(error).split()))
     why = ""
@@ -164,6 +162,12 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     elif worst_db < LEAST_PSNR_DB:
         why = f"it spoils pictures ({worst_db:.0f} dB)"
     return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
+
+
+def _decoded(path: Path) -> Iterator[Image]:
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
 
 
 def _picture(number: int, width: int, height: int) -> Image:

@@ -498,23 +498,32 @@ class PatientLeader(PolicyLeader):
         """Go over to a plan from the step after the one that the arm is on."""
         plan = [self._follower.from_units(target) for target in answer.plan]
         self._long, self._first = len(plan), answer.question.first
-        least_s = min(self._took_s)
-        late = len(self._took_s) == REMEMBERED and self._steps(least_s) > self._spare
-        if self._long > 1 and late:
-            bridged_s = self._spare / (self._fps * self._speed_scale)
-            self._error = UnusableInputError(
-                f"The policy takes {1e3 * least_s:.0f} ms for a plan, and {self._spare} of a "
-                f"plan's {self._long} steps bridge {1e3 * bridged_s:.0f} ms. "
-                "Take a faster format or machine (gaploop latency), longer chunks, or a smaller "
-                "--speed_scale."
-            )
+        self._require_in_time()
         is_on_its_way = len(self._path) > 1
         kept = self._path[: 1 + is_on_its_way]  # a step that has begun is ended
         gone = min(self._step + is_on_its_way - self._first, len(plan) - 1)
         old, new = self._path[len(kept) :], plan[max(gone, 0) :]
-        self._path = [*kept, *(cross_faded(old, new) if self._blends else new)]
+        self._path = [*kept, *self._joined(old, new)]
         if not is_on_its_way:
             self._aim()
+
+    def _joined(self, old: list[FloatArray], new: list[FloatArray]) -> list[FloatArray]:
+        """Return what the arm follows: a new plan, beside what is left of the old one."""
+        return cross_faded(old, new) if self._blends else new
+
+    def _require_in_time(self) -> None:
+        """Note as an error that plans take longer than they can bridge."""
+        least_s = min(self._took_s)
+        late = len(self._took_s) == REMEMBERED and self._steps(least_s) > self._spare
+        if self._long == 1 or not late:
+            return
+        bridged_s = self._spare / (self._fps * self._speed_scale)
+        self._error = UnusableInputError(
+            f"The policy takes {1e3 * least_s:.0f} ms for a plan, and {self._spare} of a plan's "
+            f"{self._long} steps bridge {1e3 * bridged_s:.0f} ms. "
+            "Take a faster format or machine (gaploop latency), longer chunks, or a smaller "
+            "--speed_scale."
+        )
 
 
 def _think(
