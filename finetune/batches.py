@@ -23,7 +23,7 @@ from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Mixture, MixtureStage, Pool
 from gaploop.datasets.mixing.selection import span_ends
 from gaploop.datasets.mixing.sources import open_mixture
-from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec
+from gaploop.datasets.mixing.spec import MixtureSpec
 
 type Float32Array = NDArray[np.float32]
 
@@ -352,7 +352,14 @@ def load_source(
     return TrainingSource(
         str(root),
         _domain(root, rows),
-        _signature(info, rows[0]),
+        Signature(
+            info.fps,
+            info.names(columns.STATE),
+            info.names(columns.ENVIRONMENT),
+            info.names(columns.ACTION),
+            rows[0].info.units,
+            info.robot_type,
+        ),
         tuple(taken),
         any(row.info.is_nominal for row in rows),
     )
@@ -379,21 +386,17 @@ def load_mixture_sources(spec: MixtureSpec) -> tuple[list[TrainingSource], list[
                 part = load_source(info.root, source.select, sorted(weights))
                 taken = (replace(e, weight=weights[e.index]) for e in part.episodes)
                 parts.append(replace(part, episodes=tuple(taken)))
-        sources.append(_together(source, parts))
+        domains = sorted({p.domain for p in parts})
+        if len(domains) > 1:
+            raise UnusableInputError(
+                f"Source '{source.name}' mixes takes of {' and '.join(domains)}. Make a source of "
+                "each, so that each gets its share."
+            )
+        root = ", ".join(p.root for p in parts)
+        episodes = tuple(e for p in parts for e in p.episodes)
+        sources.append(TrainingSource(root, domains[0], parts[0].signature, episodes))
     sizes = [sum(e.weight * int(e.usable.sum()) for e in s.episodes) for s in sources]
     return sources, opened.stages(sizes)
-
-
-def _together(spec: SourceSpec, parts: Sequence[TrainingSource]) -> TrainingSource:
-    domains = sorted({p.domain for p in parts})
-    if len(domains) > 1:
-        raise UnusableInputError(
-            f"Source '{spec.name}' mixes takes of {' and '.join(domains)}. Make a source of each, "
-            "so that each gets its share."
-        )
-    root = ", ".join(p.root for p in parts)
-    episodes = tuple(e for p in parts for e in p.episodes)
-    return TrainingSource(root, domains[0], parts[0].signature, episodes)
 
 
 def _episode(
@@ -424,17 +427,6 @@ def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
             )
     optional = [c for c in (columns.ENVIRONMENT,) if c in info.features]
     return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
-
-
-def _signature(info: layout.DatasetInfo, episode: layout.EpisodeRow) -> Signature:
-    return Signature(
-        info.fps,
-        info.names(columns.STATE),
-        info.names(columns.ENVIRONMENT),
-        info.names(columns.ACTION),
-        episode.info.units,
-        info.robot_type,
-    )
 
 
 def _check_finite(root: Path, episodes: Sequence[TrainingEpisode]) -> None:

@@ -111,20 +111,7 @@ def build(
             "Record with a tracker, or import with the joint state copied to it."
         )
     torch.manual_seed(seed)
-    config = _config(signature, size, device)
-    stats = {
-        FEATURE_KEYS[k]: {"mean": torch.tensor(m.mean), "std": torch.tensor(m.std)}
-        for k, m in moments.items()
-    }
-    before, after = make_pre_post_processors(config, dataset_stats=stats)
-    bundle = ActBundle(ACTPolicy(config), before, after, signature)
-    bundle.policy.to(device)
-    _insert_tracker(bundle, task)
-    return bundle
-
-
-def _config(signature: Signature, size: ActSize, device: str) -> ACTConfig:
-    return ACTConfig(
+    config = ACTConfig(
         chunk_size=size.chunk,
         n_action_steps=size.execute,
         dim_model=size.width,
@@ -144,6 +131,15 @@ def _config(signature: Signature, size: ActSize, device: str) -> ACTConfig:
         output_features={ACTION: PolicyFeature(FeatureType.ACTION, (len(signature.action_names),))},
         normalization_mapping=dict.fromkeys(("STATE", "ENV", "ACTION"), NormalizationMode.MEAN_STD),
     )
+    stats = {
+        FEATURE_KEYS[k]: {"mean": torch.tensor(m.mean), "std": torch.tensor(m.std)}
+        for k, m in moments.items()
+    }
+    before, after = make_pre_post_processors(config, dataset_stats=stats)
+    bundle = ActBundle(ACTPolicy(config), before, after, signature)
+    bundle.policy.to(device)
+    _insert_tracker(bundle, task)
+    return bundle
 
 
 def save(bundle: ActBundle, folder: Path) -> None:

@@ -86,17 +86,14 @@ def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
         model.base_sha256 = weights_hash(base)  # now, not when it is saved hours later
         return model
     except ValueError as error:
-        linear = sorted({n.rpartition(".")[2] for n, m in policy.named_modules() if _is_linear(m)})
+        named = policy.named_modules()
+        linear = sorted({n.rpartition(".")[2] for n, m in named if type(m).__name__ == "Linear"})
         reason = " ".join(str(error).split())[:160]
         raise UnusableInputError(
             f"No adapter for this {policy.config.type} policy ({reason}). Name "
             f"modules with --lora.target_modules, such as {', '.join(linear[:6])}; or train all "
             "weights with --full."
         ) from None
-
-
-def _is_linear(module: Any) -> bool:
-    return type(module).__name__ == "Linear"
 
 
 def save(

@@ -250,21 +250,17 @@ def _exported(policy: ActPolicy, seen: Observation, folder: Path) -> Path:
 
 def _run_by(policy: ActPolicy, runtime: Any, file: Path) -> Any:
     """Return what stands for a LeRobot policy and plans in another program."""
+    import onnx
+
     config: Any = policy.bundle.policy.config
     plan = runtime(file, torch.device(str(config.device)).type)
-    inputs = _inputs_of(file)
+    inputs = [entry.name for entry in onnx.load(file, load_external_data=False).graph.input]
 
     def planned(batch: Mapping[str, Any]) -> torch.Tensor:
         given = {name: batch[name].cpu().numpy() for name in inputs}
         return torch.from_numpy(plan(given))
 
     return SimpleNamespace(config=config, predict_action_chunk=planned, reset=lambda: None)
-
-
-def _inputs_of(file: Path) -> list[str]:
-    import onnx
-
-    return [entry.name for entry in onnx.load(file, load_external_data=False).graph.input]
 
 
 @contextlib.contextmanager

@@ -153,7 +153,11 @@ class LeRobotProbe:
         self._check(given)
         self._layers.clear()
         with torch.inference_mode():
-            now = {k: v for k, v in self._before(given).items() if _is_tensor(v)}
+            now = {
+                k: v
+                for k, v in self._before(given).items()
+                if isinstance(v, torch.Tensor) and v.ndim > 0 and v.is_floating_point()
+            }
             self._history.append(now)
             planned = self._policy.predict_action_chunk(self._inputs())
             chunk = self._after(planned)
@@ -256,7 +260,3 @@ def _tensors(observation: Observation) -> Tensors:
         pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
         tensors[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
     return tensors
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim > 0 and value.is_floating_point()

@@ -275,7 +275,11 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
     nominal, full = lost[()], lost[mechanisms]
     per_scene = {m: _costs(m, mechanisms, lost) for m in mechanisms}
     columns = np.stack([nominal, full, *per_scene.values()], axis=1)
-    drawn = _draws(columns, np.random.default_rng(0))
+    # Of each draw the columns' means over scenes.
+    low = np.r_[0.0, 0.0, -np.ones(columns.shape[1] - 2)]
+    rows = np.vstack([columns, low, np.ones(columns.shape[1])])
+    weights = np.random.default_rng(0).dirichlet([*np.ones(len(columns)), 0.5, 0.5], DRAWS)
+    drawn = np.asarray(weights @ rows)
     failing = rate(station.failed, station.failed + station.succeeded)
     rng = np.random.default_rng(1)
     there = rng.beta(station.failed + 0.5, station.succeeded + 0.5, DRAWS)
@@ -331,19 +335,6 @@ def _costs(
         total += weight * (lost[beside] - lost[cell])
         weights += weight
     return total / weights
-
-
-def _draws(columns: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return draws of the columns' means over scenes, shape (DRAWS, k).
-
-    Args:
-        columns: of each scene lost in the nominal cell and in the twin, and each mechanism's cost,
-            shape (n, k).
-    """
-    low = np.r_[0.0, 0.0, -np.ones(columns.shape[1] - 2)]
-    rows = np.vstack([columns, low, np.ones(columns.shape[1])])
-    weights = rng.dirichlet([*np.ones(len(columns)), 0.5, 0.5], DRAWS)
-    return np.asarray(weights @ rows)
 
 
 def _estimate(value: float, drawn: FloatArray) -> Estimate:

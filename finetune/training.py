@@ -208,7 +208,16 @@ class _Run:
             last = last or self.stopped
         is_logged = self.step % self.spec.log_every == 0 or last
         if is_logged and self.ranks.is_main:
-            self._log()
+            line: dict[str, float] = {
+                "step": self.step,
+                "loss": sum(self.recent) / len(self.recent),
+                "lr": learning_rate(self.spec, self.step - 1),
+            }
+            if self.step in self.held_out:
+                line["held_out_error"] = self.held_out[self.step]
+            with (self.folder / METRICS).open("a") as stream:
+                stream.write(json.dumps(line) + "\n")
+            self.tell(line)
         self.recent, self.is_settled = [] if is_logged else self.recent, True
         if self.step % self.spec.checkpoint_every == 0 or last:
             self.checkpoint()
@@ -234,21 +243,21 @@ class _Run:
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
         if self.ranks.is_main:
-            write_checkpoint(self.folder, self._state())
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "spec": json.dumps(asdict(self.spec)),
-            "step": self.step,
-            "weights": {n: p.detach() for n, p in self.kept.items()},
-            "optimizer": self.optimizer.state_dict(),
-            "recent": self.recent,
-            "held_out": self.held_out,
-            "best": self.best,
-            "best_step": self.best_step,
-            "stopped": self.stopped,
-            "is_settled": self.is_settled,
-        }
+            write_checkpoint(
+                self.folder,
+                {
+                    "spec": json.dumps(asdict(self.spec)),
+                    "step": self.step,
+                    "weights": {n: p.detach() for n, p in self.kept.items()},
+                    "optimizer": self.optimizer.state_dict(),
+                    "recent": self.recent,
+                    "held_out": self.held_out,
+                    "best": self.best,
+                    "best_step": self.best_step,
+                    "stopped": self.stopped,
+                    "is_settled": self.is_settled,
+                },
+            )
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
@@ -257,17 +266,6 @@ class _Run:
             if self.ranks.is_main:
                 _cut_metrics(self.folder / METRICS, 0)
             return
-        self._require_own(state)
-        self._put(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.recent = state["step"], state["recent"]
-        self.held_out, self.best = state["held_out"], state["best"]
-        self.best_step, self.stopped = state["best_step"], state["stopped"]
-        self.is_settled = state.get("is_settled", True)
-        if self.ranks.is_main:
-            _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
-
-    def _require_own(self, state: Mapping[str, Any]) -> None:
         path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
         now = json.loads(json.dumps(asdict(self.spec)))
         if any(then.get(k) != v for k, v in now.items() if k not in FOR_MEMORY):
@@ -277,6 +275,14 @@ class _Run:
             )
         if state["weights"].keys() != self.kept.keys():
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
+        self._put(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.recent = state["step"], state["recent"]
+        self.held_out, self.best = state["held_out"], state["best"]
+        self.best_step, self.stopped = state["best_step"], state["stopped"]
+        self.is_settled = state.get("is_settled", True)
+        if self.ranks.is_main:
+            _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 
     def _optimise(self) -> float:
         if self._stream is None:
@@ -352,18 +358,6 @@ class _Run:
         self.held_out[self.step] = error
         since = sum(step > self.best_step for step in self.held_out)
         self.stopped = 0 < self.spec.patience <= since
-
-    def _log(self) -> None:
-        line: dict[str, float] = {
-            "step": self.step,
-            "loss": sum(self.recent) / len(self.recent),
-            "lr": learning_rate(self.spec, self.step - 1),
-        }
-        if self.step in self.held_out:
-            line["held_out_error"] = self.held_out[self.step]
-        with (self.folder / METRICS).open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
-        self.tell(line)
 
     def _last_loss(self) -> float:
         path = self.folder / METRICS

@@ -50,7 +50,12 @@ def run_jobs[J, R](
         return
     futures: list[Future[R]] = []
     try:
-        pool, _ = _pool(workers)
+        # One thread per process: two threads on a shared core were 4 to 11 times slower than one.
+        if workers not in _pools:
+            context = multiprocessing.get_context("spawn")
+            held, leash = context.Pipe(duplex=False)
+            _pools[workers] = ProcessPoolExecutor(workers, context, _begin, (held,)), leash
+        pool, _ = _pools[workers]
         futures += [pool.submit(work, job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
@@ -66,18 +71,6 @@ def run_jobs[J, R](
     finally:
         for future in futures:
             future.cancel()
-
-
-def _pool(workers: int) -> tuple[ProcessPoolExecutor, Connection]:
-    """Return the pool of that size, started if need be with one thread per process.
-
-    Two threads on a shared core were 4 to 11 times slower than one.
-    """
-    if workers not in _pools:
-        context = multiprocessing.get_context("spawn")
-        held, leash = context.Pipe(duplex=False)
-        _pools[workers] = ProcessPoolExecutor(workers, context, _begin, (held,)), leash
-    return _pools[workers]
 
 
 def _begin(held: Connection) -> None:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.clock import Clock
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts.options import StationCell
+from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.realtime import PacedClock
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
     from gaploop.sim.cell import SimCell
-    from gaploop.teleop.leaders.controls import IntentSource
-    from gaploop.teleop.lerobot_devices.force import ForceLeader
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,6 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
     Raises:
         UnusableInputError: the calibration file can't be read.
     """
-    from gaploop.core.kinematics import ArmModel, model_of
     from gaploop.teleop.calibration.drift import CalibrationSighting, before_recording
     from gaploop.teleop.calibration.store import calibration_path, load_calibration
 
@@ -212,10 +212,18 @@ def leader_of(
         )
     if not hands.force.enabled:
         return leader
+    from gaploop.teleop.lerobot_devices.force import ForceLeader
+    from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
+
     with contextlib.ExitStack() as undo:
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
-        pushing = _pushing(leader, teleop, hands.force)
+        if not isinstance(leader, ServoLeader):
+            raise UnusableInputError(
+                f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
+                "Leave it out."
+            )
+        pushing = ForceLeader(leader, hands.force)
         undo.pop_all()
     return pushing
 
@@ -313,22 +321,8 @@ def robot_of(config: Any) -> Any:
 
 def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
     from gaploop.teleop.lerobot_devices import make_follower
-    from gaploop.teleop.realtime import PacedClock
 
     return make_follower(robot, station), PacedClock(), None
-
-
-def _pushing(leader: Leader, teleop: Any, force: ForceOptions) -> ForceLeader:
-    """Return the leader arm with force feedback."""
-    from gaploop.teleop.lerobot_devices.force import ForceLeader
-    from gaploop.teleop.lerobot_devices.servo_arm import ServoLeader
-
-    if not isinstance(leader, ServoLeader):
-        raise UnusableInputError(
-            f"--force.enabled needs a leader arm with Dynamixel motors, not {kind(teleop)}. "
-            "Leave it out."
-        )
-    return ForceLeader(leader, force)
 
 
 def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource, ...]:

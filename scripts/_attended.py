@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gaploop.collect.devices import (
     ArmDevices,
@@ -33,15 +33,11 @@ from gaploop.scripts import _arms
 from gaploop.scripts._campaign import require_person
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
+from gaploop.scripts._sessions import Recorded, SessionJob, embedded
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.sensors import connect_sensors
 from gaploop.teleop.stopping import disconnect
-
-if TYPE_CHECKING:
-    pass
-
-from gaploop.scripts._sessions import Recorded, SessionJob, embedded
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
 
 from gaploop.collect.operator.keys import SPACE, keys
 from gaploop.core.clock import MonotonicClock
@@ -236,11 +240,6 @@ def _screen(wanted: int, folder: Path) -> Iterator[Show]:
 
         yield say
         return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.panel import Panel
-    from rich.text import Text
-
     covered = np.zeros((HIGH, WIDE), dtype=bool)
     colours = {
         PictureState.TAKEN: "bold green",

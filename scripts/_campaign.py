@@ -8,8 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich import box
+from rich.table import Table
+
+from gaploop.collect.campaign import CampaignProgress, Quota, campaign_progress, held
+from gaploop.collect.participants import (
+    Participants,
+    ProgrammeCost,
+    first_takes,
+    participants,
+    programme_costs,
+)
+from gaploop.collect.setup_words import change_words, sketch_text, words
 from gaploop.core import consent_store
 from gaploop.core.consent import Use, consent_ids, refused
 from gaploop.core.errors import UnusableInputError
@@ -18,10 +30,6 @@ from gaploop.core.station import Station
 from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.scripts import options
-
-if TYPE_CHECKING:
-    from gaploop.collect.campaign import CampaignProgress, Quota
-    from gaploop.collect.participants import Participants, ProgrammeCost
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +57,6 @@ class Campaign:
 
     def participants(self) -> Participants | None:
         """Return who took part so far; None where the plan doesn't ask."""
-        from gaploop.collect.participants import participants
-
         asked = self.plan.participants
         if asked is None:
             return None
@@ -60,8 +66,6 @@ class Campaign:
 
     def costs(self) -> tuple[ProgrammeCost, ...]:
         """Return what programmes with participants cost here; empty where the plan asks none."""
-        from gaploop.collect.participants import programme_costs
-
         asked = self.plan.participants
         if asked is None:
             return ()
@@ -69,14 +73,10 @@ class Campaign:
 
     def progress(self) -> CampaignProgress:
         """Return how far it has come, from the journal."""
-        from gaploop.collect.campaign import campaign_progress
-
         return campaign_progress(self.journal, self.order)
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` says about it."""
-        from gaploop.collect.setup_words import words
-
         now = self.progress()
         first = now.left[0] if now.left else None
         return {
@@ -116,11 +116,6 @@ class Campaign:
 
 
 def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    from gaploop.collect.setup_words import words
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
         table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
@@ -137,9 +132,6 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
 
 
 def _people_table(people: Participants) -> Any:
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("participants", "band", "takes", "", "people"):
         table.add_column(name)
@@ -151,9 +143,6 @@ def _people_table(people: Participants) -> Any:
 
 
 def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Any:
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("programme", "people", "operator's hours", currency):
         table.add_column(name, justify="right")
@@ -170,9 +159,6 @@ def takes_now(campaign: Campaign, consent: str) -> list[Quota]:
         UnusableInputError: nobody is named, a person's bands aren't known, or their takes would
             keep out people who are still asked for.
     """
-    from gaploop.collect.campaign import held
-    from gaploop.collect.participants import first_takes
-
     people = campaign.participants()
     if people is None:
         return list(campaign.order)
@@ -208,8 +194,6 @@ def _bar(have: int, wanted: int) -> str:
 
 
 def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
-    from gaploop.collect.setup_words import sketch_text, words
-
     text = f"{now.have} of {now.wanted} takes."
     if not now.left:
         return f"{text} The plan is filled."
@@ -259,8 +243,6 @@ def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bo
     """
 
     def set_up(quota: Quota, before: Quota | None) -> bool:
-        from gaploop.collect.setup_words import change_words
-
         was = None if before is None else before.conditions
         change = change_words(was, quota.conditions, grid)
         if before is None or change != "nothing to change":

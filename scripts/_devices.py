@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import draccus
@@ -53,7 +52,13 @@ def registries(names_only: bool = False) -> tuple[Any, Any, Any]:
     import lerobot.teleoperators
 
     for package in (lerobot.cameras, lerobot.robots, lerobot.teleoperators):
-        _import_all(package)
+        for module in pkgutil.iter_modules(package.__path__):
+            if not module.ispkg:
+                continue
+            try:
+                importlib.import_module(f"{package.__name__}.{module.name}")
+            except ImportError as error:  # its vendor's library isn't there: its type isn't offered
+                log.debug("LeRobot's %s can't be imported: %s", module.name, error)
     for name in OWN_PACKAGES:
         importlib.import_module(name)
     from lerobot.utils.import_utils import register_third_party_plugins
@@ -84,13 +89,3 @@ def _device_sources() -> Iterator[Path]:
     own = Path(__file__).parent.parent
     for name in OWN_PACKAGES:
         yield from own.joinpath(*name.split(".")[1:]).glob("*.py")
-
-
-def _import_all(package: ModuleType) -> None:
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.ispkg:
-            continue
-        try:
-            importlib.import_module(f"{package.__name__}.{module.name}")
-        except ImportError as error:  # its vendor's library isn't installed: its type isn't offered
-            log.debug("LeRobot's %s can't be imported: %s", module.name, error)

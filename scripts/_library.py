@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, overload
 
+from gaploop.scripts import cli
+from gaploop.scripts._arguments import from_values
+
 
 class LibraryCommand[Config, Result]:
     """The function of a command: takes its options, returns what it found, prints nothing.
@@ -46,9 +49,6 @@ class LibraryCommand[Config, Result]:
         return self._work(self._config(given, options))
 
     def _config(self, given: tuple[str | Path, ...], options: Mapping[str, Any]) -> Any:
-        from gaploop.scripts import cli
-        from gaploop.scripts._arguments import from_values
-
         module, name = sys.modules[self._work.__module__], self._work.__name__
         nested = {name.rstrip("_"): _plain(value) for name, value in options.items()}
         types = [

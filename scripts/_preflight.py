@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from rich.text import Text
 
 from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.preflight import Checked, check_speed, write_record
@@ -21,6 +22,7 @@ from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms, options
+from gaploop.sim.arms import arm_of
 from gaploop.teleop.calibration.store import calibration_path
 from gaploop.teleop.checks.arm import ESTOP, JOINT_ORDER, check_limits, check_moving
 from gaploop.teleop.checks.calibrations import check_station
@@ -28,6 +30,7 @@ from gaploop.teleop.checks.cameras import check_pictures
 from gaploop.teleop.checks.machine import check_disk, check_memory
 from gaploop.teleop.checks.result import By, CheckResult, Level, Person, all_usable
 from gaploop.teleop.loop import Rates
+from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.finetune.lerobot_policy import ActPolicy
@@ -174,8 +177,6 @@ def _on_the_arm(
 
 def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Devices:
     """Connect an arm and its cameras; `undo` closes all, torque off."""
-    from gaploop.teleop.stopping import disconnect
-
     if robot.type != _arms.EMBEDDED:
         follower, clock = _arms.follower_of(robot, station)
         undo.callback(disconnect, follower)
@@ -196,7 +197,6 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
     names = policy.bundle.signature.environment_names
     scene: FloatArray | None = np.zeros(len(names)) if names else None
     if policy.needs_scene and images:
-        from gaploop.sim.arms import arm_of
         from gaploop.sim.tracker import Tracker
 
         image = next(iter(images.values()))
@@ -207,8 +207,6 @@ def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation
 
 def _show(result: CheckResult) -> None:
     """Print what was found, and its fix whole, to be copied."""
-    from rich.text import Text
-
     console = options.console(highlight=False)
     line = Text(f"  {result.level.value:<10}", style=_COLOURS[result.level])
     line.append(f"{result.check:<11}  ", style="bold")

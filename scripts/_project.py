@@ -117,8 +117,12 @@ def read_project(root: Path) -> Project:
                     if f"schema: {PLAN_SCHEMA}" in text:
                         plans.append(path)
                     elif "station" in path.stem and f"schema: {TWIN_SCHEMA}" not in text:
-                        stations.append(load_station(path))
-                        _add_station(found, path, stations[-1])
+                        station = load_station(path)
+                        stations.append(station)
+                        said = (f"{n}: {', '.join(v)}" for n, v in station.conditions.items())
+                        facts = "; ".join([station.domain.value, *said])
+                        command = _command("doctor", f"--station={found.at(path)}")
+                        found.add("Stations", station.name, path, facts, next=command)
     _add_takes(found, stores)
     for path in plans:
         with _told(found):
@@ -157,13 +161,6 @@ def _command(*words: str) -> str:
 
 def _counted(words: Counter[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in words.most_common())
-
-
-def _add_station(project: Project, path: Path, station: Station) -> None:
-    settings = (f"{name}: {', '.join(values)}" for name, values in station.conditions.items())
-    facts = "; ".join([station.domain.value, *settings])
-    command = _command("doctor", f"--station={project.at(path)}")
-    project.add("Stations", station.name, path, facts, next=command)
 
 
 def _dataset_of(journal: Path) -> Path:

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
+from gaploop.core.files import existing_folder
+from gaploop.core.journal_format import is_journal
+from gaploop.datasets.hub import queue as push_queue
+from gaploop.datasets.hub.queue import QueuedPush
+from gaploop.datasets.hub.target import endpoint
+from gaploop.datasets.layout import is_dataset
 from gaploop.scripts.options import DatasetTarget, progress
 
 if TYPE_CHECKING:
-    from gaploop.datasets.hub.queue import QueuedPush
     from gaploop.datasets.hub.upload import Patience
 
 log = logging.getLogger(__name__)
@@ -76,10 +81,6 @@ def kind_of(folder: Path) -> str:
     Raises:
         UnusableInputError: the folder holds neither.
     """
-    from gaploop.core.files import existing_folder
-    from gaploop.core.journal_format import is_journal
-    from gaploop.datasets.layout import is_dataset
-
     existing_folder(folder, "Folder")
     if is_dataset(folder):
         return DATASET
@@ -107,7 +108,6 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
         patience: how long to go on over a bad network.
         keep: leave it in the queue where it is refused, too, to be sent once that is fixed.
     """
-    from gaploop.datasets.hub import queue as push_queue
     from gaploop.datasets.hub.upload import HubUnreachableError
 
     try:
@@ -182,8 +182,6 @@ def push_after(
         For the command's JSON object: `repo_id`, `state`, `reason`, `url`, …; None where no push
         was asked for or there is nothing to push.
     """
-    from gaploop.datasets.layout import is_dataset
-
     if not dataset.push_to_hub or not is_dataset(root):
         return None
     return push_folder(root, DATASET, dataset, consents, bool(stopped)).as_json()
@@ -201,8 +199,6 @@ def push_folder(
         consents: the consent register; the default one where None.
         later: only write it down.
     """
-    from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.target import endpoint
     from gaploop.datasets.hub.upload import Patience
 
     push = push_queue.QueuedPush(

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder
+from gaploop.datasets import layout
+from gaploop.datasets.differences import Profile, require_same
 from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of
 from gaploop.teleop.sensors import check_sensors
 
@@ -73,10 +76,6 @@ def check_display(display: str) -> None:
 
 def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:
     """Refuse what could not be published before anything is recorded or made."""
-    from gaploop.core import journal_format
-    from gaploop.datasets import layout
-    from gaploop.datasets.differences import Profile, require_same
-
     if journal.is_relative_to(root) or root.is_relative_to(journal):
         raise UnusableInputError(
             f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import read_json
+from gaploop.core.journal_format import END
 from gaploop.teleop.stopping import one_line
 
 if TYPE_CHECKING:
@@ -65,23 +66,19 @@ class Publisher:
             return
         self._reap()
         try:
-            self._begin()
+            command = [sys.executable, "-m", "gaploop.scripts.cli", *self._words(), "--json"]
+            with self._file("json").open("wb") as said, self._file("log").open("wb") as faults:
+                self._child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=faults,
+                    **platform_calls.APART,  # Ctrl-C is for the session; publishing ends in order
+                )
+            platform_calls.nice(NICE, self._child.pid)
         except OSError as error:
             log.warning("Publishing can't begin (%s); it is tried again.", one_line(error))
             self._clean()
-
-    def _begin(self) -> None:
-        """Start the process; raises OSError, such as on a full disk."""
-        command = [sys.executable, "-m", "gaploop.scripts.cli", *self._words(), "--json"]
-        with self._file("json").open("wb") as said, self._file("log").open("wb") as faults:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=faults,
-                **platform_calls.APART,  # Ctrl-C is for the session; publishing ends in order
-            )
-        platform_calls.nice(NICE, self._child.pid)
 
     def finish(self) -> None:
         """Publish what is left, here; waits for a process that publishes already.
@@ -129,8 +126,6 @@ class Publisher:
         return self._journal / f"publish.{kind}"
 
     def _any(self) -> bool:
-        from gaploop.core.journal_format import END
-
         return next(self._journal.glob(f"*/{END}"), None) is not None
 
     def _reap(self) -> None:

@@ -20,10 +20,12 @@ from gaploop.collect.remote_policy import SCHEME, RemotePolicy
 from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
 from gaploop.collect.session import SessionEnd, SessionSpec
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.protocols import Follower, Policy
+from gaploop.core.protocols import Follower, Policy, TakeSink
 from gaploop.core.station import Station
+from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
+from gaploop.finetune.factors import settings
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
 from gaploop.scripts._pushing import push_after
@@ -34,8 +36,6 @@ from gaploop.teleop.link import TOKEN_VARIABLE
 if TYPE_CHECKING:
     from gaploop.collect.journal import JournalWriter
     from gaploop.collect.rig import Rig
-    from gaploop.core.protocols import Policy, TakeSink
-    from gaploop.core.types import FloatArray
     from gaploop.failure_analysis.live.score import FailureScore
     from gaploop.failure_analysis.live.watch import Alarm
 
@@ -181,8 +181,6 @@ def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
     takes = config.dataset.num_episodes
     if not config.factors:
         return (Quota(takes),)
-    from gaploop.finetune.factors import settings
-
     quotas = [Quota(takes, conditions=c) for c in settings(config.factors, station=station)]
     return tuple(in_blocks(quotas, f"factors {config.seed}"))
 

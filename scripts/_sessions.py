@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaploop.collect.campaign import Quota
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
 from gaploop.collect.session import record_takes
 from gaploop.collect.take import Attendant, TakeResult
@@ -23,7 +24,6 @@ from gaploop.sim.randomise import known_and_drawn
 from gaploop.teleop.leaders.options import ForceOptions
 
 if TYPE_CHECKING:
-    from gaploop.collect.campaign import Quota
     from gaploop.collect.devices import SharedDriver
     from gaploop.collect.rollout import RolloutDriver
     from gaploop.collect.session import SessionEnd, SessionSpec

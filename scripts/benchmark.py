@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.files import existing_folder, read_json
+from gaploop.core.paths import refuse_links_out
+from gaploop.core.statistics import Estimate, points
+from gaploop.finetune.board.sandbox import Limits
+from gaploop.finetune.evaluation import NOMINAL
+from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -125,8 +132,6 @@ def _submit(config: BenchmarkConfig) -> int:
             "and give its name."
         )
     else:
-        import tempfile
-
         if entry.folder(pulled(config.board)).exists():
             raise UnusableInputError(f"{entry.key} is entered already. Give it another --name.")
         with tempfile.TemporaryDirectory() as scratch:
@@ -143,8 +148,6 @@ def _submit(config: BenchmarkConfig) -> int:
 
 def _entry(config: BenchmarkConfig) -> tuple[Submission, Mapping[str, Path]]:
     """Return what is entered, and its files where it isn't on a Hub."""
-    from gaploop.core.files import existing_folder
-    from gaploop.core.paths import refuse_links_out
     from gaploop.datasets.hub.scan import require_clean
     from gaploop.finetune.board.entries import ATTRIBUTION, IGNORED, POLICY, Submission
     from gaploop.finetune.hub_fetch import is_hub_name, listing
@@ -187,7 +190,6 @@ def _serve(config: BenchmarkConfig) -> int:
 
 
 def _once(config: BenchmarkConfig) -> Served:
-    from gaploop.finetune.board.sandbox import Limits
     from gaploop.finetune.board.serving import Serving, public_files, pulled, pushed, serve
     from gaploop.finetune.hub_fetch import is_hub_name
 
@@ -210,9 +212,7 @@ def _once(config: BenchmarkConfig) -> Served:
 
 def _wanted(config: BenchmarkConfig, name: str, private: Path) -> Any:
     """Return what a new benchmark measures; of one that is there only what was asked for."""
-    from gaploop.core.files import read_json
     from gaploop.finetune.board.serving import BENCHMARK, Measure
-    from gaploop.finetune.factors import settings
 
     asked: dict[str, Any] = {"task": config.task, "n": config.n, "conditions": None}
     if config.factors is not None:
@@ -260,7 +260,6 @@ def _show(config: BenchmarkConfig) -> int:
 
 
 def _lines(found: BoardContents, key: str) -> list[str]:
-    from gaploop.core.statistics import Estimate, points
     from gaploop.finetune.board.page import TITLES, rate_of
 
     benchmark, ranking = found.benchmark, found.ranking
@@ -291,9 +290,6 @@ def _lines(found: BoardContents, key: str) -> list[str]:
 
 
 def _by_setting(ranked: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    from gaploop.finetune.evaluation import NOMINAL
-    from gaploop.finetune.factors import order, words
-
     names = [e["submission"] for e in ranked["order"] if e["submission"] in results]
     rows = [["", *names]]
     for setting in sorted(results[names[0]]["settings"], key=lambda s: order(s, NOMINAL)):

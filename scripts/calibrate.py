@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gaploop.scripts import options
+from gaploop.scripts._devices import registries
 
 RARE = (
     "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
@@ -94,8 +95,6 @@ class CalibrateFields:
 
 def config_class(names_only: bool = False) -> type:
     """Return the options with those of LeRobot's cameras and robots."""
-    from gaploop.scripts._devices import registries
-
     RobotConfig, _, CameraConfig = registries(names_only)
 
     @dataclass

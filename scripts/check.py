@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.markup import escape
+from rich.table import Table
+
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts import options
+from gaploop.scripts import options, survey
 from gaploop.scripts._library import command
 from gaploop.scripts.options import emit, progress
 
@@ -61,7 +64,6 @@ gaploop check recordings/pick_place --json | jq '.findings[].code'
 def run(config: CheckConfig) -> int:
     """Check the folder; 1 if there is an error."""
     from gaploop.datasets.check.findings import ERROR
-    from gaploop.scripts import survey
 
     root = config.dataset.root
     if config.roots:
@@ -98,9 +100,6 @@ def check(config: CheckConfig) -> list[Finding]:
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in ("", "where", "what is wrong"):
         table.add_column(column, overflow="fold")

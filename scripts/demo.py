@@ -11,6 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json, writable_folder, write_json
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
@@ -50,7 +62,6 @@ class DemoConfig:
 
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0 where both cells got better, 1 where that isn't shown."""
-    from gaploop.core.files import read_json, writable_folder
     from gaploop.finetune.demo import run_demo
     from gaploop.finetune.loop_report import write_report
 
@@ -73,8 +84,6 @@ def _settle(config: DemoConfig, folder: Path) -> int:
     Raises:
         UnusableInputError: the folder holds a demo with other settings; mixing them would lie.
     """
-    from gaploop.core.errors import UnusableInputError
-    from gaploop.core.files import read_json, write_json
     from gaploop.finetune.lerobot_policy import policy_id
 
     path = folder / "settings.json"
@@ -96,8 +105,6 @@ def _settle(config: DemoConfig, folder: Path) -> int:
 @contextmanager
 def _timed(folder: Path) -> Iterator[None]:
     """Add the time that this run takes to that of the demo's earlier ones, however it ends."""
-    from gaploop.core.files import read_json, write_json
-
     path, start_s = folder / SPENT, time.monotonic()
     before_s = float(read_json(path)["seconds"]) if path.exists() else 0.0
     try:
@@ -109,15 +116,6 @@ def _timed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _stages() -> Iterator[Say]:
     """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
     console = options.console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -141,8 +139,6 @@ def _stages() -> Iterator[Say]:
 
 
 def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
-    from rich.table import Table
-
     from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words
 
     table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)

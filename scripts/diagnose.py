@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_atomically
+from gaploop.core.run_record import write_run
+from gaploop.core.station import StationScene, load_station
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin, load_twin
+from gaploop.core.vocabulary import Domain, Outcome
+from gaploop.datasets.labels.store import open_labelled
+from gaploop.failure_analysis.lineage import file_input, takes_input
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.views.joints import with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
+from gaploop.sim.tasks import task_told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from gaploop.core.station import StationScene
-    from gaploop.core.take import Take
-    from gaploop.core.twin import Twin
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.diagnosis import Diagnosis
     from gaploop.failure_analysis.reference import Reference
@@ -103,12 +110,8 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
         UnusableInputError: takes, reference, labels or policy can't be read, or
             `save_reference` is given: with that, nothing is diagnosed.
     """
-    from gaploop.core.run_record import write_run
-    from gaploop.core.station import StationScene
-    from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis import diagnosis
     from gaploop.failure_analysis.attribution.station_labels import engineer_labels
-    from gaploop.failure_analysis.lineage import file_input, takes_input
     from gaploop.failure_analysis.modes.force_classes import learn_force_classes
     from gaploop.sim.recolour import seen
 
@@ -167,7 +170,6 @@ def _folder(config: DiagnoseConfig) -> Path:
 
 def _takes(config: DiagnoseConfig) -> list[Take]:
     from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.views.joints import with_units
 
     source, episodes = config.dataset.folder(), config.dataset.episodes
     takes = list(load_takes(source))
@@ -183,8 +185,6 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
 
 
 def _scene(config: DiagnoseConfig) -> StationScene:
-    from gaploop.core.station import StationScene, load_station
-
     return load_station(config.station).scene if config.station else StationScene()
 
 
@@ -196,8 +196,6 @@ def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
     Raises:
         UnusableInputError: no take that a robot drove has an outcome.
     """
-    from gaploop.core.vocabulary import Outcome
-
     driven = [t for t in takes if len(t.frames)]
     if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
@@ -237,8 +235,6 @@ def _ask_policy(
 
 
 def _twin(config: DiagnoseConfig) -> Twin | None:
-    from gaploop.core.twin import load_twin
-
     if config.twin is None:
         return None
     if not config.policy.path:
@@ -249,14 +245,11 @@ def _twin(config: DiagnoseConfig) -> Twin | None:
 def _write_report(
     found: Diagnosis, takes: Sequence[Take], folder: Path, config: DiagnoseConfig
 ) -> None:
-    from gaploop.core.twin import load_twin
-    from gaploop.failure_analysis.planning.allocation import Budget
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask, plan_for
     from gaploop.failure_analysis.report.report import diagnosis_report, report_pngs, shown_takes
     from gaploop.failure_analysis.views.pictures import example_pictures
     from gaploop.failure_analysis.views.view import TakeView
-    from gaploop.sim.tasks import task_told
 
     about = None
     if config.twin is not None:
@@ -280,12 +273,10 @@ def _write_report(
 def _reference(
     config: DiagnoseConfig, takes: Sequence[Take], scene: StationScene
 ) -> Reference | None:
-    from gaploop.core.vocabulary import Domain
     from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.failure_analysis.reference import build_reference, load_reference
     from gaploop.failure_analysis.tiers import without_telemetry
-    from gaploop.failure_analysis.views.joints import with_units
     from gaploop.sim.recolour import seen
 
     path = config.reference
@@ -391,8 +382,6 @@ def _text(found: Diagnosis, folder: Path) -> str:
 
 def _policy_lines(policy: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Say what the policy makes of the takes: the median, and the take where it is most."""
-    from statistics import median
-
     from gaploop.failure_analysis.signals.registry import registry
 
     lines = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rich.text import Text
+
+from gaploop.core.files import writable_folder, write_json
 from gaploop.scripts import options
-
-if TYPE_CHECKING:
-    from gaploop.teleop.checks.result import CheckResult
+from gaploop.teleop.checks.result import CheckResult, all_usable
 
 EXAMPLE: Final = """\
 gaploop doctor
@@ -53,9 +54,6 @@ class DoctorConfig:
 
 def run(config: DoctorConfig) -> int:
     """Look at everything; 1 if something can't be used as it is."""
-    from gaploop.core.files import writable_folder, write_json
-    from gaploop.teleop.checks.result import all_usable
-
     with options.progress("Looking") as advance:
         results = []
         for result in _look(config):
@@ -87,7 +85,6 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
     from gaploop.collect.video_stream import CODEC
     from gaploop.teleop.calibration.store import calibration_path
     from gaploop.teleop.checks import calibrations, cameras, machine, ports, servos
-    from gaploop.teleop.checks.result import all_usable
 
     yield from machine.check_machine(config.journal, CODEC)
     yield from ports.check_modem_manager()
@@ -111,8 +108,6 @@ def _look(config: DoctorConfig) -> Iterator[CheckResult]:
 
 def _show(results: list[CheckResult]) -> None:
     """Print a line for each result, grouped by area, and its fix whole, to be copied."""
-    from rich.text import Text
-
     console, area = options.console(highlight=False), ""
     width = max(len(result.subject) for result in results)
     for result in results:

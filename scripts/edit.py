@@ -9,19 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.markup import escape
+from rich.table import Table
+
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.labels import LabelEvent
 from gaploop.core.paths import plain_name
+from gaploop.datasets.edit.retag import tag_events
+from gaploop.datasets.edit.splits import by_field, by_share
+from gaploop.datasets.labels.store import open_labelled
+from gaploop.datasets.labels.transfer import add_events
+from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 if TYPE_CHECKING:
-    from gaploop.core.labels import LabelEvent
     from gaploop.datasets.edit.actions import EditPlan
     from gaploop.datasets.edit.compose import DatasetPiece, VideosDone
-    from gaploop.datasets.layout import EpisodeRow
     from gaploop.scripts.merge import MergeConfig
-
 
 POSITIONAL: Final = ("action", "dataset.root")
 ACTIONS: Final = ("delete", "keep", "split", "retag")
@@ -154,7 +160,6 @@ def _told(config: EditConfig) -> dict[str, Any]:
 
 def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]], bool]:
     """Return the parts of a split, and whether their episodes were named one by one."""
-    from gaploop.datasets.edit.splits import by_field, by_share
     from gaploop.datasets.lerobot_import import parse_episodes
 
     ways = {
@@ -277,9 +282,6 @@ def _counts(episodes: Sequence[EpisodeRow]) -> dict[str, Any]:
 
 def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
     """Print a table of what goes where, and one line that says whether it was done."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from gaploop.datasets.lineage import spans
 
     table = Table(title_justify="left", show_edge=False, pad_edge=False)
@@ -323,9 +325,6 @@ def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
     from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
-    from gaploop.datasets.edit.retag import tag_events
-    from gaploop.datasets.labels.store import open_labelled
-    from gaploop.datasets.labels.transfer import add_events
 
     if not config.set:
         raise UnusableInputError("""Which tags? Set them with --set='{"station": "bench_3"}'.""")
@@ -382,9 +381,6 @@ def _tag_changes(
 
 
 def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from gaploop.datasets.lineage import spans
     from gaploop.scripts._label_report import NOT_SHOWN
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
+from gaploop.core.files import read_text, write_json
+from gaploop.core.protocols import Plant
+from gaploop.core.schema import parse_yaml
 from gaploop.scripts import options
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
-    from gaploop.core.protocols import Plant
     from gaploop.teleop.emulator import ArmPlan, Fault
     from gaploop.teleop.emulator.console import EmulatorConsole
 
@@ -136,7 +138,6 @@ def run(config: EmulateConfig) -> int:
 
 def _plan(config: EmulateConfig) -> ArmPlan:
     """Return the arm to emulate, with the changes that are asked for."""
-    from gaploop.core.files import write_json
     from gaploop.teleop.emulator import arm_plan
 
     if config.plant not in PLANTS:
@@ -175,8 +176,6 @@ def read_faults(given: str) -> tuple[Fault, ...]:
     Raises:
         UnusableInputError: it can't be read, or isn't a list of faults.
     """
-    from gaploop.core.files import read_text
-    from gaploop.core.schema import parse_yaml
     from gaploop.teleop.emulator import parse_faults
 
     where = "--faults"

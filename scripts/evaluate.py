@@ -8,14 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.run_record import write_run
+from gaploop.core.statistics import points
+from gaploop.finetune.evaluation import (
+    NOMINAL,
+    ROLLOUTS,
+    SETTINGS,
+    Drop,
+    Evaluation,
+    Rollout,
+    drops,
+)
+from gaploop.finetune.factors import settings
 from gaploop.scripts import options
+from gaploop.scripts._arguments import chosen_types, file_types
 from gaploop.scripts._library import command
-
-if TYPE_CHECKING:
-    from gaploop.finetune.evaluation import Drop, Evaluation, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +86,6 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    from gaploop.scripts._arguments import chosen_types, file_types
-
     is_gym = "env" in {**file_types(arguments), **chosen_types(arguments)}
     return _gym_config_class() if is_gym else EvaluateConfig
 
@@ -116,8 +125,6 @@ def _gym_config_class() -> type:
 
 def run(config: Any) -> int:
     """Evaluate and print."""
-    from gaploop.finetune.evaluation import drops
-
     if isinstance(config.env, options.EnvOptions) and config.env.show_ranges():
         return 0
     result, notes = _evaluated(config)
@@ -144,8 +151,6 @@ def evaluate(config: Any) -> "Evaluation":
 
 def _evaluated(config: Any) -> tuple["Evaluation", str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
-    from gaploop.core.files import writable_folder
-
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
     if getattr(config, "rollouts", None) is not None:
@@ -162,7 +167,6 @@ def _evaluated(config: Any) -> tuple["Evaluation", str]:
 def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
-    from gaploop.finetune.factors import settings
     from gaploop.finetune.lerobot_policy import cell_of
 
     trained, here = cell_of(config.policy.required()), (config.env.task, config.env.robot)
@@ -223,7 +227,6 @@ def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
 
 def _counted(config: Any) -> tuple["Evaluation", str]:
     """Count recorded rollouts; return them and what didn't count, in words."""
-    from gaploop.finetune.evaluation import SETTINGS
     from gaploop.finetune.lerobot_policy import policy_id
     from gaploop.finetune.recorded import recorded
 
@@ -267,16 +270,11 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence["Ro
 
 
 def _answer(result: "Evaluation") -> dict[str, Any]:
-    from gaploop.finetune.evaluation import drops
-
     found = [{**vars(d), "verdict": d.verdict} for d in drops(result)]
     return {**result.to_json(), "drops": found}
 
 
 def _write(config: Any, result: "Evaluation", folder: Path) -> None:
-    from gaploop.core.files import write_atomically, write_json
-    from gaploop.core.run_record import write_run
-    from gaploop.finetune.evaluation import ROLLOUTS, drops
     from gaploop.finetune.evaluation_figure import positions_png, success_png
 
     if not result.paired:  # recorded ones; others were written as they came
@@ -293,8 +291,6 @@ def _write(config: Any, result: "Evaluation", folder: Path) -> None:
 
 def _lines(result: "Evaluation", against: Sequence["Drop"], who: str) -> list[str]:
     """Return what people read: whose rollouts, each setting, what it costs, what went wrong."""
-    from gaploop.core.statistics import points
-    from gaploop.finetune.evaluation import NOMINAL
     from gaploop.finetune.factors import order, words
 
     gaps = ", ".join(f"{name} {severity:g}" for name, severity in result.gaps.items())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.layout import read_info
 from gaploop.scripts.options import DatasetFolder, emit, progress
 
 
@@ -46,7 +47,6 @@ gaploop export recordings/pick_place --format=robomimic --output=pick_place.hdf5
 def run(config: ExportConfig) -> int:
     """Export; the work is in `datasets.formats`."""
     from gaploop.datasets.formats.registry import WRITTEN, export_dataset
-    from gaploop.datasets.layout import read_info
     from gaploop.datasets.lerobot_import import parse_episodes
 
     root = config.dataset.folder()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder, write_atomically, write_json
+from gaploop.core.run_record import write_run
+from gaploop.datasets.labels.store import open_labelled
+from gaploop.failure_analysis.cohort.trials import (
+    Columns,
+    Trials,
+    attempted,
+    read_trials,
+    trials_of,
+)
+from gaploop.failure_analysis.lineage import file_input
 from gaploop.scripts import options
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gaploop.failure_analysis.cohort.trials import Trials
 
 EXAMPLE: Final = """
 gaploop factors ./rollouts
@@ -67,7 +74,6 @@ class FactorsConfig:
 
 def run(config: FactorsConfig) -> int:
     """Compare; 0, or 3 where there is nothing to compare."""
-    from gaploop.core.run_record import write_run
     from gaploop.failure_analysis.cohort.cohort import cohort_lines, cohort_of_trials
     from gaploop.failure_analysis.report.cohort_page import cohort_page
 
@@ -93,12 +99,6 @@ def run(config: FactorsConfig) -> int:
 
 def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict[str, Any]]]:
     """Return trials, which they are in words, where they are from, and how run.json names them."""
-    import hashlib
-
-    from gaploop.datasets.labels.store import open_labelled
-    from gaploop.failure_analysis.cohort.trials import Columns, attempted, read_trials, trials_of
-    from gaploop.failure_analysis.lineage import file_input
-
     if config.trials is not None:
         if config.dataset.root is not None or config.sim is not None:
             raise UnusableInputError("Give either a folder of takes or --trials=FILE, not both.")
@@ -125,8 +125,6 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
 
 
 def _chosen(rows: Sequence[Trials], only: dict[str, str]) -> Sequence[Trials]:
-    from gaploop.core.errors import unknown_choice
-
     for factor, level in only.items():
         known = {row.levels[factor] for row in rows if factor in row.levels}
         if not known:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
+from gaploop.core.plan import load_plan
 from gaploop.datasets.hub.target import check_repo_id
+from gaploop.datasets.layout import read_episodes, read_info
+from gaploop.datasets.mixing.selection import wanted_episodes
+from gaploop.finetune.tuning import jobs
+from gaploop.finetune.tuning.presets import Targets, preset_for
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import MODEL, push_folder
@@ -351,10 +356,8 @@ def _require_sense(config: FinetuneConfig) -> Path:
 
 
 def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
-    from gaploop.core.plan import load_plan
     from gaploop.finetune.adapt import base_of, kind_of
     from gaploop.finetune.lerobot_adapter import LoraOptions
-    from gaploop.finetune.tuning.presets import Targets, preset_for
     from gaploop.finetune.tuning.recipes import parse_share
     from gaploop.finetune.tuning.work import AdaptOptions, Randomise, weights_of
 
@@ -467,9 +470,6 @@ def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
 
 def _stations(config: FinetuneConfig) -> list[str]:
     """Return the stations among the real takes that would be learned from; none unless asked."""
-    from gaploop.datasets.layout import read_episodes, read_info
-    from gaploop.datasets.mixing.selection import wanted_episodes
-
     if not config.per_station:
         return []
     if not config.real:
@@ -500,8 +500,6 @@ def _say(arm: str) -> None:
 
 def _hand_in(config: FinetuneConfig) -> int:
     """Submit the same command to a machine of Hugging Face's, or print it with --job.dry_run."""
-    from gaploop.finetune.tuning import jobs
-
     if config.mixture is not None or config.plan is not None:
         raise UnusableInputError(
             f"--job.target={config.job.target}: the job can't see --mixture and --plan, which are "

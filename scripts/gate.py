@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import sha256, writable_folder, write_json
+from gaploop.core.station import SIM_STATION, load_station
+from gaploop.core.suite import Suite, load_suite
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-
-    from gaploop.core.suite import Suite
     from gaploop.finetune.gate.design import GateDesign
     from gaploop.finetune.gate.folder import GateFolder
     from gaploop.finetune.gate.run import Gate, GateResult
@@ -117,8 +121,6 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     Raises:
         UnusableInputError: policies, suite or folder can't be used; why, and how to fix it.
     """
-    import contextlib
-
     from gaploop.finetune.gate.judge import STAGES, Answer
     from gaploop.finetune.gate.promotion import withdraw, write_promotion
     from gaploop.finetune.gate.report import write_report
@@ -161,9 +163,6 @@ def example_suite() -> Path:
 
 
 def _suite(config: GateConfig) -> Suite | None:
-    from gaploop.core.station import SIM_STATION, load_station
-    from gaploop.core.suite import load_suite
-
     if config.suite is not None:
         station = load_station(config.station) if config.station else SIM_STATION
         return load_suite(config.suite, station)
@@ -172,11 +171,8 @@ def _suite(config: GateConfig) -> Suite | None:
 
 def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tuple[Gate, GateFolder]:
     """Return what is to be decided, and its folder, which is held until `stack` closes."""
-    import hashlib
     import json
-    from dataclasses import replace
 
-    from gaploop.core.files import sha256, writable_folder, write_json
     from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
@@ -226,8 +222,6 @@ def _controlled(
     tell: Callable[[str], None],
 ) -> Gate:  # fmt: skip
     """Return the gate with what was simulated of its pairs."""
-    from dataclasses import replace
-
     from gaploop.finetune.gate.simulated import gate_scenes, simulated_pairs
 
     tasks, recorded = len(what.suite.tasks), what.recorded
@@ -249,8 +243,6 @@ def ask(question: str) -> str:
     Raises:
         UnusableInputError: nobody is there to answer.
     """
-    import sys
-
     print(question, end=" ", file=sys.stderr, flush=True)
     line = sys.stdin.readline()
     if not line:
@@ -302,8 +294,6 @@ def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
 
 
 def _tell(words: str) -> None:
-    import sys
-
     print(words, file=sys.stderr)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+from rich.markup import escape
+from rich.table import Table
+
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets.differences import shown
 from gaploop.scripts import options
-from gaploop.scripts.options import DatasetFolder, emit, progress
+from gaploop.scripts.options import DatasetFolder, emit, jsonable, progress
 
 if TYPE_CHECKING:
     from gaploop.datasets.edit.compose import DatasetPiece
@@ -75,7 +79,10 @@ def run(config: HarmoniseConfig) -> int:
             return _show_draft(config, _renamed(config, pieces[0]), pieces[1])
         conversion = _conversion(config, pieces)
         if config.dry_run:
-            return _show_conversion(conversion, config.json)
+            shapes = {n: list(f["shape"]) for n, f in conversion.features().items()}
+            answer = {"done": conversion.record(), "features": shapes}
+            emit(config.json, answer, _yaml(answer))
+            return 0
         return _convert(config, pieces, conversion)
 
 
@@ -161,11 +168,6 @@ def _show_draft(config: HarmoniseConfig, piece: DatasetPiece, reference: Dataset
 
 
 def _show_differences(draft: SpecDraft, ours: str, theirs: str, how: str) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from gaploop.datasets.differences import shown
-
     console = options.console(stderr=True)
     table = Table("what", ours, theirs, title="What differs", title_justify="left")
     for d in draft.differences:
@@ -181,17 +183,5 @@ def _show_differences(draft: SpecDraft, ours: str, theirs: str, how: str) -> Non
         console.print(f"? {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_conversion(conversion: Conversion, as_json: bool) -> int:
-    done = conversion.record()
-    features: Mapping[str, Any] = conversion.features()
-    shapes = {n: list(f["shape"]) for n, f in features.items()}
-    emit(as_json, {"done": done, "features": shapes}, _yaml({"done": done, "features": shapes}))
-    return 0
-
-
 def _yaml(value: Any) -> str:
-    import yaml
-
-    from gaploop.scripts.options import jsonable
-
     return str(yaml.safe_dump(jsonable(value), sort_keys=False, allow_unicode=True)).rstrip()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import uuid7, writable_folder, write_atomically
+from gaploop.core.run_record import write_run
+from gaploop.core.station import Station, load_station
+from gaploop.core.take import Take
+from gaploop.core.twin import Twin, save_twin
+from gaploop.core.vocabulary import Domain
+from gaploop.failure_analysis.lineage import takes_input
+from gaploop.failure_analysis.views.joints import with_units
 from gaploop.scripts import options
 from gaploop.scripts._library import command
-
-if TYPE_CHECKING:
-    from gaploop.core.take import Take
-    from gaploop.core.twin import Twin
 
 POSITIONAL: Final = "roots"
 EXAMPLE: Final = """\
@@ -77,14 +83,7 @@ def identify(config: IdentifyConfig) -> Twin:
     Raises:
         UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
     """
-    from gaploop.core.files import uuid7, writable_folder, write_atomically
-    from gaploop.core.run_record import write_run
-    from gaploop.core.station import Station, load_station
-    from gaploop.core.twin import save_twin
-    from gaploop.core.vocabulary import Domain
-    from gaploop.failure_analysis.lineage import takes_input
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
-    from gaploop.failure_analysis.views.joints import with_units
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.station import fit_station
     from gaploop.sim.recolour import seen
@@ -141,8 +140,6 @@ def _takes(root: Path) -> list[Take]:
 
 
 def _text(twin: Twin, folder: Path) -> str:
-    import numpy as np
-
     from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
 
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.datasets.formats.model import ForeignRecording, ImportSettings, Recording
+from gaploop.datasets.layout import read_info
 from gaploop.scripts.options import emit, progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.formats.model import ForeignRecording, Recording
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
@@ -131,7 +131,6 @@ def run(config: ImportConfig) -> int:
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.dataset import write_dataset
-    from gaploop.datasets.formats.model import ImportSettings
     from gaploop.datasets.formats.registry import LAYOUTS as KNOWN
     from gaploop.datasets.formats.registry import guess
 
@@ -196,8 +195,6 @@ def _words(config: ImportConfig) -> dict[str, Any]:
     Raises:
         UnknownChoiceError: another word.
     """
-    from gaploop.core.vocabulary import Domain, Outcome, TakeKind
-
     found: dict[str, Any] = {}
     for name, enum in (("kind", TakeKind), ("domain", Domain), ("outcome", Outcome)):
         word = getattr(config, name)
@@ -232,7 +229,6 @@ def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
 
 def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
     from gaploop.datasets.formats.lerobot_v2 import is_v2, read_v2
-    from gaploop.datasets.layout import read_info
     from gaploop.datasets.lerobot_import import ImportOptions, import_dataset, parse_episodes
 
     total = (read_v2(source).info if is_v2(source) else read_info(source)).total_episodes

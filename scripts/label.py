@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_json
 from gaploop.core.labels import FIELDS, LabelEvent
-from gaploop.scripts.options import emit, jsonable, progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.labels.store import LabelStore
-    from gaploop.datasets.layout import EpisodeRow
+from gaploop.datasets.labels.label_csv import export_events, export_takes, read_labels
+from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
+from gaploop.datasets.layout import EpisodeRow
+from gaploop.scripts import survey
+from gaploop.scripts.options import emit, jsonable, print_error, progress
 
 RARE = (
     "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
@@ -100,8 +102,6 @@ class LabelConfig:
 
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
-    from gaploop.datasets.labels.store import open_labelled
-
     if config.roots:
         return _search_many(config)
     if config.dataset.root is None:
@@ -132,8 +132,6 @@ def run(config: LabelConfig) -> int:
 
 
 def _search_many(config: LabelConfig) -> int:
-    from gaploop.scripts import survey
-
     searched = {name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")}
     if not config.where or replace(LabelConfig(), **searched) != config:
         raise UnusableInputError(
@@ -193,9 +191,6 @@ def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRo
 
 
 def _export(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.core.files import writable_folder
-    from gaploop.datasets.labels.label_csv import export_events, export_takes
-
     if config.export is None:
         raise UnusableInputError("Export to where? Name the file with --export=labels.csv.")
     if config.export.exists():
@@ -221,8 +216,6 @@ def named_author(given: str) -> str:
     Raises:
         UnusableInputError: nobody knows who that is.
     """
-    import getpass
-
     try:
         return given.strip() or getpass.getuser()
     except (KeyError, OSError):
@@ -242,8 +235,6 @@ def _template(config: LabelConfig) -> LabelEvent:
 
 
 def _set_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.datasets.labels.store import repeats
-
     if not (config.episode is not None or config.episodes or config.uid or config.where):
         raise UnusableInputError(
             "Which takes? Name them with --episode, --episodes, --uid or --where; "
@@ -279,9 +270,6 @@ def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
 
 
 def _import_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    from gaploop.datasets.labels.label_csv import read_labels
-    from gaploop.scripts.options import print_error
-
     if config.import_ is None:
         raise UnusableInputError("Import what? Name the file with --import=labels.csv.")
     found = read_labels(store, config.import_, _template(config))
@@ -317,8 +305,6 @@ def _write(
 
 def _give(config: LabelConfig, answer: Any, text: str = "") -> None:
     """Print an answer, and write it to the folder that was named for it."""
-    from gaploop.core.files import writable_folder, write_json
-
     if config.output_dir is not None:
         write_json(writable_folder(config.output_dir) / "label.json", jsonable(answer))
     emit(config.json, answer, text)

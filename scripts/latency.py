@@ -8,6 +8,9 @@ rolled out in the embedded cell, every format on the same scenes: what a format 
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder, write_json
 from gaploop.core.types import FloatArray, Observation
+from gaploop.finetune.evaluation import NOMINAL, Rollout, paired_difference, wilson
+from gaploop.finetune.lerobot_trust import refuse_foreign_code
 from gaploop.scripts import options
+from gaploop.sim.arms import to_degrees
 
 if TYPE_CHECKING:
-    from gaploop.finetune.evaluation import Rollout
     from gaploop.finetune.lerobot_policy import ActPolicy
     from gaploop.finetune.policy_fit import PolicyFacts
 
@@ -68,8 +74,6 @@ class LatencyConfig:
 
 def run(config: LatencyConfig) -> int:
     """Time the policy's plans."""
-    from gaploop.core.files import writable_folder, write_json
-
     if config.n < 0:
         raise UnusableInputError(f"--n={config.n} must be 0 or more.")
     folder = writable_folder(config.output_dir or Path("outputs") / "latency")
@@ -81,11 +85,8 @@ def run(config: LatencyConfig) -> int:
 
 def measure(config: LatencyConfig) -> dict[str, Any]:
     """Time every format that this machine can compute, and count its successes."""
-    import tempfile
-
     import torch
 
-    from gaploop.core.errors import unknown_choice
     from gaploop.finetune import lerobot_formats as formats
     from gaploop.finetune.lerobot_latency import time_plans
     from gaploop.finetune.lerobot_policy import load_policy, policy_id, resolve
@@ -212,7 +213,6 @@ def _views(policy: ActPolicy, seed: int) -> list[Observation]:
             )
         rng = np.random.default_rng(seed)
         return [_drawn(facts, rng) for _ in range(VIEWS)]
-    from gaploop.sim.arms import to_degrees
     from gaploop.sim.cell import SimCell
     from gaploop.sim.tracker import Tracker
 
@@ -241,15 +241,11 @@ def _drawn(facts: PolicyFacts, rng: np.random.Generator) -> Observation:
 
 def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]:
     """Return plain LeRobot's way to an action that has to be planned."""
-    import contextlib
-    import sys
-
     import torch
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.policies import get_policy_class, make_pre_post_processors
 
     from gaploop.finetune import lerobot_adapter as adapter
-    from gaploop.finetune.lerobot_trust import refuse_foreign_code
 
     refuse_foreign_code(path)
     if adapter.is_adapter(path):  # its twin without PEFT does the same work
@@ -308,7 +304,6 @@ def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, di
     """Return how often every variant succeeds on the same scenes of the nominal cell."""
     from gaploop.collect.rig import embedded_rig
     from gaploop.finetune.evaluate import roll_out
-    from gaploop.finetune.evaluation import NOMINAL, paired_difference, wilson
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
     rig = embedded_rig()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_json
+from gaploop.datasets.mixing.mixture import Mixture
+from gaploop.datasets.mixing.sources import REPORT, open_mixture, report
+from gaploop.datasets.mixing.spec import MixtureSpec, load_mixture
 from gaploop.scripts import options
 from gaploop.scripts.options import emit
-
-if TYPE_CHECKING:
-    from gaploop.datasets.mixing.mixture import Mixture
-    from gaploop.datasets.mixing.spec import MixtureSpec
 
 POSITIONAL: Final = "mixture"
 EXAMPLE: Final = """
@@ -47,10 +49,6 @@ class MixConfig:
 
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
-    from gaploop.core.files import writable_folder, write_json
-    from gaploop.datasets.mixing.sources import REPORT, open_mixture, report
-    from gaploop.datasets.mixing.spec import load_mixture
-
     if config.mixture is None:
         raise UnusableInputError("Which mixture? Name its file: gaploop mix FILE.yaml")
     if config.steps < 1:
@@ -87,8 +85,6 @@ def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, A
 
 
 def _show(answer: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
     sources: Sequence[Mapping[str, Any]] = answer["sources"]
     table = Table(title="What a run draws", title_justify="left")
     for column in ("source", "domain", "takes", "frames", "samples", "share", "times each frame"):

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import io
+import textwrap
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import uuid7, writable_folder, write_atomically
+from gaploop.core.files import existing_folder, read_json, uuid7, writable_folder, write_atomically
+from gaploop.core.plan import Plan, load_plan, save_plan
+from gaploop.core.run_record import RUN, read_run, write_run
+from gaploop.core.station import SIM_STATION, Costs, Station, load_station, parse_costs
+from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.failure_analysis.lineage import file_input
+from gaploop.failure_analysis.planning.allocation import Budget
+from gaploop.failure_analysis.planning.curves import (
+    RolloutCounts,
+    Trial,
+    campaign_trial,
+    learn,
+    load_trials,
+    save_curves,
+)
+from gaploop.failure_analysis.planning.effort import SeenTake, effort_from
+from gaploop.finetune.evaluation import Evaluation
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from gaploop.core.plan import Plan
-    from gaploop.core.station import Station
-    from gaploop.failure_analysis.planning.curves import RolloutCounts, Trial
-    from gaploop.failure_analysis.planning.effort import SeenTake
     from gaploop.failure_analysis.planning.plan import Ask, Planned
 
 EXAMPLE = """\
@@ -121,12 +139,7 @@ def plan(config: PlanConfig) -> Plan:
         UnusableInputError: diagnosis, takes, results, curves or station can't be read, or a
             budget or price can't be.
     """
-    from gaploop.core.plan import save_plan
-    from gaploop.core.run_record import write_run
-    from gaploop.core.station import SIM_STATION, load_station
     from gaploop.failure_analysis.diagnosis import load_diagnosis
-    from gaploop.failure_analysis.lineage import file_input
-    from gaploop.failure_analysis.planning.curves import load_trials, save_curves
     from gaploop.failure_analysis.planning.plan import plan_for
 
     path = _diagnosis_file(config)
@@ -164,11 +177,6 @@ def _folder(config: PlanConfig) -> Path:
 
 
 def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
-    from gaploop.core.station import Costs, parse_costs
-    from gaploop.core.twin import load_twin
-    from gaploop.failure_analysis.planning.allocation import Budget
-    from gaploop.failure_analysis.planning.curves import learn
-    from gaploop.failure_analysis.planning.effort import effort_from
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask
 
@@ -211,10 +219,6 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
 
 def _measured(runs: Sequence[Path]) -> dict[str, float]:
     """Return the median time of trainings that weren't stopped in between [s]; empty without."""
-    from statistics import median
-
-    from gaploop.core.run_record import RUN, read_run
-
     took = [read_run(run / RUN if run.is_dir() else run)["result"].get("took_s") for run in runs]
     known = [float(t) for t in took if isinstance(t, int | float) and t > 0]
     if runs and not known:
@@ -254,13 +258,6 @@ def _write_pages(planned: Planned, folder: Path) -> None:
 
 def _text(plan: Plan, folder: Path) -> str:
     """Return what a person reads in the terminal."""
-    import io
-    import textwrap
-
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     from gaploop.failure_analysis.planning.document import headline, summary_cells
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -293,7 +290,6 @@ def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
         UnusableInputError: a folder that holds neither.
     """
     from gaploop.datasets.sources import load_takes
-    from gaploop.failure_analysis.planning.effort import SeenTake
 
     for folder in folders:
         for take in load_takes(folder):
@@ -310,10 +306,6 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
     Raises:
         UnusableInputError: something is missing, or before and after don't compare.
     """
-    from gaploop.core.files import existing_folder
-    from gaploop.core.plan import load_plan
-    from gaploop.failure_analysis.planning.curves import campaign_trial
-
     existing_folder(folder, "Campaign")
     recorded_for = load_plan(folder / "plan.yaml", station)
     before, where_before = _counted(folder, "before")
@@ -332,8 +324,6 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
 
 def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
     """Return rollouts of one policy, and where they were measured, in words."""
-    from gaploop.failure_analysis.planning.curves import RolloutCounts
-
     for path in (folder / f"{name}.json", folder / name / "evaluation.json"):
         if path.is_file():
             return _evaluated(path)
@@ -354,10 +344,6 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
 
 
 def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
-    from gaploop.core.files import read_json
-    from gaploop.failure_analysis.planning.curves import RolloutCounts
-    from gaploop.finetune.evaluation import Evaluation
-
     value = read_json(path)
     found = Evaluation.from_json(value if isinstance(value, dict) else {}, str(path))
     gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"

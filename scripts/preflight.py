@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gaploop.scripts import options
+from gaploop.scripts._devices import registries
 
 EXAMPLE: Final = """\
 gaploop preflight --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
@@ -29,8 +30,6 @@ class PreflightDataset:
 
 def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot that LeRobot knows here."""
-    from gaploop.scripts._devices import registries
-
     RobotConfig = registries(names_only)[0]
     cell = RobotConfig.get_choice_class("so101_sim")
 

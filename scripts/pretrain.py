@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, VISION_SPEC
 from gaploop.scripts import options
 
 EXAMPLE: Final = """\
@@ -67,7 +68,6 @@ class PretrainConfig:
 def run(config: PretrainConfig) -> int:
     """Train and print where the policy is."""
     from gaploop.finetune.pretrain import PretrainOptions, pretrain
-    from gaploop.finetune.tuning.presets import TRACKED_SPECS, VISION_SPEC
 
     if config.env.show_ranges():
         return 0

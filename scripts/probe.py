@@ -10,17 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.operator.keys import Keys, keys
+from gaploop.collect.setup_words import sketch_text, words
 from gaploop.core.errors import DeviceError, UnusableInputError
+from gaploop.core.kinematics import ArmModel, model_of
+from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain, TakeKind
-from gaploop.scripts import options
+from gaploop.scripts import _arms, options
+from gaploop.scripts._arms import EMBEDDED, kind
+from gaploop.scripts._devices import registries
+from gaploop.scripts._signals import stoppable
+from gaploop.sim.arms import arm_named
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.stopping import disconnect
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import Arms
-    from gaploop.collect.operator.keys import Keys
     from gaploop.collect.probe import ProbeEnd, ProbePart
     from gaploop.collect.session import SessionSpec
-    from gaploop.core.protocols import Follower, Leader
 
 RARE = ("fps", "reconnect_s", "seed")
 EXAMPLE: Final = """\
@@ -39,8 +47,6 @@ LOOK_S: Final = 0.1
 
 def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot that LeRobot knows here."""
-    from gaploop.scripts._devices import registries
-
     RobotConfig, _, _ = registries(names_only)
     cell = RobotConfig.get_choice_class("so101_sim")
 
@@ -86,8 +92,6 @@ def run(config: Any) -> int:
     """Probe; 1 where a part tripped or its motion doesn't fit, 128 + the signal."""
     from gaploop.collect.probe import LONGEST_S
     from gaploop.collect.session import SessionSpec
-    from gaploop.scripts import _arms
-    from gaploop.scripts._signals import stoppable
 
     station = _arms.session_station(config.robot, config.station)
     if config.dry_run:
@@ -113,8 +117,6 @@ def run(config: Any) -> int:
 
 def _plan(config: Any, station: Station) -> int:
     from gaploop.collect.probe import parts_of, planned_s
-    from gaploop.core.kinematics import ArmModel, model_of
-    from gaploop.scripts._arms import kind
 
     name = station.robot_model or model_of(kind(config.robot))
     if not name:
@@ -136,7 +138,6 @@ def _plan(config: Any, station: Station) -> int:
 def _cell(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
     from gaploop.collect.probe import parts_of, probe_cell
     from gaploop.scripts._sessions import embedded
-    from gaploop.sim.arms import arm_named
 
     joints = arm_named(config.robot.model).joint_names
     parts = _asked(parts_of(joints, station.grid), config)
@@ -152,11 +153,7 @@ def _cell(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[
 
 def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
     from gaploop.collect.devices import ArmDevices, Arms
-    from gaploop.collect.operator.keys import keys
     from gaploop.collect.probe import arm_leader, parts_of, probe_arm
-    from gaploop.scripts import _arms
-    from gaploop.teleop.loop import Rates
-    from gaploop.teleop.stopping import disconnect
 
     def connect() -> "Arms":
         with contextlib.ExitStack() as undo:
@@ -211,7 +208,6 @@ def _asking(
     pressed: "Keys", station: Station, stop: Callable[[], bool]
 ) -> "Callable[[ProbePart], str]":
     """Return what has an operator put the object in place, and says why that can't be, or ""."""
-    from gaploop.collect.setup_words import sketch_text, words
 
     def ask(part: "ProbePart") -> str:
         if not pressed.works:
@@ -241,8 +237,6 @@ def _say(line: str) -> None:
 
 
 def _report(config: Any, station: Station, end: "ProbeEnd", stopped: Sequence[int]) -> int:
-    from gaploop.scripts._arms import EMBEDDED
-
     lacking = [now for now in end.parts if not now.done]
     if config.robot.type == EMBEDDED:
         is_target = config.robot.gaps or config.robot.conditions or config.robot.twin

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts.options import DatasetTarget, emit, progress
@@ -57,7 +58,6 @@ def publish(config: PublishConfig) -> PublishReport:
     Raises:
         UnusableInputError: the journal or the dataset can't be used.
     """
-    from gaploop.core.journal_format import is_journal, take_folders
     from gaploop.datasets.lerobot_publish import publish_takes
 
     named = config.dataset.root

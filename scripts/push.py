@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder, write_atomically
+from gaploop.datasets.hub import queue as push_queue
+from gaploop.datasets.hub.queue import QueuedPush
+from gaploop.datasets.hub.target import check_repo_id, endpoint
 from gaploop.scripts._pushing import DATASET, kind_of, send
 from gaploop.scripts.options import emit
-
-if TYPE_CHECKING:
-    from gaploop.datasets.hub.queue import QueuedPush
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +73,6 @@ class PushConfig:
 
 def run(config: PushConfig) -> int:
     """Push; 1 where something waits because a Hub can't be reached, 2 where it was refused."""
-    from gaploop.datasets.hub import queue as push_queue
-    from gaploop.datasets.hub.target import endpoint
     from gaploop.datasets.hub.upload import Patience
 
     if config.retries < 0 or not config.timeout_s > 0:
@@ -111,9 +110,6 @@ def run(config: PushConfig) -> int:
 
 def _asked(config: PushConfig) -> QueuedPush | None:
     """Return the push that the options describe, or None where they name no folder."""
-    from gaploop.datasets.hub.queue import QueuedPush
-    from gaploop.datasets.hub.target import check_repo_id, endpoint
-
     if config.folder is None:
         if config.repo_id or config.dry_run:
             raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
@@ -133,7 +129,6 @@ def _asked(config: PushConfig) -> QueuedPush | None:
 
 
 def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
-    from gaploop.core.files import writable_folder, write_atomically
     from gaploop.datasets.hub import dataset as hub_dataset
     from gaploop.datasets.hub.card import PICTURE
 
@@ -169,8 +164,6 @@ def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
 
 
 def _list(config: PushConfig) -> int:
-    from gaploop.datasets.hub import queue as push_queue
-
     waiting = push_queue.waiting()
     lines = [
         f"{p.repo_id} ({p.kind}) from {p.folder} to {p.endpoint}, since {p.at[:16]} UTC: "
@@ -182,9 +175,6 @@ def _list(config: PushConfig) -> int:
 
 
 def _forget(config: PushConfig) -> int:
-    from gaploop.core.errors import unknown_choice
-    from gaploop.datasets.hub import queue as push_queue
-
     waiting = push_queue.waiting()
     found = [p for p in waiting if p.repo_id == config.forget]
     if not found:

@@ -6,28 +6,32 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from gaploop.collect.campaign import Quota
+from gaploop.collect.campaign import campaign as in_order
+from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.plan import Plan, load_plan
+from gaploop.core.protocols import Follower
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts import options
+from gaploop.scripts._arguments import chosen_types, file_types
 from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options
+from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
-    from gaploop.collect.campaign import Quota
     from gaploop.collect.devices import SharedDriver
     from gaploop.collect.session import SessionEnd, SessionSpec
-    from gaploop.core.protocols import Follower
     from gaploop.datasets.lerobot_publish import PublishReport
-    from gaploop.teleop.loop import Rates
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +87,16 @@ class RecordDataset(options.DatasetOptions):
     reset_time_s: float = 5.0
     """Time for putting things back between two takes [s]; a key ends it early. Nobody waits
     where the embedded cell records by itself."""
+
+
+@dataclass
+class ArmDataset(RecordDataset):
+    """Where takes are published; times as in lerobot-record."""
+
+    episode_time_s: float = 60.0
+    """Longest time of one take [s]."""
+    reset_time_s: float = 60.0
+    """Time for putting things back between two takes [s]; a key ends it early."""
 
 
 @dataclass
@@ -148,16 +162,26 @@ class RecordConfig:
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: of LeRobot's devices only where one of them is asked for."""
-    from gaploop.scripts._arguments import chosen_types, file_types
-
     if {"--status", "--status=true"} & set(arguments):
         return StatusConfig
     chosen = {**file_types(arguments), **chosen_types(arguments)}
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
-    from gaploop.scripts._record_arms import config_class
+    from gaploop.scripts._devices import registries
 
-    return config_class()
+    robots, teleops, _ = registries()
+    return make_dataclass(
+        "RecordArmConfig",
+        [
+            ("robot", robots, field(default_factory=robots.get_choice_class(EMBEDDED))),
+            ("teleop", teleops, field(default_factory=teleops.get_choice_class(EXPERT))),
+            ("dataset", ArmDataset, field(default_factory=ArmDataset)),
+            ("cartesian", CartesianOptions, field(default_factory=CartesianOptions)),
+            ("force", ForceOptions, field(default_factory=ForceOptions)),
+        ],
+        bases=(RecordConfig,),
+        namespace={"__doc__": RecordConfig.__doc__},
+    )
 
 
 @dataclass
@@ -245,9 +269,6 @@ def record(config: Any) -> RecordResult:
 
 def _asked(config: Any, station: Station) -> tuple[tuple[Quota, ...], Campaign | None, Path, Path]:
     """Return what is to be recorded at a station, into which dataset and journal."""
-    from gaploop.collect.campaign import Quota
-    from gaploop.collect.campaign import campaign as in_order
-
     root = config.dataset.folder().absolute()
     journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
     # A station whose file names nothing that can be set up is asked for what the cell's plans name.
@@ -330,7 +351,6 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
     )
     if not config.policy.path:
         return None, spec()
-    from gaploop.collect.policy_leader import PolicyLeader
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.path, fps=config.policy.fps)

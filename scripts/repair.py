@@ -6,7 +6,9 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import existing_folder
 from gaploop.scripts.options import emit, progress
 
 
@@ -62,8 +64,6 @@ gaploop repair recordings/journal
 
 def run(config: RepairConfig) -> int:
     """Repair the folder; 1 if something is left to do."""
-    from gaploop.core import journal_format
-    from gaploop.core.files import existing_folder
     from gaploop.datasets.repair.dataset import looks_like_dataset
 
     root = config.dataset.root

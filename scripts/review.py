@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder
+from gaploop.core.labels import LabelEvent
+from gaploop.core.station import StationScene, load_station
+from gaploop.datasets.labels.store import LabelStore, open_labelled
 from gaploop.scripts import options
 from gaploop.scripts.label import named_author
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gaploop.core.labels import LabelEvent
-    from gaploop.core.station import StationScene
-    from gaploop.datasets.labels.store import LabelStore
     from gaploop.failure_analysis.diagnosis import TakeDiagnosis
 
 EXAMPLE: Final = """
@@ -71,9 +71,6 @@ class ReviewConfig:
 
 def run(config: ReviewConfig) -> int:
     """Serve the page until Ctrl-C; exit code 0."""
-    from gaploop.core.files import writable_folder
-    from gaploop.core.station import StationScene, load_station
-    from gaploop.datasets.labels.store import open_labelled
     from gaploop.failure_analysis.diagnosis import load_diagnosis
     from gaploop.failure_analysis.review.label_session import rescue
     from gaploop.failure_analysis.review.takes import TakeSource

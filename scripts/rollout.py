@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gaploop.scripts import options
+from gaploop.scripts._devices import registries
 from gaploop.teleop.leaders.options import CartesianOptions
 
 RARE = (
@@ -66,8 +67,6 @@ class RolloutDataset(options.DatasetOptions):
 
 def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
-    from gaploop.scripts._devices import registries
-
     RobotConfig, TeleoperatorConfig, _ = registries(names_only)
     cell = RobotConfig.get_choice_class("so101_sim")
     scripted = TeleoperatorConfig.get_choice_class("scripted")

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options, rollout
+from gaploop.scripts._devices import registries
 
 EXAMPLE: Final = """\
 gaploop ros2 --example > arm.yaml
@@ -51,8 +53,6 @@ class Ros2Config:
 
 def run(config: Any) -> int:
     """Drive and record; as gaploop rollout."""
-    from gaploop.core.errors import UnusableInputError
-    from gaploop.scripts._devices import registries
     from gaploop.teleop.lerobot_ros2.config import EXAMPLE as PARAMETERS
 
     if config.example:

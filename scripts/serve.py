@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.scripts import options
+from gaploop.scripts import _arms, options
+from gaploop.scripts._devices import registries
+from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
     from websockets.sync.connection import Connection
@@ -30,8 +33,6 @@ LOOK_S: Final = 0.1
 
 def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of teleoperator that LeRobot knows here."""
-    from gaploop.scripts._devices import registries
-
     _, TeleoperatorConfig, _ = registries(names_only)
     nobody = TeleoperatorConfig.get_choice_class("scripted")
 
@@ -67,7 +68,6 @@ def config_class(names_only: bool = False) -> type:
 
 def run(config: Any) -> int:
     """Serve until a signal comes; return 128 + the signal."""
-    from gaploop.scripts._signals import stoppable
     from gaploop.teleop import link
 
     if config.what not in (LEADER, POLICY):
@@ -99,8 +99,6 @@ type Served = tuple[str, int, "Callable[[Connection], None]", Callable[[str, str
 
 
 def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
-    from gaploop.core.clock import MonotonicClock
-    from gaploop.scripts import _arms
     from gaploop.teleop.leaders import remote
     from gaploop.teleop.lerobot_devices import make_leader
     from gaploop.teleop.lerobot_devices.generic import OwnUnits

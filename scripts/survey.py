@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import writable_folder, write_atomically
 from gaploop.scripts.options import emit, jsonable, progress
 
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ def _written[T](
     line: Callable[[T], dict[str, Any]],
 ) -> Iterator[T]:
     """Yield results as they come, with a progress bar, each also as a line of survey.jsonl."""
-    from gaploop.core.files import writable_folder
-
     folder = writable_folder(config.output_dir) if config.output_dir else None
     parts: list[str] = []
     with progress("Reading metadata", len(sources)) as advance:
@@ -147,8 +146,6 @@ def _written[T](
             advance()
             yield result
     if folder is not None:
-        from gaploop.core.files import write_atomically
-
         write_atomically(folder / "survey.jsonl", "".join(f"{part}\n" for part in parts))
 
 

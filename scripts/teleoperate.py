@@ -13,16 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gaploop.collect.operator.keys import keys
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts import options
+from gaploop.core.files import writable_folder, write_json
+from gaploop.core.protocols import Follower
+from gaploop.core.types import Tick, feature_of
+from gaploop.scripts import _arms, options
+from gaploop.scripts._arms import kind
+from gaploop.scripts._devices import registries
+from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
+from gaploop.teleop.loop import Rates
+from gaploop.teleop.statistics import DurationSpread
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import ArmDevices, Arms
     from gaploop.collect.teleoperation import TeleopEnd
-    from gaploop.core.protocols import Follower
-    from gaploop.core.types import Tick
-    from gaploop.teleop.statistics import DurationSpread
 
 RARE = ("control_hz", "cartesian.*", "force.*_*")
 EXAMPLE: Final = """\
@@ -46,8 +52,6 @@ DRAW_FPS: Final = 20.0
 
 def config_class(names_only: bool = False) -> type:
     """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
-    from gaploop.scripts._devices import registries
-
     RobotConfig, TeleoperatorConfig, _ = registries(names_only)
 
     @dataclass
@@ -91,14 +95,14 @@ def run(config: Any) -> int:
         1 where it ended in a trip, 2 where a device failed, 128 + the signal where one came.
     """
     from gaploop.collect.devices import ArmDevices
-    from gaploop.collect.operator.keys import keys
     from gaploop.collect.operator.teleop_view import screen
     from gaploop.collect.teleoperation import TeleopSession
-    from gaploop.scripts import _arms
-    from gaploop.scripts._signals import stoppable
-    from gaploop.teleop.loop import Rates
 
-    control_hz = _rate(config)
+    hz = config.fps if config.control_hz is None else config.control_hz
+    name = "fps" if config.control_hz is None else "control_hz"
+    if not 1 <= hz <= FASTEST_HZ:
+        raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
+    control_hz = float(hz)
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
@@ -128,18 +132,7 @@ def run(config: Any) -> int:
     return _report(config, control_hz, devices.arms.title, ended)
 
 
-def _rate(config: Any) -> float:
-    hz = config.fps if config.control_hz is None else config.control_hz
-    name = "fps" if config.control_hz is None else "control_hz"
-    if not 1 <= hz <= FASTEST_HZ:
-        raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
-    return float(hz)
-
-
 def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> int:
-    from gaploop.core.files import writable_folder, write_json
-    from gaploop.scripts._arms import kind
-
     summary = {
         "robot": kind(config.robot),
         "teleop": kind(config.teleop),
@@ -217,8 +210,6 @@ class _RerunSink:
         if now_s < self._next_s or not tick.policy_frame:
             return
         self._next_s = now_s + SHOW_S
-        from gaploop.core.types import feature_of
-
         names, to_units = self._follower.joint_names, self._follower.to_units
         position, sent = to_units(tick.state.position_rad), to_units(tick.command.sent_rad)
         observation: dict[str, Any] = {

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from draccus.utils import DraccusException
 
 from gaploop.core.errors import UnusableInputError
+from gaploop.core.files import read_json
+from gaploop.datasets.mixing.sources import REPORT, open_mixture
+from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.scripts.options import CacheFlags, emit, progress
-
-if TYPE_CHECKING:
-    from gaploop.datasets.cache.folder import CacheOptions
-    from gaploop.datasets.mixing.sources import OpenMixture
 
 POSITIONAL: Final = "mixture"
 PASSED_ON: Final = "lerobot"
@@ -55,13 +56,24 @@ class TrainConfig:
 
 def run(config: TrainConfig) -> int:
     """Train; the work is LeRobot's."""
-    from gaploop.datasets.mixing.sources import open_mixture
-    from gaploop.datasets.mixing.spec import load_mixture
+    from accelerate import PartialState
+
+    from gaploop.finetune.lerobot_train import train
 
     cache = config.cache.options()
     opened = open_mixture(load_mixture(config.mixture)) if config.mixture else None
     with _as_lerobot_train(_arguments(config)):
-        return _train(opened, cache, config.json)
+        options = _options()
+        train(options, cache, opened, progress)
+        if PartialState().is_main_process:
+            answer = {"output_dir": options.output_dir, "steps": options.steps}
+            text = f"{options.output_dir}: {options.steps} steps."
+            if opened:
+                answer["sources"] = read_json(options.output_dir / REPORT)["sources"]
+                parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
+                text += f" Samples drawn: {parts}."
+            emit(config.json, answer, text)
+    return 0
 
 
 def _arguments(config: TrainConfig) -> list[str]:
@@ -94,26 +106,6 @@ def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
         sys.argv = before
 
 
-def _train(opened: OpenMixture | None, cache: CacheOptions, as_json: bool) -> int:
-    from accelerate import PartialState
-
-    from gaploop.core.files import read_json
-    from gaploop.datasets.mixing.sources import REPORT
-    from gaploop.finetune.lerobot_train import train
-
-    options = _options()
-    train(options, cache, opened, progress)
-    if PartialState().is_main_process:
-        answer = {"output_dir": options.output_dir, "steps": options.steps}
-        text = f"{options.output_dir}: {options.steps} steps."
-        if opened:
-            answer["sources"] = read_json(options.output_dir / REPORT)["sources"]
-            parts = ", ".join(f"{s['name']} {s['samples']:,}" for s in answer["sources"])
-            text += f" Samples drawn: {parts}."
-        emit(as_json, answer, text)
-    return 0
-
-
 def _options() -> Any:
     """Return LeRobot's config, read by LeRobot.
 
@@ -121,7 +113,6 @@ def _options() -> Any:
         UnusableInputError: LeRobot can't make sense of it.
     """
     import lerobot.policies  # noqa: F401  registers the policies by name
-    from draccus.utils import DraccusException
     from lerobot.configs import parser
     from lerobot.configs.train import TrainPipelineConfig
     from lerobot.utils.import_utils import register_third_party_plugins

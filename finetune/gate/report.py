@@ -64,7 +64,9 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
     The evidence is drawn as a share of its boundary, so that statements with several can share
     an axis: at 1 a statement counts as shown.
     """
-    tracks = _telling(stage.tracks)[:at_most]
+    # The two main statements first, then whatever came nearest to being shown.
+    rest = sorted(stage.tracks[2:], key=lambda t: -max(t.log10, default=0.0) / t.boundary)
+    tracks = [*stage.tracks[:2], *rest][:at_most]
     rounds = max((len(track.log10) for track in tracks), default=1)
     per_round = stage.pairs / max(rounds, 1)
     with new_figure(7.6, 3.6) as (drawn, axes):
@@ -85,12 +87,6 @@ def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
         axes.set_xlabel("pairs of attempts")
         axes.set_ylabel("evidence, of what is needed")
     return drawn
-
-
-def _telling(tracks: Sequence[EvidenceTrack]) -> list[EvidenceTrack]:
-    """Return the two main statements first, then whatever came nearest to being shown."""
-    rest = sorted(tracks[2:], key=lambda t: -max(t.log10, default=0.0) / t.boundary)
-    return [*tracks[:2], *rest]
 
 
 def _labels(tracks: Sequence[EvidenceTrack]) -> list[tuple[float, EvidenceTrack, str]]:

@@ -112,7 +112,16 @@ def check_fits(
         UnusableInputError: what differs, and how to fix it.
     """
     have = {rename.get(k, k): v for k, v in info.features.items()}
-    _check_cameras(config, have, info.root)
+    wanted = [k for k in config.image_features if ".empty_camera_" not in k]
+    missing = [k for k in wanted if k not in have]
+    cameras = sorted(k for k in have if k.startswith("observation.image"))
+    if len(missing) > int(getattr(config, "empty_cameras", 0) or 0):
+        raise UnusableInputError(
+            f"{info.root} has no camera {', '.join(missing)}, which the {config.type} policy looks "
+            f"through; it has {', '.join(cameras) or 'none'}. If one is the same view, say so: "
+            f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
+            "record with it."
+        )
     for key, picture in config.image_features.items():
         if key in have:
             _check_size(config, key, tuple(picture.shape), have[key], info.root, size)
@@ -133,19 +142,6 @@ def check_fits(
                 "Use takes of the arm it was trained with, or gaploop harmonise."
             )
     _check_names(info, folder)
-
-
-def _check_cameras(config: PreTrainedConfig, have: Mapping[str, Any], root: Path) -> None:
-    wanted = [k for k in config.image_features if ".empty_camera_" not in k]
-    missing = [k for k in wanted if k not in have]
-    cameras = sorted(k for k in have if k.startswith("observation.image"))
-    if len(missing) > int(getattr(config, "empty_cameras", 0) or 0):
-        raise UnusableInputError(
-            f"{root} has no camera {', '.join(missing)}, which the {config.type} policy looks "
-            f"through; it has {', '.join(cameras) or 'none'}. If one is the same view, say so: "
-            f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
-            "record with it."
-        )
 
 
 def _check_size(

@@ -102,7 +102,14 @@ class ImagePolicyWork:
             others = [s for s in bundle.preprocessor.steps if not isinstance(s, ScaleStep)]
             bundle.preprocessor.steps = [ScaleStep(*options.cache.size), *others]
         if spec.gradient_checkpointing:
-            _checkpoint_gradients(bundle.policy)
+            network = getattr(bundle.policy, "model", None)
+            enable = getattr(network, "gradient_checkpointing_enable", None)
+            if enable is None:
+                raise UnusableInputError(
+                    f"LeRobot's {bundle.policy.config.type} has no gradient checkpointing. Leave "
+                    "--gradient_checkpointing out; --accumulation=4 takes less memory, too."
+                )
+            enable()
         torch.manual_seed(spec.seed)  # right before: an adapter's first weights are drawn
         module = bundle.policy if options.full else adapter.wrap(bundle.policy, base, options.lora)
         alter = None
@@ -173,16 +180,6 @@ class ImagePolicyWork:
         )
         if merge:
             bundles.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
-
-
-def _checkpoint_gradients(policy: Any) -> None:
-    enable = getattr(getattr(policy, "model", None), "gradient_checkpointing_enable", None)
-    if enable is None:
-        raise UnusableInputError(
-            f"LeRobot's {policy.config.type} has no gradient checkpointing. Leave "
-            "--gradient_checkpointing out; --accumulation=4 takes less memory, too."
-        )
-    enable()
 
 
 def mixture_of(options: AdaptOptions) -> OpenMixture:

@@ -109,18 +109,14 @@ class TrackedWork:
 
     def _normalise(self, bundle: act.ActBundle) -> None:
         if self._options.stats != "base":
-            new = self._new_stats()
+            steps = self._options.spec.steps
+            new = {}
+            for kind, moments in self.batches.moments(steps).items():
+                rest = weighted_stats(*self.batches.weighted(kind, steps))
+                new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
             is_new = self._options.stats == "new"
             set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
         require_stats(bundle, tuple(act.FEATURE_KEYS.values()), self._base)
-
-    def _new_stats(self) -> dict[str, dict[str, Any]]:
-        steps = self._options.spec.steps
-        found = {}
-        for kind, moments in self.batches.moments(steps).items():
-            rest = weighted_stats(*self.batches.weighted(kind, steps))
-            found[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
-        return found
 
 
 def save_tracked(
