@@ -33,8 +33,9 @@ from gaploop.finetune.trackers import tracked
 from gaploop.finetune.training import CHECKPOINT, FOR_MEMORY, Progress, TrainResult, train
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
+from gaploop.finetune.tuning.presets import RANDOMISED
 from gaploop.finetune.tuning.tracked import TrackedWork
-from gaploop.finetune.tuning.work import RANDOMISED, AdaptOptions, Work
+from gaploop.finetune.tuning.work import AdaptOptions, Work
 
 ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
@@ -217,7 +218,28 @@ def require_same(
     Raises:
         UnusableInputError: it holds a run with other data or settings; says which.
     """
-    path, now = folder / ASKED, _asked(options, base)
+    # Everything that decides what is learned, as JSON types.
+    known = {k: v for k, v in asdict(options).items() if k not in (*PLACES, *HARMLESS)}
+    spec = {k: v for k, v in known.pop("spec").items() if k not in HARMLESS_SPEC}
+    lora = {} if options.full else known["lora"]
+    alpha = {} if options.full else {"alpha": options.lora.alpha or 2 * options.lora.r}
+    mixed = load_mixture(options.mixture) if options.mixture else None
+    roots = [r for s in mixed.sources for r in s.roots] if mixed else []
+    if options.randomise.kinds == RANDOMISED:
+        known["randomise"].pop("kinds")  # as runs say that began before there was a choice
+    value = {
+        **known,
+        "lora": {**lora, **alpha},
+        "held_out_uids": sorted(options.held_out_uids),
+        "size": options.cache.size,
+        "base": policy_id(base),
+        "takes of --real": [_takes(r) for r in options.real],
+        "takes of --sim": [_takes(r) for r in options.sim],
+        "mixture": sha256(options.mixture) if options.mixture else "",
+        "takes of the mixture": [_takes(r) for r in roots],
+        **spec,
+    }
+    path, now = folder / ASKED, json.loads(json.dumps(value))  # as it will be read
     if not keep or not path.exists():
         write_json(path, {"schema": ASKED_SCHEMA, **now})
         return
@@ -241,32 +263,6 @@ def require_free(folder: Path) -> None:
         raise UnusableInputError(
             f"{folder} holds a training. Go on with it by --resume, or name another --output_dir."
         )
-
-
-def _asked(options: AdaptOptions, base: Path) -> dict[str, Any]:
-    """Return everything that decides what is learned, as JSON types."""
-    known = {k: v for k, v in asdict(options).items() if k not in (*PLACES, *HARMLESS)}
-    spec = {k: v for k, v in known.pop("spec").items() if k not in HARMLESS_SPEC}
-    lora = {} if options.full else known["lora"]
-    alpha = {} if options.full else {"alpha": options.lora.alpha or 2 * options.lora.r}
-    mixed = load_mixture(options.mixture) if options.mixture else None
-    roots = [r for s in mixed.sources for r in s.roots] if mixed else []
-    if options.randomise.kinds == RANDOMISED:
-        known["randomise"].pop("kinds")  # as runs say that began before there was a choice
-    value = {
-        **known,
-        "lora": {**lora, **alpha},
-        "held_out_uids": sorted(options.held_out_uids),
-        "size": options.cache.size,
-        "base": policy_id(base),
-        "takes of --real": [_takes(r) for r in options.real],
-        "takes of --sim": [_takes(r) for r in options.sim],
-        "mixture": sha256(options.mixture) if options.mixture else "",
-        "takes of the mixture": [_takes(r) for r in roots],
-        **spec,
-    }
-    found: dict[str, Any] = json.loads(json.dumps(value))  # as it will be read
-    return found
 
 
 def _takes(root: Path) -> str:

@@ -38,6 +38,7 @@ from gaploop.core.plan import Plan, load_plan, save_plan
 from gaploop.core.randomisation import Randomisation
 from gaploop.core.run_record import RUN
 from gaploop.core.station import SIM_STATION
+from gaploop.core.take import Take
 from gaploop.core.twin import Twin, load_twin, save_twin
 from gaploop.core.vocabulary import GapDimension, TakeKind
 from gaploop.datasets.lerobot_publish import publish
@@ -104,6 +105,19 @@ type Say = Callable[[str, int, int], None]
 
 def silent(_stage: str, _done: int, _total: int) -> None:
     """Say nothing; a `Say`."""
+
+
+def counting(say: Say, stage: str, total: int) -> Callable[[int], None]:
+    """Say that a stage begins; return what is called with how many more steps of it are done."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        say(stage, done, total)
+
+    say(stage, 0, total)
+    return count
 
 
 @dataclass(frozen=True)
@@ -352,16 +366,16 @@ def carry_out(
 
 
 def collected(
-    folder: Path, name: str, cell: TargetCell, quotas: Sequence[Quota], stage: str, say: Say
-) -> bool:
+    folder: Path, name: str, cell: TargetCell, quotas: Sequence[Quota], stage: str, say: Say,
+    seed: int = DEMONSTRATION_SEEDS,
+) -> bool:  # fmt: skip
     """Record scripted takes on a cell as the dataset `folder/name`; say whether any went well.
 
     Some cells even the script can't manage; what it was asked for and didn't get is left out.
     """
     spec = SessionSpec(
-        folder / f"{name}_journal", cell.instruction, max_s=DEMONSTRATION_S,
-        seed=DEMONSTRATION_SEEDS, resume=True,
-    )  # fmt: skip
+        folder / f"{name}_journal", cell.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
+    )
     counted = _record(stage, spec, quotas, cell, scripted_leader, say).counted
     if counted:
         publish(spec.journal, folder / name, f"local/{name}")
@@ -391,19 +405,14 @@ def measured_twin(target: TargetCell, folder: Path, say: Say = silent) -> Twin:
     path = folder / TWIN
     if path.exists():
         return load_twin(path)
-    arm, stage, done = arm_named(target.robot), "Probing the station", 0
+    arm = arm_named(target.robot)
     parts = parts_of(arm.joint_names, SIM_STATION.grid)
     spec = SessionSpec(
         folder / "probe_journal", "probe", TakeKind.PROBE, LONGEST_S, PROBE_SEEDS, resume=True
     )
 
-    def on_part(_end: object) -> None:
-        nonlocal done
-        done += 1
-        say(stage, done, len(parts))
-
-    say(stage, 0, len(parts))
-    probe_cell(parts, spec, target.rig, on_part=on_part)
+    count = counting(say, "Probing the station", len(parts))
+    probe_cell(parts, spec, target.rig, on_part=lambda _end: count(1))
     say("Identifying its twin", 0, 1)
     twin, _ = fit_station(list(read_journal(spec.journal)), arm, "target cell")
     save_twin(twin, path)
@@ -418,26 +427,43 @@ def measured(
     if path.exists():
         return Evaluation.from_json(read_json(path), str(path))
     where = "target cell" if target else "nominal cell"
-    stage, done = f"Rolling out the {name} policy, {where}", 0
-
-    def progress(steps: int) -> None:
-        nonlocal done
-        done += steps
-        say(stage, done, n)
-
-    say(stage, 0, n)
+    cell = target or TargetCell({}, 0)
     result = evaluate(
         policy,
         n,
-        gaps=target.gaps if target else None,
-        gap_seed=target.gap_seed if target else 0,
-        task=target.task if target else "pick_place",
-        progress=progress,
-        robot=target.robot if target else SO101.name,
-        parameters=target.parameters if target else None,
+        gaps=cell.gaps,
+        gap_seed=cell.gap_seed,
+        task=cell.task,
+        progress=counting(say, f"Rolling out the {name} policy, {where}", n),
+        robot=cell.robot,
+        parameters=cell.parameters,
     )
     write_json(path, result.to_json())
     return result
+
+
+def roll_out(
+    policy: str | Path, target: TargetCell, journal: Path, n: int, instruction: str,
+    say: Say = silent,
+) -> list[Take]:  # fmt: skip
+    """Record `n` rollouts of a policy on a cell, those that the journal lacks; return all."""
+    loaded = load_policy(policy)
+
+    def leader(rig: Rig, seed: int) -> PolicyLeader:
+        del seed  # a policy draws nothing
+        return PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz)
+
+    spec = SessionSpec(
+        journal,
+        instruction,
+        TakeKind.ROLLOUT,
+        MAX_S,
+        EVALUATION_SEEDS,
+        policy=policy_id(policy),
+        resume=True,
+    )
+    _record("Recording rollouts of the base policy", spec, [Quota(n)], target, leader, say)
+    return list(read_journal(journal))
 
 
 def roll_out_and_diagnose(
@@ -462,25 +488,9 @@ def roll_out_and_diagnose(
     path = folder / DIAGNOSIS
     if path.exists():
         return load_diagnosis(path)
-    journal, policy = folder / "rollouts_journal", load_policy(base)
-
-    def leader(rig: Rig, seed: int) -> PolicyLeader:
-        del seed  # a policy draws nothing
-        return PolicyLeader(policy, rig.follower, rig.fps, rig.control_hz)
-
-    spec = SessionSpec(
-        journal,
-        target.instruction,
-        TakeKind.ROLLOUT,
-        MAX_S,
-        EVALUATION_SEEDS,
-        policy=policy_id(base),
-        resume=True,
-    )
-    stage = "Recording rollouts of the base policy"
-    _record(stage, spec, [Quota(rollouts)], target, leader, say)
+    journal = folder / "rollouts_journal"
+    takes = roll_out(base, target, journal, rollouts, target.instruction, say)
     say("Diagnosing", 0, 1)
-    takes = list(read_journal(journal))
     diagnosis = diagnose(takes, reference, source=str(journal.name))
     if twin is not None:
         say("Reproducing the failures", 0, 1)
@@ -576,12 +586,7 @@ def _record(
     leader: MakeLeader,
     say: Say,
 ) -> SessionEnd:
-    total, done = sum(q.takes for q in quotas), 0
-
-    def on_take(_result: TakeResult, counts: bool) -> None:
-        nonlocal done
-        done += counts
-        say(stage, done, total)
-
-    say(stage, 0, total)
-    return record_takes(spec, quotas, target.rig, leader, on_take=on_take)
+    count = counting(say, stage, sum(q.takes for q in quotas))
+    return record_takes(
+        spec, quotas, target.rig, leader, on_take=lambda _result, counts: count(counts)
+    )

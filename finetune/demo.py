@@ -15,31 +15,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import Rig, embedded_rig, scripted_leader
-from gaploop.collect.session import Quota, SessionSpec, record_takes
+from gaploop.collect.session import Quota
 from gaploop.core.files import write_json
-from gaploop.core.journal_format import read_journal
-from gaploop.core.vocabulary import GapDimension, TakeKind
-from gaploop.datasets.lerobot_publish import publish
+from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.diagnosis import TakeDiagnosis, diagnose
 from gaploop.finetune.closed_loop import (
-    DEMONSTRATION_S,
     SIM_SEEDS,
     LoopBudget,
     LoopResult,
     Say,
     TargetCell,
     close_the_gap,
+    collected,
+    counting,
     measured,
+    roll_out,
 )
-from gaploop.finetune.evaluate import EVALUATION_SEEDS, MAX_S, evaluate
+from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
-from gaploop.finetune.lerobot_policy import load_policy, policy_id
 from gaploop.finetune.workers import run_jobs
 from gaploop.sim.gaps import draw_gaps
-from gaploop.sim.tasks import INSTRUCTIONS
 
 ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
@@ -122,27 +118,9 @@ class _Job:
 
 
 def _one(job: _Job) -> tuple[int, DrawResult]:
-    draw, loaded = job.draw, load_policy(job.policy)
-
-    def rig(conditions: Mapping[str, object]) -> Rig:
-        gaps = {draw.dimension.value: draw.severity}
-        return embedded_rig(gaps=gaps, gap_seed=draw.gap_seed, conditions=conditions)
-
-    def leader(rig: Rig, seed: int) -> PolicyLeader:
-        del seed  # a policy draws nothing
-        return PolicyLeader(loaded, rig.follower, rig.fps, rig.control_hz)
-
-    spec = SessionSpec(
-        job.journal,
-        "sweep",
-        TakeKind.ROLLOUT,
-        MAX_S,
-        EVALUATION_SEEDS,
-        policy=policy_id(job.policy),
-        resume=True,
-    )
-    record_takes(spec, [Quota(job.rollouts)], rig, leader)
-    takes = list(read_journal(job.journal))
+    draw = job.draw
+    cell = TargetCell({draw.dimension.value: draw.severity}, draw.gap_seed)
+    takes = roll_out(job.policy, cell, job.journal, job.rollouts, "sweep")
     found = diagnose(takes, source=job.journal.name).takes
     return job.number, DrawResult(draw, len(takes), found)
 
@@ -221,7 +199,10 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
     """
     size = QUICK if quick else FULL
     nominal = measured(folder / "nominal.json", base, None, size.budget.evaluated, "base", say)
-    sim = _sim_takes(folder, size.sim_takes, say)
+    stage = "Recording nominal takes"
+    quotas = [Quota(size.sim_takes)]
+    collected(folder, "sim", TargetCell({}, 0), quotas, stage, say, SIM_SEEDS)
+    say(stage, size.sim_takes, size.sim_takes)
 
     def fails(cell: TargetCell) -> bool:
         say("Looking for cells in which the base policy fails", 0, 1)
@@ -235,7 +216,7 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
             target,
             folder / f"cell_{name.lower()}",
             base=base,
-            sim=[sim],
+            sim=[folder / "sim"],
             nominal=nominal,
             budget=size.budget,
             seed=seed,
@@ -275,39 +256,11 @@ def _within(cell: str, say: Say) -> Say:
     return lambda stage, done, total: say(f"{cell}: {stage[0].lower()}{stage[1:]}", done, total)
 
 
-def _sim_takes(folder: Path, n: int, say: Say) -> Path:
-    """Record `n` nominal takes for co-training; return the dataset."""
-    root, journal, stage = folder / "sim", folder / "sim_journal", "Recording nominal takes"
-    say(stage, 0, n)
-    done = 0
-
-    def on_take(_result: object, counts: bool) -> None:
-        nonlocal done
-        done += counts
-        say(stage, done, n)
-
-    spec = SessionSpec(
-        journal, INSTRUCTIONS["pick_place"], max_s=DEMONSTRATION_S, seed=SIM_SEEDS, resume=True
-    )
-    record_takes(
-        spec, [Quota(n)], lambda c: embedded_rig(conditions=c), scripted_leader, on_take=on_take
-    )
-    say(stage, n, n)
-    publish(journal, root, "local/sim")
-    return root
-
-
 def _sweep(folder: Path, seed: int, base: str, size: Size, say: Say) -> Sequence[DrawResult]:
-    draws, stage, done = draw_stations(seed, size.draws), "Diagnosing all nine dimensions", 0
+    draws = draw_stations(seed, size.draws)
     if not draws:
         return []
-
-    def progress(steps: int) -> None:
-        nonlocal done
-        done += steps
-        say(stage, done, len(draws))
-
-    say(stage, 0, len(draws))
+    progress = counting(say, "Diagnosing all nine dimensions", len(draws))
     return sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
 
 

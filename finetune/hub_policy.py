@@ -245,6 +245,10 @@ def card_of(
     base = str(lineage.get("base", ""))
     same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
     results = results_of(folder.parent, same, base) if lineage else Results()
+    # Where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not.
+    file = folder / "policy_preprocessor.json"
+    steps = read_json(file).get("steps", ()) if file.exists() else ()
+    said = [step.get("config", {}).get("domain") for step in steps]
     facts = {
         "adapter": is_adapter,
         "kind": kind.upper() if len(kind) < 5 else kind,
@@ -258,7 +262,7 @@ def card_of(
         "gate": results.gate,
         "repo_id": target.repo_id,
         "steps": needs_gaploop(folder),
-        "domain": _domain_told(folder),
+        "domain": next((float(value) for value in said if value is not None), None),
         "licence": hub_card.licence_of(before, options.license),
         "lineage": LINEAGE if lineage else "",
     }
@@ -267,14 +271,6 @@ def card_of(
     metadata = {"library_name": "lerobot", "pipeline_tag": "robotics", "tags": tags}
     title, body = target.repo_id.partition("/")[2], hub_card.render(TEMPLATE, facts)
     return hub_card.card(before, title, body, metadata, options.license, options.tags)
-
-
-def _domain_told(folder: Path) -> float | None:
-    """Return where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not."""
-    file = folder / "policy_preprocessor.json"
-    steps = read_json(file).get("steps", ()) if file.exists() else ()
-    said = [step.get("config", {}).get("domain") for step in steps]
-    return next((float(value) for value in said if value is not None), None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ kept as they come and given intervals, like rollouts of the embedded cell.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -59,7 +60,10 @@ def evaluate_gym(
         raise UnusableInputError(f"--n={n} and --workers={batch} must be at least 1.")
     path = resolve(policy_path)
     identity = policy_id(path)
-    settings = {"policy": identity, "env": env.type, **_plain(env)}
+    # The environment's options as JSON gives them back; its features follow from them.
+    said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
+    plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
+    settings = {"policy": identity, "env": env.type, **plain}
     log = RolloutLog(folder, settings) if folder else None
     rollouts = list[Rollout]()
     with contextlib.closing(_Environments(env, min(batch, n))) as tasks:
@@ -179,15 +183,6 @@ def _rollout(found: Mapping[str, Any], row: int, seed: int, condition: str, fps:
     ran_out = steps == len(done)
     reason = "success" if won else "time ran out" if ran_out else "the environment ended it"
     return Rollout(seed, condition, won, steps / fps, reason)
-
-
-def _plain(env: EnvConfig) -> dict[str, Any]:
-    """Return an environment's options as JSON gives them back; its features follow from them."""
-    import json
-
-    said = {k: v for k, v in asdict(env).items() if not k.startswith("features")}
-    plain: dict[str, Any] = json.loads(json.dumps(said, default=str))
-    return plain
 
 
 def _one_line(error: BaseException) -> str:

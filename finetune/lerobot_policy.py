@@ -382,7 +382,23 @@ class LerobotDriver(ActPolicy):
 
     def _planned(self, observation: Observation, **options: Any) -> FloatArray:
         policy = self.bundle.policy
-        inputs = self.bundle.preprocessor(self._inputs(observation))
+        wanted = self.bundle.policy.config.input_features or {}
+        given: dict[str, Any] = {act.STATE: np.asarray(observation.state, dtype=np.float32)}
+        for name, image in observation.images.items():
+            if not any(f.type is FeatureType.VISUAL for f in wanted.values()):
+                break
+            given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
+        if observation.environment_state is not None and act.ENVIRONMENT in wanted:
+            given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
+        empty = int(getattr(self.bundle.policy.config, "empty_cameras", 0) or 0)
+        missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
+        if missing:
+            raise UnusableInputError(
+                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Name the "
+                "cameras so in --robot.cameras."
+            )
+        made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
+        inputs = self.bundle.preprocessor(made)
         with torch.no_grad():  # not inference_mode: real-time chunking takes gradients
             if self.looks_back:
                 answer = policy.select_action(inputs)[:, None]
@@ -400,25 +416,6 @@ class LerobotDriver(ActPolicy):
             f"A {self.bundle.policy.config.type} policy that sees pictures can't be asked by joint "
             "and scene states alone."
         )
-
-    def _inputs(self, observation: Observation) -> dict[str, Any]:
-        wanted = self.bundle.policy.config.input_features or {}
-        given: dict[str, Any] = {act.STATE: np.asarray(observation.state, dtype=np.float32)}
-        for name, image in observation.images.items():
-            if not any(f.type is FeatureType.VISUAL for f in wanted.values()):
-                break
-            given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
-        if observation.environment_state is not None and act.ENVIRONMENT in wanted:
-            given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
-        empty = int(getattr(self.bundle.policy.config, "empty_cameras", 0) or 0)
-        missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
-        if missing:
-            raise UnusableInputError(
-                f"The policy needs {', '.join(missing)}; there is {', '.join(given)}. Name the "
-                "cameras so in --robot.cameras."
-            )
-        made: dict[str, Any] = prepare_observation_for_inference(given, self._device, self.task)
-        return made
 
 
 class RealTimeDriver(LerobotDriver):

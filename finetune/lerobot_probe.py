@@ -149,22 +149,13 @@ class LeRobotProbe:
     def _ask(self, observation: Observation) -> None:
         if observation is self._asked:
             return
-        given = _tensors(observation)
-        self._check(given)
-        self._layers.clear()
-        with torch.inference_mode():
-            now = {
-                k: v
-                for k, v in self._before(given).items()
-                if isinstance(v, torch.Tensor) and v.ndim > 0 and v.is_floating_point()
-            }
-            self._history.append(now)
-            planned = self._policy.predict_action_chunk(self._inputs())
-            chunk = self._after(planned)
-        self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
-        self._asked = observation
-
-    def _check(self, given: Tensors) -> None:
+        given = {STATE: torch.tensor(observation.state, dtype=torch.float32)[None]}
+        if observation.environment_state is not None:
+            scene = torch.tensor(observation.environment_state, dtype=torch.float32)
+            given[ENVIRONMENT] = scene[None]
+        for name, image in observation.images.items():
+            pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
+            given[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
         unlike = []
         for key, feature in (self._policy.config.input_features or {}).items():
             known = given.get(key)
@@ -179,6 +170,18 @@ class LeRobotProbe:
                 f"The policy needs {', '.join(unlike)}; the take holds {there}. Name the policy "
                 "that drove these takes."
             )
+        self._layers.clear()
+        with torch.inference_mode():
+            now = {
+                k: v
+                for k, v in self._before(given).items()
+                if isinstance(v, torch.Tensor) and v.ndim > 0 and v.is_floating_point()
+            }
+            self._history.append(now)
+            planned = self._policy.predict_action_chunk(self._inputs())
+            chunk = self._after(planned)
+        self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
+        self._asked = observation
 
     def _inputs(self) -> Tensors:
         """Return what the policy takes: with a time axis where it looks at several steps."""
@@ -249,14 +252,3 @@ def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torc
         f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
         f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
     )
-
-
-def _tensors(observation: Observation) -> Tensors:
-    tensors = {STATE: torch.tensor(observation.state, dtype=torch.float32)[None]}
-    if observation.environment_state is not None:
-        scene = torch.tensor(observation.environment_state, dtype=torch.float32)
-        tensors[ENVIRONMENT] = scene[None]
-    for name, image in observation.images.items():
-        pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
-        tensors[f"{IMAGES}{name}"] = pixels[None].float() / 255.0
-    return tensors

@@ -240,29 +240,25 @@ def _record(job: _Job) -> int:
                 kept.append((scene, memory))
     finally:
         rig.close()
-    _write(job.path, kept)
-    return len(job.scenes)
-
-
-def _write(path: Path, takes: Sequence[tuple[int, _Memory]]) -> None:
-    pictures = [p for _, m in takes for p in m.pictures]
-    np.save(path.with_suffix(PICTURES), np.array(pictures, dtype=np.uint8))
-    part = path.with_suffix(".part.npz")
+    pictures = [p for _, m in kept for p in m.pictures]
+    np.save(job.path.with_suffix(PICTURES), np.array(pictures, dtype=np.uint8))
+    part = job.path.with_suffix(".part.npz")
     size = dict.fromkeys(("state", "action"), (0, 6)) | {"pose": (0, 9)}
     rows = {
-        name: np.concatenate([np.zeros(size[name]), *(getattr(m, name) for _, m in takes)])
+        name: np.concatenate([np.zeros(size[name]), *(getattr(m, name) for _, m in kept)])
         for name in size
     }
     np.savez(
         part,
-        seed=[scene for scene, _ in takes],
-        length=[len(m.state) for _, m in takes],
-        npic=[len(m.pictures) for _, m in takes],
-        taught_from=[m.taught_from for _, m in takes],
-        idx=np.array([i for _, m in takes for i in m.picture_of], dtype=np.int32),
+        seed=[scene for scene, _ in kept],
+        length=[len(m.state) for _, m in kept],
+        npic=[len(m.pictures) for _, m in kept],
+        taught_from=[m.taught_from for _, m in kept],
+        idx=np.array([i for _, m in kept for i in m.picture_of], dtype=np.int32),
         **{name: value.astype(np.float32) for name, value in rows.items()},
     )
-    os.replace(part, path)
+    os.replace(part, job.path)
+    return len(job.scenes)
 
 
 def record(

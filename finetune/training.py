@@ -194,7 +194,28 @@ class _Run:
 
     def advance(self) -> float:
         """Do one optimiser step and whatever is due after it; return its loss."""
-        loss = self._optimise()
+        if self._stream is None:
+            self._stream = self.batches.stream(self.step)
+        batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
+        # Each process draws its own dropout and noise, the first what it would draw alone.
+        torch.manual_seed(step_seed(self.spec.seed, self.step, self.ranks.rank))
+        training_mode(self.learner.module)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.spec, self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        is_whole = True
+        try:
+            loss = self._gradients(batch)
+            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
+            with defer_signals():  # a step broken off in the middle is no checkpoint
+                is_whole = False
+                self.optimizer.step()
+                self.step, self.is_settled = self.step + 1, False
+                self.recent.append(loss)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self._out_of_memory(keep=is_whole and self.step > 0)
         self.catch_up()
         return loss
 
@@ -204,7 +225,14 @@ class _Run:
             return
         last = self.step == self.spec.steps
         if self.spec.eval_every and (self.step % self.spec.eval_every == 0 or last):
-            self._evaluate()
+            error = self._held_out_error()
+            if not self.held_out or error < min(self.held_out.values()):
+                self.best_step = self.step
+                if self.spec.keep_best:
+                    self.best = {n: p.detach().clone() for n, p in self.kept.items()}
+            self.held_out[self.step] = error
+            since = sum(step > self.best_step for step in self.held_out)
+            self.stopped = 0 < self.spec.patience <= since
             last = last or self.stopped
         is_logged = self.step % self.spec.log_every == 0 or last
         if is_logged and self.ranks.is_main:
@@ -284,31 +312,6 @@ class _Run:
         if self.ranks.is_main:
             _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 
-    def _optimise(self) -> float:
-        if self._stream is None:
-            self._stream = self.batches.stream(self.step)
-        batch = next(self._stream)  # before the seed: PyTorch's loader draws from it, too
-        # Each process draws its own dropout and noise, the first what it would draw alone.
-        torch.manual_seed(step_seed(self.spec.seed, self.step, self.ranks.rank))
-        training_mode(self.learner.module)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.spec, self.step)
-        self.optimizer.zero_grad(set_to_none=True)
-        is_whole = True
-        try:
-            value = self._gradients(batch)
-            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.spec.grad_clip)
-            with defer_signals():  # a step broken off in the middle is no checkpoint
-                is_whole = False
-                self.optimizer.step()
-                self.step, self.is_settled = self.step + 1, False
-                self.recent.append(value)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            self._out_of_memory(keep=is_whole and self.step > 0)
-        return value
-
     def _gradients(self, batch: Any) -> float:
         """Work out the gradients of a batch and return its loss."""
         is_half, value = self.spec.precision == "bf16", 0.0
@@ -348,16 +351,6 @@ class _Run:
                 "check the data with gaploop check. The last checkpoint is kept."
             )
         return error
-
-    def _evaluate(self) -> None:
-        error = self._held_out_error()
-        if not self.held_out or error < min(self.held_out.values()):
-            self.best_step = self.step
-            if self.spec.keep_best:
-                self.best = {n: p.detach().clone() for n, p in self.kept.items()}
-        self.held_out[self.step] = error
-        since = sum(step > self.best_step for step in self.held_out)
-        self.stopped = 0 < self.spec.patience <= since
 
     def _last_loss(self) -> float:
         path = self.folder / METRICS

@@ -25,7 +25,6 @@ from gaploop.teleop.calibration.hand_eye import calibrate_hand_eye, explained
 from gaploop.teleop.calibration.intrinsics import calibrate_intrinsics
 from gaploop.teleop.calibration.latency import (
     JointMotion,
-    Lag,
     camera_latency,
     measure_latency,
     picture_motion,
@@ -263,7 +262,21 @@ def latency(config: CalibrateFields) -> int:
     saved = _save(config, ("arms", arm, "latency"), result.to_json(), lines)
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:
-        lag = _picture_lag(config.camera_name, takes, motions)
+        # How late the pictures of the longest take are.
+        pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
+        if not pairs:
+            raise UnusableInputError(
+                "A camera's latency is measured from a take or a journal: name one that has "
+                "pictures, or leave --camera_name out."
+            )
+        take, motion = max(pairs, key=lambda pair: pair[0].duration_s)
+        name, frames = config.camera_name, take.frames
+        if name not in take.cameras:
+            raise unknown_choice("camera", name, take.cameras, f"take {take.info.uid}")
+        with options.progress("Looking for motion"):
+            change = picture_motion(take.cameras[name]())
+        taken_s = frames.t_s - frames.camera_age_s.get(name, 0.0)
+        lag = camera_latency(taken_s[: len(change) + 1], change, motion)
         answer["camera"] = asdict(lag)
         late = _milliseconds(lag.latency_s, lag.interval_s)
         lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
@@ -317,52 +330,11 @@ def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Tak
     return [JointMotion.of(t, arm) for t in telemetry], arm, takes
 
 
-def _picture_lag(name: str, takes: list[Take], motions: list[JointMotion]) -> Lag:
-    """Return how late the pictures of the longest take are."""
-    pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
-    if not pairs:
-        raise UnusableInputError(
-            "A camera's latency is measured from a take or a journal: name one that has pictures, "
-            "or leave --camera_name out."
-        )
-    take, motion = max(pairs, key=lambda pair: pair[0].duration_s)
-    if name not in take.cameras:
-        raise unknown_choice("camera", name, take.cameras, f"take {take.info.uid}")
-    frames = take.frames
-    with options.progress("Looking for motion"):
-        change = picture_motion(take.cameras[name]())
-    taken_s = frames.t_s - frames.camera_age_s.get(name, 0.0)
-    return camera_latency(taken_s[: len(change) + 1], change, motion)
-
-
 def drift(config: CalibrateFields) -> int:
-    """Store what is seen now, or compare it with what was stored; 1 where it has drifted."""
-    seen = _observed(config)
-    if config.store:
-        _note_arm_file(config)
-        lines: list[str] = []
-        saved = _save(config, ("references", config.reference), seen.to_json(), lines)
-        options.emit(config.json, {"stored": config.reference, "calibration": saved.id}, lines[0])
-        return 0
-    calibration = load_calibration(_file(config))
-    found = check_drift(calibration, seen, config.reference, _arm_model(config))
-    figures = [
-        f"{value:.1f} {unit}"
-        for value, unit in ((found.px, "px"), (found.mm, "mm"), (found.deg, "°"))
-        if np.isfinite(value)
-    ]
-    if found.verdict == "unknown":
-        raise UnusableInputError(
-            f"Nothing to compare with '{config.reference}': show what it was stored with (joints "
-            "with --robot.type=…, the board with --camera.type=… or a folder)."
-        )
-    head = f"Against '{config.reference}': {found.verdict}, at most {', '.join(figures)}."
-    options.emit(config.json, asdict(found), "\n".join([head, *found.message]))
-    return int(found.verdict == "drifted")
+    """Store what is seen now, or compare it with what was stored; 1 where it has drifted.
 
-
-def _observed(config: CalibrateFields) -> CalibrationSighting:
-    """Return what is seen: by arm and camera, or in a folder."""
+    It is seen by arm and camera, or in a folder.
+    """
     made, views = None, {}
     if config.camera is not None or config.path is not None or config.camera_name:
         made, name = _board(config), _camera_name(config)
@@ -390,7 +362,28 @@ def _observed(config: CalibrateFields) -> CalibrationSighting:
             "Nothing to look at. Give the arm (--robot.type=…), a camera (--camera.type=… "
             "--camera_name=…), both, or a folder with a picture of the board."
         )
-    return CalibrationSighting(q_rad, names, views, made)
+    seen = CalibrationSighting(q_rad, names, views, made)
+    if config.store:
+        _note_arm_file(config)
+        lines: list[str] = []
+        saved = _save(config, ("references", config.reference), seen.to_json(), lines)
+        options.emit(config.json, {"stored": config.reference, "calibration": saved.id}, lines[0])
+        return 0
+    calibration = load_calibration(_file(config))
+    found = check_drift(calibration, seen, config.reference, _arm_model(config))
+    figures = [
+        f"{value:.1f} {unit}"
+        for value, unit in ((found.px, "px"), (found.mm, "mm"), (found.deg, "°"))
+        if np.isfinite(value)
+    ]
+    if found.verdict == "unknown":
+        raise UnusableInputError(
+            f"Nothing to compare with '{config.reference}': show what it was stored with (joints "
+            "with --robot.type=…, the board with --camera.type=… or a folder)."
+        )
+    head = f"Against '{config.reference}': {found.verdict}, at most {', '.join(figures)}."
+    options.emit(config.json, asdict(found), "\n".join([head, *found.message]))
+    return int(found.verdict == "drifted")
 
 
 def _board(config: CalibrateFields) -> Board:

@@ -46,9 +46,6 @@ class LibraryCommand[Config, Result]:
         """
         if given and not isinstance(given[0], str | Path):
             return self._work(given[0])
-        return self._work(self._config(given, options))
-
-    def _config(self, given: tuple[str | Path, ...], options: Mapping[str, Any]) -> Any:
         module, name = sys.modules[self._work.__module__], self._work.__name__
         nested = {name.rstrip("_"): _plain(value) for name, value in options.items()}
         types = [
@@ -58,7 +55,7 @@ class LibraryCommand[Config, Result]:
         ]
         config_class = cli.config_class_of(module, name, types)
         positional = cli.positional(module)
-        return from_values(config_class, given, nested, positional, f"gaploop {name}")
+        return self._work(from_values(config_class, given, nested, positional, f"gaploop {name}"))
 
 
 def command[Config, Result](work: Callable[[Config], Result]) -> LibraryCommand[Config, Result]:

@@ -71,7 +71,15 @@ def preflight(config: Any, person: Person | None = None) -> int:
     for result in _checks(config, policy, checked, person or Terminal(config.yes)):
         results.append(result)
         if not config.json:
-            _show(result)  # at once: a progress bar would write over what is asked
+            # Print what was found, and its fix whole, to be copied.
+            console = options.console(highlight=False)
+            line = Text(f"  {result.level.value:<10}", style=_COLOURS[result.level])
+            line.append(f"{result.check:<11}  ", style="bold")
+            asked = " (asked)" if result.by is By.PERSON else ""
+            line.append(f"{result.found}{asked}", style="default")
+            console.print(line, soft_wrap=True)
+            if result.fix:
+                console.print(Text(f"            → {result.fix}", style="cyan"), soft_wrap=True)
     ok = all_usable(results)
     items = [
         {
@@ -158,7 +166,17 @@ def _on_the_arm(
     if (file := resolve(config.policy.path) / FILE).exists() and facts.cameras:
         pictures = {c.name: c.frame().image for c in devices.cameras}
         yield from check_views(CameraReference.load(file), pictures)
-    observation = _observation(policy, devices, seen.state)
+    # What the policy would see now; a scene of zeros where nothing tracks it.
+    images = {camera.name: camera.frame().image for camera in devices.cameras}
+    names = policy.bundle.signature.environment_names
+    scene: FloatArray | None = np.zeros(len(names)) if names else None
+    if policy.needs_scene and images:
+        from gaploop.sim.tracker import Tracker
+
+        image = next(iter(images.values()))
+        arm = arm_of(policy.bundle.signature.robot_type)
+        scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
+    observation = Observation(seen.state, scene, images)
     latency.warm_up(policy, observation)
     timing = latency.time_plans(lambda: policy.plan(observation), PLANS)
     steps = 1 if policy.chunk is None else len(policy.chunk)
@@ -189,32 +207,6 @@ def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Device
     embedded = CellFollower(cell)
     undo.callback(disconnect, embedded)
     return Devices(embedded, (CellCamera(cell),), PacedCellClock(cell))
-
-
-def _observation(policy: ActPolicy, devices: Devices, state: Any) -> Observation:
-    """Return what the policy would see now; a scene of zeros where nothing tracks it."""
-    images = {camera.name: camera.frame().image for camera in devices.cameras}
-    names = policy.bundle.signature.environment_names
-    scene: FloatArray | None = np.zeros(len(names)) if names else None
-    if policy.needs_scene and images:
-        from gaploop.sim.tracker import Tracker
-
-        image = next(iter(images.values()))
-        arm = arm_of(policy.bundle.signature.robot_type)
-        scene = Tracker.nominal(image.shape[0], arm=arm).observe(image)
-    return Observation(state, scene, images)
-
-
-def _show(result: CheckResult) -> None:
-    """Print what was found, and its fix whole, to be copied."""
-    console = options.console(highlight=False)
-    line = Text(f"  {result.level.value:<10}", style=_COLOURS[result.level])
-    line.append(f"{result.check:<11}  ", style="bold")
-    asked = " (asked)" if result.by is By.PERSON else ""
-    line.append(f"{result.found}{asked}", style="default")
-    console.print(line, soft_wrap=True)
-    if result.fix:
-        console.print(Text(f"            → {result.fix}", style="cyan"), soft_wrap=True)
 
 
 class Terminal:

@@ -65,7 +65,10 @@ class StudioPage:
         self._sections.clear()
         with self._sections:
             if found.damaged:
-                self._damaged(found.damaged)
+                with ui.element("section").classes("damaged"):
+                    ui.label(f"Can't be read {len(found.damaged)}").classes("head")
+                    for line in found.damaged:
+                        ui.label(line)
             for name in SECTIONS:
                 with ui.element("section").props(f'data-section="{name}"'):
                     ui.label(f"{name} {len(found.entries[name]) or ''}").classes("head")
@@ -74,12 +77,6 @@ class StudioPage:
                     if not found.entries[name]:
                         ui.label(WORDS[name]).classes("quiet")
         self._again.enable()
-
-    def _damaged(self, lines: list[str]) -> None:
-        with ui.element("section").classes("damaged"):
-            ui.label(f"Can't be read {len(lines)}").classes("head")
-            for line in lines:
-                ui.label(line)
 
     def _entry(self, entry: ProjectEntry) -> None:
         with ui.element("article"):

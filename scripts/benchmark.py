@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import existing_folder, read_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.statistics import Estimate, points
-from gaploop.finetune.board.sandbox import Limits
+from gaploop.finetune.board.sandbox import LimitOptions, Limits
 from gaploop.finetune.evaluation import NOMINAL
 from gaploop.finetune.factors import order, settings, words
 from gaploop.scripts import options
@@ -33,22 +33,6 @@ gaploop benchmark serve board --factors='[lighting, distractors]' --n=20
 gaploop benchmark serve board --programs --takes=takes    attribution programs, too
 gaploop benchmark show board
 """
-
-
-@dataclass
-class LimitOptions:
-    """What a submission may take."""
-
-    memory_mb: int = 4096
-    """With all of its processes [MiB]."""
-    load_s: float = 300.0
-    """A policy is ready to answer within this [s]."""
-    answer_s: float = 20.0
-    """It answers each question within this [s]."""
-    program_s: float = 1800.0
-    """A program ends within this [s]."""
-    download_mb: int = 2048
-    """All files of a submission [MiB]."""
 
 
 @dataclass
@@ -108,10 +92,7 @@ class BenchmarkConfig:
 
 def run(config: BenchmarkConfig) -> int:
     """Serve, submit or show."""
-    if config.action not in ACTIONS:
-        if not config.action:
-            raise UnusableInputError(f"gaploop benchmark what? One of: {', '.join(ACTIONS)}.")
-        raise unknown_choice("action", config.action, ACTIONS)
+    options.require_action(config.action, ACTIONS, "benchmark")
     if not config.board:
         raise UnusableInputError(f"Which? gaploop benchmark {config.action} FOLDER, or me/name.")
     return {"serve": _serve, "submit": _submit, "show": _show}[config.action](config)
@@ -198,10 +179,9 @@ def _once(config: BenchmarkConfig) -> Served:
     near = Path() if on_hub else Path(config.board).resolve().parent
     private = config.private or near / f"{name}_private"
     board = pulled(config.board, private / "board")
-    given = vars(config.limits)
     how = Serving(
-        board, private, Limits(**given), config.per_user, config.programs, config.takes,
-        config.workers,
+        board, private, Limits(**vars(config.limits)), config.per_user, config.programs,
+        config.takes, config.workers,
     )  # fmt: skip
     with _progress() as tell:
         served = serve(how, _wanted(config, name, private), tell)

@@ -23,14 +23,6 @@ FIRST_PLACES: Final = 3
 
 
 @dataclass
-class CheckedFolder:
-    """What is checked."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop check DIR` is short for it)."""
-
-
-@dataclass
 class CheckConfig:
     """Check a dataset or a journal and say how to fix what is wrong.
 
@@ -40,7 +32,7 @@ class CheckConfig:
     only warnings, 1 where there is an error, 2 where the folder is neither dataset nor journal.
     """
 
-    dataset: CheckedFolder = field(default_factory=CheckedFolder)
+    dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
     roots: list[str] = field(default_factory=list)
     """Check the metadata of these many datasets, as gaploop survey does; folders above them, or
     hf://datasets/OWNER/NAME."""
@@ -91,9 +83,7 @@ def check(config: CheckConfig) -> list[Finding]:
     """
     from gaploop.datasets.check import dataset
 
-    root = config.dataset.root
-    if root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop check DIR")
+    root = config.dataset.folder("check")
     effort = dataset.DEEP if config.deep else dataset.QUICK
     with progress("Checking video files") as advance:
         return dataset.check(root, effort, consents=config.consents, advance=advance)

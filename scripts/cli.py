@@ -311,6 +311,7 @@ def _option_help(option: Option, chosen: Mapping[str, str], program: str, fills:
         words += " (required)"
     elif option.default not in (None, "", [], {}, ()):
         value = getattr(option.default, "value", option.default)
+        value = list(value) if isinstance(value, tuple) else value  # as it is typed
         words += f" (default: {str(value).lower() if isinstance(value, bool) else value})"
     return [f"  --{option.name}={option.metavar}", *_wrap(words.strip())]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gaploop.core import consent_store
 from gaploop.core.consent import (
@@ -17,13 +17,10 @@ from gaploop.core.consent import (
     new_id,
     today,
 )
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import emit, jsonable, progress
-
-if TYPE_CHECKING:
-    from gaploop.collect.withdrawal import WithdrawalReport
+from gaploop.scripts.options import emit, jsonable, progress, require_action
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
@@ -80,10 +77,7 @@ class ConsentConfig:
 
 def run(config: ConsentConfig) -> int:
     """Add, list or withdraw."""
-    if config.action not in ACTIONS:
-        if not config.action:
-            raise UnusableInputError(f"gaploop consent what? One of: {', '.join(ACTIONS)}.")
-        raise unknown_choice("action", config.action, ACTIONS)
+    require_action(config.action, ACTIONS, "consent")
     register = (config.consents or consent_store.default_register()).absolute()
     return {"add": _add, "withdraw": _withdraw, "list": _list}[config.action](config, register)
 
@@ -157,14 +151,6 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
         report = withdraw(register, config.id, places=places, runs=config.runs, remove=config.yes)
     if folder is not None:
         write_json(folder / report_path(register, config.id).name, jsonable(report))
-    text = _words(report)
-    if report.done:
-        text += f"\nReport: {report_path(register, config.id)}"
-    emit(config.json, report, text)
-    return int(report.done and bool(report.unreached))
-
-
-def _words(report: WithdrawalReport) -> str:
     verb = "removed from" if report.done else "would be removed from"
     lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
@@ -188,7 +174,11 @@ def _words(report: WithdrawalReport) -> str:
         lines.append("Nothing is changed yet. Do it with: --yes")
     else:
         lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    if report.done:
+        text += f"\nReport: {report_path(register, config.id)}"
+    emit(config.json, report, text)
+    return int(report.done and bool(report.unreached))
 
 
 def _takes(count: int) -> str:

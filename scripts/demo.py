@@ -27,7 +27,6 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from gaploop.finetune.closed_loop import Say
-    from gaploop.finetune.demo import DemoResult
 
 EXAMPLE: Final = """\
 gaploop demo --output_dir=outputs/demo
@@ -63,7 +62,7 @@ class DemoConfig:
 def run(config: DemoConfig) -> int:
     """Run the demo; return 0 where both cells got better, 1 where that isn't shown."""
     from gaploop.finetune.demo import run_demo
-    from gaploop.finetune.loop_report import write_report
+    from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words, write_report
 
     folder = writable_folder(config.output_dir)
     seed = _settle(config, folder)
@@ -74,7 +73,15 @@ def run(config: DemoConfig) -> int:
     report = write_report(result, folder, minutes)
     options.emit(config.json, result.to_json() | {"report": report, "minutes": minutes})
     if not config.json:
-        _print_table(result, report, minutes)
+        table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)
+        table.add_column("")
+        for name in "AB":
+            table.add_column(f"cell {name}")
+        for head, *cells in zip(COLUMNS, *map(loop_words, result.loops), strict=True):
+            table.add_row(head, *cells)
+        console = options.console()
+        console.print(table)
+        console.print(f"{better_words(result)} Report: {report}", soft_wrap=True, highlight=False)
     return 0 if result.better else 1
 
 
@@ -136,17 +143,3 @@ def _stages() -> Iterator[Say]:
                 bar.stop_task(tasks[stage])
 
         yield say
-
-
-def _print_table(result: DemoResult, report: Path, minutes: float) -> None:
-    from gaploop.finetune.loop_report import COLUMNS, better_words, loop_words
-
-    table = Table(title=f"Sim-to-sim, seed {result.seed}, {minutes:.1f} min", show_lines=True)
-    table.add_column("")
-    for name in "AB":
-        table.add_column(f"cell {name}")
-    for head, *cells in zip(COLUMNS, *map(loop_words, result.loops), strict=True):
-        table.add_row(head, *cells)
-    console = options.console()
-    console.print(table)
-    console.print(f"{better_words(result)} Report: {report}", soft_wrap=True, highlight=False)

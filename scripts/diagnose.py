@@ -180,22 +180,8 @@ def _takes(config: DiagnoseConfig) -> list[Take]:
                 f"--dataset.episodes: {missing} not in it. It holds {len(takes)} takes from 0."
             )
         takes = [t for t in takes if t.episode in episodes]
-    _require_outcomes(takes, source)
-    return with_units(takes, config.units)
-
-
-def _scene(config: DiagnoseConfig) -> StationScene:
-    return load_station(config.station).scene if config.station else StationScene()
-
-
-def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
-    """Ask for outcomes where nobody has said any: without, nothing failed and all may have.
-
-    Logs without frames are left alone: a force window is judged by itself.
-
-    Raises:
-        UnusableInputError: no take that a robot drove has an outcome.
-    """
+    # Without any outcome nothing failed and all may have. Logs without frames are left alone: a
+    # force window is judged by itself.
     driven = [t for t in takes if len(t.frames)]
     if driven and all(t.outcome is Outcome.UNLABELLED for t in driven):
         raise UnusableInputError(
@@ -203,6 +189,11 @@ def _require_outcomes(takes: Sequence[Take], source: Path) -> None:
             f"gaploop review {source}, or gaploop label {source} --episodes='[0, 3]' "
             "--outcome=failure (and the others --outcome=success)."
         )
+    return with_units(takes, config.units)
+
+
+def _scene(config: DiagnoseConfig) -> StationScene:
+    return load_station(config.station).scene if config.station else StationScene()
 
 
 def _ask_policy(

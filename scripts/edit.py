@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.labels import LabelEvent
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.paths import plain_name
 from gaploop.datasets.edit.retag import tag_events
 from gaploop.datasets.edit.splits import by_field, by_share
@@ -97,10 +96,7 @@ def run(config: EditConfig) -> int:
     """Edit; the work is in `datasets.edit`."""
     from gaploop.datasets.edit.actions import opened, plan_choice, plan_split
 
-    if not config.action:
-        raise UnusableInputError(f"gaploop edit what? One of: {', '.join(ACTIONS)}.")
-    if config.action not in ACTIONS:
-        raise unknown_choice("action", config.action, ACTIONS)
+    options.require_action(config.action, ACTIONS, "edit")
     if config.action == "retag":  # as a label, it is written without keeping anybody waiting
         return retag(config)
     change = config.yes and config.output_dir is None and not config.dry_run
@@ -350,7 +346,18 @@ def retag(config: EditConfig) -> int:
             carry_out(plan, config.output_dir, rules, lambda stage: add_events(stage, held, events))
     elif write and config.yes:
         shown = store.say(events)
-    changes = _tag_changes(episodes, events)
+    # What changes, episodes with the same change together.
+    by_uid = {e.info.uid: e for e in episodes}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for event in events:
+        episode = by_uid[event.uid]
+        old = getattr(episode.info, event.field)
+        key = (event.field, json.dumps(old), json.dumps(event.value))
+        found.setdefault(key, []).append(episode.index)
+    changes = [
+        {"tag": tag, "from": json.loads(old), "to": json.loads(new), "episodes": indices}
+        for (tag, old, new), indices in found.items()
+    ]
     answer = {"changed": write and told, "columns": shown, "changes": changes}
     emit(config.json, {"command": "edit retag", **answer})
     if not config.json:
@@ -361,23 +368,6 @@ def retag(config: EditConfig) -> int:
             "with --yes."
         )
     return 0
-
-
-def _tag_changes(
-    episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]
-) -> list[dict[str, Any]]:
-    """Return what changes, episodes with the same change together."""
-    by_uid = {e.info.uid: e for e in episodes}
-    found: dict[tuple[str, str, str], list[int]] = {}
-    for event in events:
-        episode = by_uid[event.uid]
-        old = getattr(episode.info, event.field)
-        key = (event.field, json.dumps(old), json.dumps(event.value))
-        found.setdefault(key, []).append(episode.index)
-    return [
-        {"tag": tag, "from": json.loads(old), "to": json.loads(new), "episodes": indices}
-        for (tag, old, new), indices in found.items()
-    ]
 
 
 def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:

@@ -160,7 +160,18 @@ def _evaluated(config: Any) -> tuple["Evaluation", str]:
         is_cell = isinstance(config.env, options.EnvOptions)
         result = _in_the_cell(config, folder) if is_cell else _in_gym(config, folder)
     if folder is not None:
-        _write(config, result, folder)
+        from gaploop.finetune.evaluation_figure import positions_png, success_png
+
+        if not result.paired:  # recorded ones; others were written as they came
+            write_atomically(folder / ROLLOUTS, result.to_csv())
+        write_json(folder / "evaluation.json", options.jsonable(_answer(result)))
+        title = f"{config.policy.path or 'recorded rollouts'}; {result.evidence}"
+        write_atomically(folder / "evaluation.png", success_png(result, drops(result), title))
+        if (positions := positions_png(result)) is not None:
+            write_atomically(folder / "positions.png", positions)
+        summary = {"successes": result.successes, "trials": result.trials, "rate": result.rate}
+        policy = {"root": config.policy.path, "id": result.policy}
+        write_run(folder, "evaluate", options.jsonable(config), [policy], summary)
     return result, notes
 
 
@@ -272,21 +283,6 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence["Ro
 def _answer(result: "Evaluation") -> dict[str, Any]:
     found = [{**vars(d), "verdict": d.verdict} for d in drops(result)]
     return {**result.to_json(), "drops": found}
-
-
-def _write(config: Any, result: "Evaluation", folder: Path) -> None:
-    from gaploop.finetune.evaluation_figure import positions_png, success_png
-
-    if not result.paired:  # recorded ones; others were written as they came
-        write_atomically(folder / ROLLOUTS, result.to_csv())
-    write_json(folder / "evaluation.json", options.jsonable(_answer(result)))
-    title = f"{config.policy.path or 'recorded rollouts'}; {result.evidence}"
-    write_atomically(folder / "evaluation.png", success_png(result, drops(result), title))
-    if (positions := positions_png(result)) is not None:
-        write_atomically(folder / "positions.png", positions)
-    summary = {"successes": result.successes, "trials": result.trials, "rate": result.rate}
-    policy = {"root": config.policy.path, "id": result.policy}
-    write_run(folder, "evaluate", options.jsonable(config), [policy], summary)
 
 
 def _lines(result: "Evaluation", against: Sequence["Drop"], who: str) -> list[str]:

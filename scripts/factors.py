@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,20 +32,6 @@ INCONCLUSIVE: Final = 3
 
 
 @dataclass
-class ColumnOptions:
-    """What the columns of --trials mean."""
-
-    successes: str = "successes"
-    """Counts of successes; or, with an empty --columns.trials, success or failure."""
-    trials: str = "trials"
-    """Counts of trials; empty where each row is one trial."""
-    factors: list[str] = field(default_factory=list)
-    """Columns that may cost success; all others unless given."""
-    cluster: str = ""
-    """Column that says which trials belong together and may share causes nobody noted."""
-
-
-@dataclass
 class FactorsConfig:
     """Say which condition costs success, in percentage points with intervals, all else alike.
 
@@ -60,7 +46,7 @@ class FactorsConfig:
     """Takes in simulation, for the gap: a dataset or journal."""
     trials: Path | None = None
     """A CSV file of trials, instead of takes."""
-    columns: ColumnOptions = field(default_factory=ColumnOptions)
+    columns: Columns = field(default_factory=Columns)
     reference: dict[str, str] = field(default_factory=dict)
     """Factor to the level to compare with, such as '{"operator": "ana"}'; else nominal, or the
     level with most trials."""
@@ -78,7 +64,14 @@ def run(config: FactorsConfig) -> int:
     from gaploop.failure_analysis.report.cohort_page import cohort_page
 
     rows, counted, source, inputs = _rows(config)
-    rows = _chosen(rows, config.only)
+    for factor, level in config.only.items():
+        known = {row.levels[factor] for row in rows if factor in row.levels}
+        if not known:
+            factors = {name for row in rows for name in row.levels}
+            raise unknown_choice("factor", factor, factors, "--only")
+        if level not in known:
+            raise unknown_choice("level", level, known, f"--only, factor {factor}")
+        rows = [row for row in rows if row.levels.get(factor) == level]
     found = cohort_of_trials(rows, counted, config.reference)
     folder = writable_folder(
         config.output_dir or source.parent / f"{source.resolve().stem}_factors"
@@ -102,12 +95,9 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
     if config.trials is not None:
         if config.dataset.root is not None or config.sim is not None:
             raise UnusableInputError("Give either a folder of takes or --trials=FILE, not both.")
-        named = config.columns
-        factors = [
-            *named.factors,
-            *(set(config.only) - set(named.factors) if named.factors else ()),
-        ]
-        columns = Columns(named.successes, named.trials, factors, named.cluster)
+        columns = config.columns
+        if named := columns.factors:
+            columns = replace(columns, factors=(*named, *(set(config.only) - set(named))))
         rows = read_trials(config.trials, columns)
         return rows, "trials", config.trials, [file_input(config.trials)]
     folders = [config.dataset.folder(), *([config.sim] if config.sim else [])]
@@ -122,15 +112,3 @@ def _rows(config: FactorsConfig) -> tuple[Sequence[Trials], str, Path, list[dict
             advance()
     judged, counted = attempted(attempts)
     return trials_of(judged), counted, folders[0], inputs
-
-
-def _chosen(rows: Sequence[Trials], only: dict[str, str]) -> Sequence[Trials]:
-    for factor, level in only.items():
-        known = {row.levels[factor] for row in rows if factor in row.levels}
-        if not known:
-            factors = {name for row in rows for name in row.levels}
-            raise unknown_choice("factor", factor, factors, "--only")
-        if level not in known:
-            raise unknown_choice("level", level, known, f"--only, factor {factor}")
-        rows = [row for row in rows if row.levels.get(factor) == level]
-    return rows

@@ -16,7 +16,7 @@ from gaploop.datasets.hub.target import check_repo_id
 from gaploop.datasets.layout import read_episodes, read_info
 from gaploop.datasets.mixing.selection import wanted_episodes
 from gaploop.finetune.tuning import jobs
-from gaploop.finetune.tuning.presets import Targets, preset_for
+from gaploop.finetune.tuning.presets import Randomise, Targets, preset_for
 from gaploop.scripts import options
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import MODEL, push_folder
@@ -71,18 +71,6 @@ class LoraFlags:
 
 
 @dataclass
-class RandomiseFlags:
-    """Visual randomisation of training pictures."""
-
-    strength: float = 0.0
-    """0 for none to 1 for strong."""
-    ramp: float = 0.3
-    """Part of the run over which the strength rises from 0."""
-    kinds: list[str] = field(default_factory=lambda: ["light", "camera", "background"])
-    """What of a picture: light (and noise), camera (moved), background (replaced)."""
-
-
-@dataclass
 class RetentionFlags:
     """What the base could do in simulation, and whether the tuned policy still can."""
 
@@ -112,27 +100,6 @@ class TunedPolicyOptions(options.PolicyOptions):
     def __post_init__(self) -> None:
         if self.push_to_hub:
             check_repo_id(self.repo_id, "--policy.repo_id")
-
-
-@dataclass
-class JobFlags:
-    """Where the training runs."""
-
-    target: str = ""
-    """A machine of HF Jobs, such as a10g-small (hf jobs hardware lists them); here unless given."""
-    image: str = "huggingface/lerobot-gpu:latest"
-    """Container of the job."""
-    timeout: str = "2h"
-    """The longest the job may take."""
-    package: str = "gaploop"
-    """What pip installs in the job, such as git+https://… of a repository."""
-    dry_run: bool = False
-    """Print the job and don't submit it."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it runs elsewhere."""
-        return self.target not in ("", "local")
 
 
 @dataclass
@@ -182,7 +149,7 @@ class FinetuneConfig:
     rename_map: dict[str, str] = field(default_factory=dict)
     """The dataset's name of a feature to the policy's, where they differ."""
     cache: options.CacheFlags = field(default_factory=options.CacheFlags)
-    randomise: RandomiseFlags = field(default_factory=RandomiseFlags)
+    randomise: Randomise = field(default_factory=Randomise)
     retention: RetentionFlags = field(default_factory=RetentionFlags)
     ablation: bool = False
     """Train real takes alone, simulated ones alone and both, and print the recipes side by side."""
@@ -210,7 +177,7 @@ class FinetuneConfig:
     """Draws adapter weights and batches."""
     resume: bool = False
     """Go on from the checkpoint in --output_dir."""
-    job: JobFlags = field(default_factory=JobFlags)
+    job: jobs.JobFlags = field(default_factory=jobs.JobFlags)
     output_dir: Path | None = None
     """Run folder to write."""
     json: bool = False
@@ -359,7 +326,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     from gaploop.finetune.adapt import base_of, kind_of
     from gaploop.finetune.lerobot_adapter import LoraOptions
     from gaploop.finetune.tuning.recipes import parse_share
-    from gaploop.finetune.tuning.work import AdaptOptions, Randomise, weights_of
+    from gaploop.finetune.tuning.work import AdaptOptions, weights_of
 
     base = config.policy.required()
     preset = preset_for(kind_of(base_of(base)), config.full, config.preset)
@@ -414,9 +381,7 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
         rename=config.rename_map,
         cache=config.cache.options(),
         workers=config.num_workers,
-        randomise=Randomise(
-            config.randomise.strength, config.randomise.ramp, tuple(config.randomise.kinds)
-        ),
+        randomise=config.randomise,
         device=config.device,
         merge=config.merge,
         trackers=tuple(config.trackers),
@@ -513,14 +478,7 @@ def _hand_in(config: FinetuneConfig) -> int:
         sim=[Path(jobs.place_of(str(d))) for d in config.sim],
         job=plain.job,
     )
-    job = jobs.job_for(
-        arguments_of(there, plain),
-        datasets,
-        flavor=config.job.target,
-        image=config.job.image,
-        timeout=config.job.timeout,
-        package=config.job.package,
-    )
+    job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
     if config.job.dry_run:
         options.emit(config.json, job.as_json(), f"{job.flavor}, {job.image}:\n{job.command[-1]}")
         return 0
@@ -543,7 +501,7 @@ def arguments_of(config: Any, plain: Any, prefix: str = "--") -> list[str]:
         if dataclasses.is_dataclass(given):
             words += arguments_of(given, default, f"{prefix}{option.name}.")
         else:
-            as_json = isinstance(given, list | dict | bool)
+            as_json = isinstance(given, list | tuple | dict | bool)
             text = json.dumps(given, default=str) if as_json else str(given)
             words.append(f"{prefix}{option.name}={text}")
     return words

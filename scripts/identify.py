@@ -12,7 +12,6 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.run_record import write_run
 from gaploop.core.station import Station, load_station
-from gaploop.core.take import Take
 from gaploop.core.twin import Twin, save_twin
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.lineage import takes_input
@@ -62,14 +61,31 @@ class IdentifyConfig:
 
 def run(config: IdentifyConfig) -> int:
     """Identify; exit code 0, whatever was found."""
-    twin = identify(config)
+    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
+
+    twin, folder = identify(config), _folder(config)
+    fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
+    not_told = [p.name for p in twin.parameters if not p.excited]
     found = {
-        "twin": str(_folder(config) / "station_twin.yaml"),
-        "differs": [p for p in twin.parameters if p.differs],
-        "not_excited": [p.name for p in twin.parameters if not p.excited],
-        "fit": twin.fit,
+        "twin": str(folder / "station_twin.yaml"),
+        "differs": differs,
+        "not_excited": not_told,
+        "fit": fit,
     }
-    options.emit(config.json, found, _text(twin, _folder(config)))
+    before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
+    lines = [
+        f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
+    ]
+    lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
+    if not fit["explained"]:
+        lines.append(f"  {UNEXPLAINED}")
+    lines += [
+        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
+        f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
+        f"Use it: gaploop evaluate --policy.path=base --env.twin={folder / 'station_twin.yaml'}",
+        f"Page: {folder / 'identify.html'}",
+    ]
+    options.emit(config.json, found, "\n".join(lines))
     return 0
 
 
@@ -83,16 +99,17 @@ def identify(config: IdentifyConfig) -> Twin:
     Raises:
         UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
     """
+    from gaploop.datasets.sources import load_takes
     from gaploop.failure_analysis.report.twin_page import curves_png, twin_page
     from gaploop.sim.identification.logs import arm_of_takes
     from gaploop.sim.identification.station import fit_station
     from gaploop.sim.recolour import seen
 
     cell = load_station(config.station) if config.station else Station("")
-    by_root = [
-        (root, [seen(take, cell.scene) for take in with_units(_takes(root), config.units)])
-        for root in _roots(config)
-    ]
+    by_root = []
+    for root in _roots(config):
+        found = with_units(list(load_takes(root)), config.units)
+        by_root.append((root, [seen(take, cell.scene) for take in found]))
     takes = [take for _, found in by_root for take in found]
     arm = arm_of_takes(takes, config.arm)
     folder = writable_folder(_folder(config))
@@ -131,30 +148,3 @@ def _roots(config: IdentifyConfig) -> list[Path]:
 def _folder(config: IdentifyConfig) -> Path:
     first = _roots(config)[0].resolve()
     return config.output_dir or first.parent / f"{first.name}_twin"
-
-
-def _takes(root: Path) -> list[Take]:
-    from gaploop.datasets.sources import load_takes
-
-    return list(load_takes(root))
-
-
-def _text(twin: Twin, folder: Path) -> str:
-    from gaploop.failure_analysis.report.twin_page import UNEXPLAINED, describe
-
-    fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
-    before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
-    lines = [
-        f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
-    ]
-    lines += [f"  differs: {describe(p)}" for p in differs] or ["  nothing differs from nominal"]
-    if not fit["explained"]:
-        lines.append(f"  {UNEXPLAINED}")
-    not_told = [p for p in twin.parameters if not p.excited]
-    lines += [
-        f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
-        f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
-        f"Use it: gaploop evaluate --policy.path=base --env.twin={folder / 'station_twin.yaml'}",
-        f"Page: {folder / 'identify.html'}",
-    ]
-    return "\n".join(lines)

@@ -16,7 +16,7 @@ from gaploop.datasets.labels.label_csv import export_events, export_takes, read_
 from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import survey
-from gaploop.scripts.options import emit, jsonable, print_error, progress
+from gaploop.scripts.options import TakesFolder, emit, jsonable, print_error, progress
 
 RARE = (
     "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
@@ -36,14 +36,6 @@ gaploop label recordings/pick --export=labels.csv      edit it, then: --import=l
 
 
 @dataclass
-class LabelledFolder:
-    """What is labelled."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop label DIR` is short for it)."""
-
-
-@dataclass
 class LabelConfig:
     """Label the takes of a dataset or journal, and show what was said about them.
 
@@ -53,7 +45,7 @@ class LabelConfig:
     --episode, --episodes, --uid, --where, or several of them. Exit code 1 where there are none.
     """
 
-    dataset: LabelledFolder = field(default_factory=LabelledFolder)
+    dataset: TakesFolder = field(default_factory=TakesFolder)
     episode: int | None = None
     """This episode; in a journal the take at this place, oldest first from 0."""
     episodes: str = ""
@@ -103,9 +95,18 @@ class LabelConfig:
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     if config.roots:
-        return _search_many(config)
-    if config.dataset.root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop label DIR")
+        searched = {
+            name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")
+        }
+        if not config.where or replace(LabelConfig(), **searched) != config:
+            raise UnusableInputError(
+                "--roots searches many datasets: give it --where alone. To set labels name one "
+                "dataset: gaploop label DIR"
+            )
+        return survey.run(
+            survey.SurveyConfig(config.roots, config.where, config.output_dir, config.json)
+        )
+    root = config.dataset.folder("label")
     jobs = {
         _set_labels: any(getattr(config, name) is not None for name in FIELDS),
         _undo: config.undo,
@@ -126,21 +127,9 @@ def run(config: LabelConfig) -> int:
             f"--{given[0]} goes with a label to set, such as --outcome=failure, with --undo or "
             "with --import."
         )
-    store = open_labelled(config.dataset.root)
+    store = open_labelled(root)
     job = asked[0] if asked else _history if config.history else _show
     return job(config, store, _chosen(config, store))
-
-
-def _search_many(config: LabelConfig) -> int:
-    searched = {name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")}
-    if not config.where or replace(LabelConfig(), **searched) != config:
-        raise UnusableInputError(
-            "--roots searches many datasets: give it --where alone. To set labels name one "
-            "dataset: gaploop label DIR"
-        )
-    return survey.run(
-        survey.SurveyConfig(config.roots, config.where, config.output_dir, config.json)
-    )
 
 
 def _chosen(config: LabelConfig, store: LabelStore) -> list[EpisodeRow]:

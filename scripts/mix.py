@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +62,27 @@ def run(config: MixConfig) -> int:
         write_json(writable_folder(config.output_dir) / REPORT, answer)
     emit(config.json, answer)
     if not config.json:
-        _show(answer)
+        table = Table("source", "domain", title="What a run draws", title_justify="left")
+        for column in ("takes", "frames", "samples", "share", "times each frame"):
+            table.add_column(column, justify="right")
+        for s in answer["sources"]:
+            cells = (s["takes"], s["frames"], s["samples"])
+            table.add_row(
+                s["name"],
+                ", ".join(s["domains"]),
+                *(f"{n:,}" for n in cells),
+                f"{s['share']:.1%}",
+                f"{s['epochs']:.1f}",
+            )
+        console = options.console()
+        console.print(table)
+        if any("sim_target" in s["domains"] for s in answer["sources"]):
+            console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
+        for stage in answer["stages"]:
+            total = max(1, sum(stage["samples"].values()))
+            parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
+            last = stage["first_step"] + stage["steps"] - 1
+            console.print(f"{stage['name']}, steps {stage['first_step']} to {last}: {parts}")
     return 0
 
 
@@ -82,28 +101,3 @@ def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, A
         result.append({"name": name, **drawn_there})
         first = stop
     return result
-
-
-def _show(answer: Mapping[str, Any]) -> None:
-    sources: Sequence[Mapping[str, Any]] = answer["sources"]
-    table = Table(title="What a run draws", title_justify="left")
-    for column in ("source", "domain", "takes", "frames", "samples", "share", "times each frame"):
-        table.add_column(column, justify="left" if column in ("source", "domain") else "right")
-    for s in sources:
-        cells = (s["takes"], s["frames"], s["samples"])
-        table.add_row(
-            s["name"],
-            ", ".join(s["domains"]),
-            *(f"{n:,}" for n in cells),
-            f"{s['share']:.1%}",
-            f"{s['epochs']:.1f}",
-        )
-    console = options.console()
-    console.print(table)
-    if any("sim_target" in s["domains"] for s in sources):
-        console.print("sim_target: takes of a simulated target cell; all of it is sim-to-sim.")
-    for stage in answer["stages"]:
-        total = max(1, sum(stage["samples"].values()))
-        parts = ", ".join(f"{n} {k / total:.1%}" for n, k in stage["samples"].items() if k)
-        last = stage["first_step"] + stage["steps"] - 1
-        console.print(f"{stage['name']}, steps {stage['first_step']} to {last}: {parts}")

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gaploop.core.errors import UnusableInputError
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import printable
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
@@ -64,6 +64,24 @@ class DatasetFolder:
         """
         if self.root is None:
             raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
+        return self.root
+
+
+@dataclass
+class TakesFolder:
+    """Which takes, for commands that read a dataset or a journal."""
+
+    root: Path | None = None
+    """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
+
+    def folder(self, command: str) -> Path:
+        """Return `root`.
+
+        Raises:
+            UnusableInputError: it wasn't given to `command`.
+        """
+        if self.root is None:
+            raise UnusableInputError(f"Which folder? Name it: gaploop {command} DIR")
         return self.root
 
 
@@ -149,6 +167,18 @@ class PolicyOptions:
         if not self.path:
             raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
         return self.path
+
+
+def require_action(action: str, known: Sequence[str], command: str) -> None:
+    """Check what a command is to do.
+
+    Raises:
+        UnusableInputError: nothing, or none of what it can do.
+    """
+    if not action:
+        raise UnusableInputError(f"gaploop {command} what? One of: {', '.join(known)}.")
+    if action not in known:
+        raise unknown_choice("action", action, known)
 
 
 def warn_withdrawn(policy: str | Path) -> None:

@@ -50,18 +50,6 @@ POSITIONAL = "diagnosis"
 
 
 @dataclass
-class BudgetOptions:
-    """What may be spent; every limit that is given holds."""
-
-    takes: int | None = None
-    """How many demonstrations may be recorded at most; 50 where no limit is given."""
-    hours: float | None = None
-    """How long recording may be expected to take [h]."""
-    money: float | None = None
-    """What recording may be expected to cost; needs an hourly rate."""
-
-
-@dataclass
 class CostOptions:
     """What recording costs; over what the station file says, and what --takes show."""
 
@@ -91,7 +79,7 @@ class PlanConfig:
 
     diagnosis: Path | None = None
     """A diagnosis.json of `gaploop diagnose`, or its folder."""
-    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    budget: Budget = field(default_factory=Budget)
     cost: CostOptions = field(default_factory=CostOptions)
     takes: list[Path] = field(default_factory=list)
     """Journals or datasets: the diagnosed one says under which conditions takes failed, any of
@@ -180,12 +168,8 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     from gaploop.failure_analysis.planning.offers import PlanContext
     from gaploop.failure_analysis.planning.plan import Ask
 
-    limits = asdict(config.budget)
-    if all(limit is None for limit in limits.values()):
-        limits["takes"] = 50
     if not config.least_gain >= 0:
         raise UnusableInputError(f"--least_gain is {config.least_gain}: give 0 or more.")
-    budget = Budget(**limits)
     given = {name: value for name, value in asdict(config.cost).items() if value not in (None, "")}
     stated = parse_costs({"currency": station.costs.currency or Costs.currency} | given, "--cost")
     with options.progress("Reading takes") as advance:
@@ -206,7 +190,7 @@ def _ask(config: PlanConfig, station: Station, trials: list[Trial]) -> Ask:
     images = config.policy_sees == "images" if config.policy_sees else about.sees_pictures
     known: dict[str, Any] = {"station": station} if config.station else {}
     return Ask(
-        budget,
+        Budget(takes=50) if config.budget == Budget() else config.budget,
         learn(trials, image_policy=images),
         effort_from(takes, station.costs, stated),
         conditions={t.info.uid: t.info.conditions for t in takes},

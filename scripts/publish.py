@@ -47,7 +47,18 @@ def run(config: PublishConfig) -> int:
     report = publish(config)
     root = config.dataset.folder()
     pushed = push_after(config.dataset, root, config.consents)
-    emit(config.json, {**asdict(report), "push": pushed}, _words(report, root))
+    lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
+    lines += [
+        f"{count} {outcome.replace('_', ' ')} left in the journal."
+        for outcome, count in report.skipped.items()
+    ]
+    for reason, count in Counter(report.withheld.values()).items():
+        takes = "take" if count == 1 else "takes"
+        lines.append(f"{count} {takes} not published: {reason}.")
+    lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
+    if report.labels:
+        lines.append(f"{report.labels} label events brought over.")
+    emit(config.json, {**asdict(report), "push": pushed}, "\n".join(lines))
     return int(bool(report.refused))
 
 
@@ -77,18 +88,3 @@ def publish(config: PublishConfig) -> PublishReport:
             on_take=lambda _done, _total: advance(),
             consents=config.consents,
         )
-
-
-def _words(report: PublishReport, root: Path) -> str:
-    lines = [f"{len(report.published)} takes published to {root}, {report.present} were there."]
-    lines += [
-        f"{count} {outcome.replace('_', ' ')} left in the journal."
-        for outcome, count in report.skipped.items()
-    ]
-    for reason, count in Counter(report.withheld.values()).items():
-        takes = "take" if count == 1 else "takes"
-        lines.append(f"{count} {takes} not published: {reason}.")
-    lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
-    if report.labels:
-        lines.append(f"{report.labels} label events brought over.")
-    return "\n".join(lines)

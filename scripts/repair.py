@@ -9,15 +9,7 @@ from pathlib import Path
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import existing_folder
-from gaploop.scripts.options import emit, progress
-
-
-@dataclass
-class RepairedFolder:
-    """What is repaired."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop repair DIR` is short for it)."""
+from gaploop.scripts.options import TakesFolder, emit, progress
 
 
 @dataclass
@@ -36,7 +28,7 @@ class RepairConfig:
     there is something to do, or something that it can't fix.
     """
 
-    dataset: RepairedFolder = field(default_factory=RepairedFolder)
+    dataset: TakesFolder = field(default_factory=TakesFolder)
     yes: bool = False
     """Repair the dataset in place; the folder before is kept."""
     output_dir: Path | None = None
@@ -66,10 +58,7 @@ def run(config: RepairConfig) -> int:
     """Repair the folder; 1 if something is left to do."""
     from gaploop.datasets.repair.dataset import looks_like_dataset
 
-    root = config.dataset.root
-    if root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop repair DIR")
-    existing_folder(root, "Folder")
+    root = existing_folder(config.dataset.folder("repair"), "Folder")
     if looks_like_dataset(root):
         return _repair_dataset(config, root)
     has_streams = next(root.glob(f"*/{journal_format.FRAMES}"), None) is not None

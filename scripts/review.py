@@ -30,14 +30,6 @@ gaploop review journal --browser=false --port=8500
 
 
 @dataclass
-class ReviewedFolder:
-    """What is reviewed."""
-
-    root: Path | None = None
-    """Folder of the dataset or journal (`gaploop review DIR` is short for it)."""
-
-
-@dataclass
 class ReviewConfig:
     """Look at takes and label them in a browser, by keyboard: ? on the page shows the keys.
 
@@ -48,7 +40,7 @@ class ReviewConfig:
     said something themselves.
     """
 
-    dataset: ReviewedFolder = field(default_factory=ReviewedFolder)
+    dataset: options.TakesFolder = field(default_factory=options.TakesFolder)
     author: str = ""
     """Who labels; your login name unless given."""
     diagnosis: Path | None = None
@@ -75,13 +67,12 @@ def run(config: ReviewConfig) -> int:
     from gaploop.failure_analysis.review.label_session import rescue
     from gaploop.failure_analysis.review.takes import TakeSource
 
-    if config.dataset.root is None:
-        raise UnusableInputError("Which folder? Name it: gaploop review DIR")
+    root = config.dataset.folder("review")
     if not 0 <= config.port <= 65535:
         raise UnusableInputError(f"--port={config.port}: ports are numbers from 0 to 65535.")
     author = named_author(config.author)
     with options.progress("Reading takes"):
-        store = open_labelled(config.dataset.root)
+        store = open_labelled(root)
     if not store.episodes:
         raise UnusableInputError(f"{store.root} holds no takes. Record some first.")
     # What could not be labelled in the end is refused at once.

@@ -157,19 +157,6 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
     if config.output_dir is not None:
         folder = writable_folder(config.output_dir)
         write_json(folder / "teleoperate.json", options.jsonable(summary))
-    options.emit(config.json, summary, _words(title, ended))
-    for fault in ended.faults:
-        print(f"gaploop teleoperate: {fault}", file=sys.stderr)
-    for line in filter(None, (ended.trip, ended.failed)):
-        print(f"gaploop teleoperate: {line}", file=sys.stderr)
-    if ended.signal:
-        return 128 + ended.signal
-    if ended.trip:
-        return 1
-    return UnusableInputError.exit_code if ended.failed else 0
-
-
-def _words(title: str, ended: "TeleopEnd") -> str:
     figures = ended.figures
     lines = [
         f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
@@ -179,7 +166,16 @@ def _words(title: str, ended: "TeleopEnd") -> str:
     ]
     if ended.realtime is not None and not ended.realtime.granted:
         lines.append(ended.realtime.hint)
-    return "\n".join(lines)
+    options.emit(config.json, summary, "\n".join(lines))
+    for fault in ended.faults:
+        print(f"gaploop teleoperate: {fault}", file=sys.stderr)
+    for line in filter(None, (ended.trip, ended.failed)):
+        print(f"gaploop teleoperate: {line}", file=sys.stderr)
+    if ended.signal:
+        return 128 + ended.signal
+    if ended.trip:
+        return 1
+    return UnusableInputError.exit_code if ended.failed else 0
 
 
 def _say(spread: "DurationSpread") -> str:

@@ -258,16 +258,16 @@ finetune/gate/promotion.py:withdraw | record.replace(folder / WITHDRAWN) | ours
 finetune/gate/promotion.py:write_promotion | folder / name | ours
 finetune/gate/simulated.py:_evaluated | source / side | ours
 finetune/gate/station_attempts.py:StationAttempts._free | self._folder / ATTEMPTS / n | ours
-finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.replace(link) | ours
-finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.symlink_to(policy.absolute(), target_is_directory=True) | ours
-finetune/gate/station_attempts.py:StationAttempts._point_to | fresh.unlink(missing_ok=True) | ours
+finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.replace(policy) | ours
+finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True) | ours
+finetune/gate/station_attempts.py:StationAttempts.__call__ | fresh.unlink(missing_ok=True) | ours
 finetune/hub_policy.py:_lineage | Path(str(entry.get('root', ''))) | reads
 finetune/hub_policy.py:_values | run.glob('*/' * depth + name) | ours
 finetune/lerobot_adapter.py:_place_base | shutil.copytree(base, folder / BASE, dirs_exist_ok=True) | dataset
 finetune/lerobot_act.py:_trained_on | Path(str(said.get('root') or HF_LEROBOT_HOME / str(said.get('repo_id') or ''))) | reads
 finetune/lerobot_formats.py:made_in | folder / f'{name}.pt' | ours
 finetune/lerobot_policy.py:resolve | folder / name | ours
-finetune/pictured.py:_write | os.replace(part, path) | ours
+finetune/pictured.py:_record | os.replace(part, job.path) | ours
 finetune/pictured.py:record | folder / f'{i:06d}.npz' | ours
 finetune/recalibration.py:recalibrate | shutil.copytree(folder, target) | paths
 finetune/reproduction.py:in_the_cell.roll_out | folder / hashlib.sha256(what.encode()).hexdigest()[:16] | ours
@@ -283,7 +283,7 @@ finetune/tuning/recipes.py:_arm | folder / (ADAPTER if (folder / ADAPTER).exists
 finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
 finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
-scripts/_calibrate.py:_observed | folder / n | ours
+scripts/_calibrate.py:drift | folder / n | ours
 scripts/_calibrate_live.py:collect_poses.look | folder / name | ours
 scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | ours
 scripts/_devices.py:_device_sources | Path(home) / folder | ours

@@ -14,7 +14,8 @@ import pytest
 import gaploop
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts._library import LibraryCommand
-from gaploop.scripts.check import CheckConfig, CheckedFolder
+from gaploop.scripts.check import CheckConfig
+from gaploop.scripts.options import TakesFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -50,8 +51,8 @@ def test_options_by_name_are_those_of_the_dataclass(tmp_path: Path) -> None:
     by_name = LibraryCommand(_named("check", "gaploop.scripts.check", seen.append))
     by_name(tmp_path, deep=True, dataset={})
     by_name(dataset={"root": tmp_path}, deep=True)
-    by_name(CheckConfig(CheckedFolder(tmp_path), deep=True))
-    assert seen == [CheckConfig(CheckedFolder(tmp_path), deep=True)] * 3
+    by_name(CheckConfig(TakesFolder(tmp_path), deep=True))
+    assert seen == [CheckConfig(TakesFolder(tmp_path), deep=True)] * 3
 
 
 def _named(name: str, module: str, work: Any) -> Any:

@@ -67,19 +67,16 @@ class Trials:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table of trials mean.
-
-    Attributes:
-        successes: counts of successes; or, without `trials`, how each single trial ended.
-        trials: counts of trials; "" where each row is one trial.
-        factors: columns that may cost success; all others if empty.
-        cluster: column that says which trials belong together, or "".
-    """
+    """What the columns of --trials mean."""
 
     successes: str = "successes"
+    """Counts of successes; or, with an empty --columns.trials, success or failure."""
     trials: str = "trials"
-    factors: Sequence[str] = ()
+    """Counts of trials; empty where each row is one trial."""
+    factors: tuple[str, ...] = ()
+    """Columns that may cost success; all others unless given."""
     cluster: str = ""
+    """Column that says which trials belong together and may share causes nobody noted."""
 
 
 def attempted[A: Attempt](attempts: Iterable[A]) -> tuple[list[A], str]:
@@ -192,7 +189,8 @@ def read_trials(path: Path, columns: Columns | None = None) -> tuple[Trials, ...
     for name in (*columns.factors, *([columns.cluster] if columns.cluster else [])):
         if name not in names:
             raise unknown_choice("column", name, names, f"{path}")
-    factors = columns.factors or [n for n in names if n not in (columns.successes, columns.trials)]
+    counts = (columns.successes, columns.trials)
+    factors = columns.factors or [n for n in names if n not in counts]
     return tuple(_row(row, columns, factors, f"{path}, row {n}") for n, row in enumerate(rows, 2))
 
 

@@ -39,21 +39,17 @@ PILOT_HORIZON: Final = 200
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent; every limit that is given holds.
-
-    Attributes:
-        takes: demonstrations.
-        hours: expected time to record them [h].
-        money: the same times the hourly rate.
-    """
+    """What may be spent; every limit that is given holds."""
 
     takes: int | None = None
+    """How many demonstrations may be recorded at most; 50 where no limit is given."""
     hours: float | None = None
+    """How long recording may be expected to take [h]."""
     money: float | None = None
+    """What recording may be expected to cost; needs an hourly rate."""
 
     def __post_init__(self) -> None:
-        for name in ("takes", "hours", "money"):
-            value = getattr(self, name)
+        for name, value in vars(self).items():
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UnusableInputError(f"--budget.{name} is {value}: give 0 or more.")
 

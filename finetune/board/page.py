@@ -52,7 +52,13 @@ def board_page(
     if refused:
         rows = table(("submission", "track", "why"), refused)
         sections.append(section("Refused", "Not run, or not to the end.", [rows]))
-    sections.append(_proof(benchmark))
+    blocks = [
+        notice("Sim-to-sim: the embedded cell, not a real robot."),
+        text(f"Commitment to the hidden scenes (SHA-256): {benchmark['commitment']}"),
+        text(f"Results are signed (Ed25519) by {benchmark['key']}"),
+        text("Check them: gaploop benchmark show, with --key and the key as you know it."),
+    ]
+    sections.append(section("What this rests on", "", blocks))
     many = sum(not r.get("refused") for r in results)
     subtitle = f"{many} submissions, {benchmark['n']} hidden scenes under each setting"
     return page(f"Benchmark {benchmark['name']}", sections, subtitle=subtitle)
@@ -102,13 +108,3 @@ def _videos(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
         if path
     ]
     return section("Videos", "On scenes that are for show and count for nothing.", blocks)
-
-
-def _proof(benchmark: Mapping[str, Any]) -> Section:
-    blocks = [
-        notice("Sim-to-sim: the embedded cell, not a real robot."),
-        text(f"Commitment to the hidden scenes (SHA-256): {benchmark['commitment']}"),
-        text(f"Results are signed (Ed25519) by {benchmark['key']}"),
-        text("Check them: gaploop benchmark show, with --key and the key as you know it."),
-    ]
-    return section("What this rests on", "", blocks)

@@ -47,28 +47,31 @@ GUARDED: Final = (
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a submission may take.
-
-    Attributes:
-        memory_mb: with all of its processes [MiB].
-        file_mb: length of a file that it writes, and of all of them in namespaces [MiB].
-        processes: threads and processes, in namespaces.
-        load_s: a policy is ready to answer within this [s].
-        answer_s: it answers each question within this [s].
-        program_s: a program ends within this [s].
-        output_mb: what a program prints [MiB].
-        download_mb: all files of a submission [MiB].
-    """
+class LimitOptions:
+    """What a submission may take."""
 
     memory_mb: int = 4096
-    file_mb: int = 64
-    processes: int = 128
+    """With all of its processes [MiB]."""
     load_s: float = 300.0
+    """A policy is ready to answer within this [s]."""
     answer_s: float = 20.0
+    """It answers each question within this [s]."""
     program_s: float = 1800.0
-    output_mb: int = 32
+    """A program ends within this [s]."""
     download_mb: int = 2048
+    """All files of a submission [MiB]."""
+
+
+@dataclass(frozen=True)
+class Limits(LimitOptions):
+    """What a submission may take, with what no server needs to choose."""
+
+    file_mb: int = 64
+    """Length of a file that it writes, and of all of them in namespaces [MiB]."""
+    processes: int = 128
+    """Threads and processes, in namespaces."""
+    output_mb: int = 32
+    """What a program prints [MiB]."""
 
 
 class EndedError(DeviceError):
@@ -118,8 +121,22 @@ class Sandbox:
             "processes": limits.processes,
         }
         command = [sys.executable, "-P", "-m", "gaploop.core.confined", json.dumps(spec), *argv]
+        here = "/tmp" if how == NAMESPACES else self._root
+        environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": here,
+            "TMPDIR": here,
+            "USER": "nobody",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(Path(gaploop.__file__).parent.parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "MUJOCO_GL": "disable",
+            "HF_HUB_OFFLINE": "1",
+            "GAPLOOP_GUARD": "" if how == NAMESPACES else "1",
+        }
         self.process = subprocess.Popen(
-            command, env=_environment(how, self._root), cwd="/", stdin=subprocess.PIPE,
+            command, env=environment, cwd="/", stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, **platform_calls.APART,
         )  # fmt: skip
         assert self.process.stdin is not None
@@ -236,23 +253,6 @@ def _runtime() -> tuple[Path, ...]:
     home = Path(sys.base_prefix)
     places = (*map(Path, SYSTEM), Path(sys.prefix), home, home.resolve(), executable, package)
     return (*places, *linked, *links)
-
-
-def _environment(how: str, scratch: str) -> dict[str, str]:
-    here = "/tmp" if how == NAMESPACES else scratch
-    return {
-        "PATH": "/usr/bin:/bin",
-        "HOME": here,
-        "TMPDIR": here,
-        "USER": "nobody",
-        "LANG": "C.UTF-8",
-        "PYTHONPATH": str(Path(gaploop.__file__).parent.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "MUJOCO_GL": "disable",
-        "HF_HUB_OFFLINE": "1",
-        "GAPLOOP_GUARD": "" if how == NAMESPACES else "1",
-    }
 
 
 def guard() -> None:

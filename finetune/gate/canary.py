@@ -158,23 +158,6 @@ class Canary:
             self._full += 1
             self._worse.add(not report.success)
         self.evidence.append((self.episodes, self._worse.log_e, self._danger.log_e))
-        self._decide()
-
-    def _compare(self, report: Report) -> None:
-        """Take candidate minus mean of the baseline once a robot's block is complete."""
-        if not report.candidate:
-            self._baseline[0] += report.success
-            self._baseline[1] += 1
-        length = block_length(self.rules.share)
-        block = self._blocks.setdefault((report.robot, report.episode // length), [])
-        block.append(report)
-        new = [r.success for r in block if r.candidate]
-        if len(block) == length and len(new) == 1:  # a lease that ran out leaves it to the baseline
-            x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
-            self._worse.add(-x)
-            self._kept.add(x)
-
-    def _decide(self) -> None:
         rules, bound = self.rules, math.log(3 / self.rules.alpha)  # three ways to roll back
         if self._danger.log_e >= bound:
             self._end(
@@ -192,18 +175,29 @@ class Canary:
             self._end(CanaryPhase.PROMOTED, f"no breach in {self.episodes} episodes")
         elif self.phase is CanaryPhase.CANARY and self.episodes >= rules.episodes:
             if self._kept.peak >= math.log(1 / rules.alpha):
-                self._widen()
+                # The whole fleet is the candidate's; it is held to what the baseline did.
+                won, tried = self._baseline
+                limit = max(won / max(tried, 1) - self.rules.success_margin, 0.01)
+                self._worse = rate_wealth(1 - limit, min(1 - limit + 0.15, 1 - limit / 2))
+                self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
+                self._end(CanaryPhase.FULL, self.widened)
             elif self.episodes >= MOST * rules.episodes:
                 margin = rules.success_margin
                 self._end(CanaryPhase.UNDECIDED, f"not shown to lose less than {margin:.0%}")
 
-    def _widen(self) -> None:
-        """Give the candidate the whole fleet; from now on it is held to what the baseline did."""
-        won, tried = self._baseline
-        limit = max(won / max(tried, 1) - self.rules.success_margin, 0.01)
-        self._worse = rate_wealth(1 - limit, min(1 - limit + 0.15, 1 - limit / 2))
-        self.widened = f"no breach in {self.episodes} episodes on {len(self.tries)} robots"
-        self._end(CanaryPhase.FULL, self.widened)
+    def _compare(self, report: Report) -> None:
+        """Take candidate minus mean of the baseline once a robot's block is complete."""
+        if not report.candidate:
+            self._baseline[0] += report.success
+            self._baseline[1] += 1
+        length = block_length(self.rules.share)
+        block = self._blocks.setdefault((report.robot, report.episode // length), [])
+        block.append(report)
+        new = [r.success for r in block if r.candidate]
+        if len(block) == length and len(new) == 1:  # a lease that ran out leaves it to the baseline
+            x = new[0] - sum(r.success for r in block if not r.candidate) / (length - 1)
+            self._worse.add(-x)
+            self._kept.add(x)
 
     def _end(self, phase: CanaryPhase, message: str) -> None:
         self.phase, self.message = phase, message

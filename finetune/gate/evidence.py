@@ -63,7 +63,16 @@ def log_evidence(
     second = spread + trust * (squares / count - spread)
     lowest = null - low
     if control is not None:
-        weight, left = _control_weight(gained, control, squares, past)
+        # The weight of the control in each round, and the share of `squares` that it leaves. The
+        # slope of the values before on their controls, shrunk towards 0 as James and Stein do: it
+        # is 0 until the two are seen to vary together by more than two standard errors, so that a
+        # control which is worth nothing costs nothing.
+        joint, own = _before(gained * control), _before(control**2)
+        both = squares * own
+        known = np.divide(joint**2, both, out=np.zeros_like(joint), where=both > 0)  # correlation²
+        slope = np.divide(joint, own, out=np.zeros_like(joint), where=both > 0)
+        shrunk = 1 - 4 / np.maximum(past * known, 4.0)
+        weight, left = slope * shrunk, 1 - known * shrunk * (2 - shrunk)
         total = total - weight * _before(control)
         second = second * left
         lowest = lowest + CONTROL * np.abs(weight)
@@ -73,23 +82,6 @@ def log_evidence(
     stake = np.minimum(gain / np.maximum(second, gain**2), CAP / lowest)
     wealth: FloatArray = np.log1p(stake[..., None] * gained).sum(-1).cumsum(-1)
     return wealth
-
-
-def _control_weight(
-    x: FloatArray, control: FloatArray, squares: FloatArray, past: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the weight of the control in each round, and the share of `squares` that it leaves.
-
-    The slope of the values before on their controls, shrunk towards 0 as James and Stein do: it
-    is 0 until the two are seen to vary together by more than two standard errors, so that a
-    control which is worth nothing costs nothing.
-    """
-    joint, own = _before(x * control), _before(control**2)
-    both = squares * own
-    known = np.divide(joint**2, both, out=np.zeros_like(joint), where=both > 0)  # correlation²
-    slope = np.divide(joint, own, out=np.zeros_like(joint), where=both > 0)
-    shrunk = 1 - 4 / np.maximum(past * known, 4.0)
-    return slope * shrunk, 1 - known * shrunk * (2 - shrunk)
 
 
 def rate_evidence(successes: FloatArray, null: float, target: float) -> FloatArray:

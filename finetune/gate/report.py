@@ -52,7 +52,27 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
             sections.append(_stage(stage, picture))
     if result.canary is not None:
         sections.append(_canary(result))
-    sections += [_design(result.design), _limits(result)]
+    design = result.design
+    lead = (
+        f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
+        f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
+    )
+    caption = "Simulated with independent attempts at the success that the suite expects."
+    drawn = figure(figure_png(power_figure(design)), caption, 860)
+    sections.append(section("What was to be expected", lead, [drawn]))
+    blocks = [
+        text(
+            "Wilson intervals describe success rates; they don't allow for having looked along "
+            "the way. The interval of the difference does."
+        ),
+        text(
+            "The margin rests on retrain_sd, how much trainings on the same data differ. One "
+            "candidate is one training: no number of attempts shows what another would do."
+        ),
+    ]
+    if open_words := [s.stage for s in result.stages if s.answer is StageAnswer.OPEN]:
+        blocks.append(text(f"Not over yet: {', '.join(open_words)}."))
+    sections.append(section("What this does not show", "", blocks))
     path = folder / REPORT
     write_atomically(path, page("Gate", sections, subtitle=f"{names[1]} against {names[0]}"))
     return path
@@ -206,30 +226,3 @@ def _canary(result: GateResult) -> Section:
     if canary.evidence:
         blocks.append(figure(figure_png(canary_figure(result)), "Evidence for a roll-back.", 860))
     return section("Canary and whole fleet", lead, blocks)
-
-
-def _design(design: GateDesign) -> Section:
-    lead = (
-        f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
-        f"{design.max_pairs} pairs. A test of fixed size needs {design.fixed_pairs}."
-    )
-    caption = "Simulated with independent attempts at the success that the suite expects."
-    drawn = figure(figure_png(power_figure(design)), caption, 860)
-    return section("What was to be expected", lead, [drawn])
-
-
-def _limits(result: GateResult) -> Section:
-    open_words = [s.stage for s in result.stages if s.answer is StageAnswer.OPEN]
-    blocks = [
-        text(
-            "Wilson intervals describe success rates; they don't allow for having looked along "
-            "the way. The interval of the difference does."
-        ),
-        text(
-            "The margin rests on retrain_sd, how much trainings on the same data differ. One "
-            "candidate is one training: no number of attempts shows what another would do."
-        ),
-    ]
-    if open_words:
-        blocks.append(text(f"Not over yet: {', '.join(open_words)}."))
-    return section("What this does not show", "", blocks)

@@ -172,10 +172,23 @@ class StationAttempts:
     def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
         """Make one attempt, as often as the operator says that it didn't count."""
         task = self._tasks[attempt.task]
-        policy = self._point_to(self._policies[attempt.side])
+        policy = self._folder / NOW / "policy"
+        policy.parent.mkdir(exist_ok=True)
+        fresh = policy.with_name(".policy")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(self._policies[attempt.side].absolute(), target_is_directory=True)
+        fresh.replace(policy)
         for repeats in count():
             out = self._free(f"{stage}_{attempt.number:05d}")
-            self._set_up(task, attempt)
+            place = f"Attempt {attempt.number + 1}, {task.name}."
+            words, function = self._resets[attempt.task]
+            if function is not None:
+                called(function, attempt.scene, f"reset of task '{task.name}'")
+            told = words or ("" if function else "Set the scene up as for every attempt.")
+            if told:
+                half = "first" if attempt.number % 2 == 0 else "second"
+                pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
+                self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
             began_s = time.monotonic()
             trouble = self._run(task, attempt, policy, out)
             lasted_s = round(time.monotonic() - began_s, 3)
@@ -194,17 +207,6 @@ class StationAttempts:
         out = next(p for p in (self._folder / ATTEMPTS / n for n in names) if not p.exists())
         out.mkdir(parents=True)
         return out
-
-    def _set_up(self, task: SuiteTask, attempt: GateAttempt) -> None:
-        place = f"Attempt {attempt.number + 1}, {task.name}."
-        words, function = self._resets[attempt.task]
-        if function is not None:
-            called(function, attempt.scene, f"reset of task '{task.name}'")
-        told = words or ("" if function else "Set the scene up as for every attempt.")
-        if told:
-            half = "first" if attempt.number % 2 == 0 else "second"
-            pair = f"Scene {attempt.number // 2 + 1}, {half} of two: both must begin alike."
-            self._asked(attempt, f"{place} {told} {pair} Press Enter when it is ready.")
 
     def _run(self, task: SuiteTask, attempt: GateAttempt, policy: Path, out: Path) -> str:
         """Run the command, if any; return what went wrong, or ""."""
@@ -260,15 +262,6 @@ class StationAttempts:
         question = f"Attempt {number}, did it succeed? {', '.join(known)}:"
         self._said_later = _one_of(known, question, self._ask)
         return f"Attempt {number}: {known[self._said_later]}."
-
-    def _point_to(self, policy: Path) -> Path:
-        link = self._folder / NOW / "policy"
-        link.parent.mkdir(exist_ok=True)
-        fresh = link.with_name(".policy")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(policy.absolute(), target_is_directory=True)
-        fresh.replace(link)
-        return link
 
 
 def _finished(words: Sequence[str], log: BinaryIO, limit_s: float) -> int | None:

@@ -15,11 +15,28 @@ from typing import Any, Final
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.datasets.hub.target import REPO_ID
 
-LOCAL: Final = ("", "local")
-"""Values of `--job.target` that mean this machine."""
-IMAGE: Final = "huggingface/lerobot-gpu:latest"
-PACKAGE: Final = "gaploop"
 DATA: Final = "/data"
+
+
+@dataclass
+class JobFlags:
+    """Where the training runs."""
+
+    target: str = ""
+    """A machine of HF Jobs, such as a10g-small (hf jobs hardware lists them); here unless given."""
+    image: str = "huggingface/lerobot-gpu:latest"
+    """Container of the job."""
+    timeout: str = "2h"
+    """The longest the job may take."""
+    package: str = "gaploop"
+    """What pip installs in the job, such as git+https://… of a repository."""
+    dry_run: bool = False
+    """Print the job and don't submit it."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs elsewhere."""
+        return self.target not in ("", "local")
 
 
 @dataclass(frozen=True)
@@ -43,24 +60,13 @@ class RemoteJob:
         return {**asdict(self), "command": list(self.command)}
 
 
-def job_for(
-    arguments: Sequence[str],
-    datasets: Sequence[str],
-    *,
-    flavor: str,
-    image: str = IMAGE,
-    timeout: str = "2h",
-    package: str = PACKAGE,
-) -> RemoteJob:
+def job_for(arguments: Sequence[str], datasets: Sequence[str], where: JobFlags) -> RemoteJob:
     """Return the job that runs `gaploop finetune` with these arguments.
 
     Args:
         arguments: of the command, with datasets as `place_of` says.
         datasets: their names on the Hub.
-        flavor: the machine.
-        image: the container.
-        timeout: the longest it may take.
-        package: what pip installs for `gaploop`, such as an address of a git repository.
+        where: machine, container and what is installed there.
 
     Raises:
         UnusableInputError: a dataset that isn't on the Hub, or nothing that keeps the result.
@@ -68,20 +74,21 @@ def job_for(
     for name in datasets:
         if not REPO_ID.fullmatch(name):
             raise UnusableInputError(
-                f"--job.target={flavor}: {name} is a folder here, and the job can't see it. Push "
-                f"it first (gaploop push {name} --dataset.repo_id=me/name) and give that name."
+                f"--job.target={where.target}: {name} is a folder here, and the job can't see it. "
+                f"Push it first (gaploop push {name} --dataset.repo_id=me/name) and give that name."
             )
     if not any(a.startswith("--policy.push_to_hub") for a in arguments):
         raise UnusableInputError(
-            f"--job.target={flavor}: the machine is gone when the job ends. Add "
+            f"--job.target={where.target}: the machine is gone when the job ends. Add "
             "--policy.push_to_hub --policy.repo_id=me/name, so that the adapter stays."
         )
-    lines = [f"pip install --quiet {shlex.quote(package)}"]
+    lines = [f"pip install --quiet {shlex.quote(where.package)}"]
     lines += [
         f"hf download --repo-type dataset {name} --local-dir {place_of(name)}" for name in datasets
     ]
     lines.append(shlex.join(["gaploop", "finetune", *arguments]))
-    return RemoteJob(flavor, image, ("bash", "-c", "set -e; " + "; ".join(lines)), timeout)
+    command = ("bash", "-c", "set -e; " + "; ".join(lines))
+    return RemoteJob(where.target, where.image, command, where.timeout)
 
 
 def place_of(dataset: str) -> str:

@@ -30,7 +30,7 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.processor import PolicyProcessorPipeline
 from lerobot.utils.constants import IMAGENET_STATS
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
@@ -261,7 +261,20 @@ def open_bundle(
     with _in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
         before, after = _processors(config, folder, rename or {})
-    _check_weights(policy, folder)
+    # Weights that aren't this policy's are refused: pi0's loader only prints that it failed.
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt") as weights:
+            held = {k.removeprefix("model.") for k in weights.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UnusableInputError(
+            f"{folder}/model.safetensors can't be read ({error}). Fetch or train it again."
+        ) from None
+    own = {k.removeprefix("model.") for k in policy.state_dict()}
+    if len(own & held) < 0.5 * len(own):
+        raise UnusableInputError(
+            f"{folder}/model.safetensors holds {len(own & held)} of the {len(own)} weights of a "
+            f"{policy.config.type} policy. Its config.json belongs to other weights."
+        )
     bundle = LeRobotBundle(policy, before, after, dict(names))
     _normalise(bundle, meta.stats, stats, folder)
     return bundle
@@ -276,29 +289,6 @@ def _processors(config: PreTrainedConfig, folder: Path, rename: Mapping[str, str
     return make_pre_post_processors(
         config, pretrained_path=str(folder), preprocessor_overrides=overrides
     )
-
-
-def _check_weights(policy: PreTrainedPolicy, folder: Path) -> None:
-    """Refuse a file of weights that isn't this policy's: pi0's loader only prints that it failed.
-
-    Raises:
-        UnusableInputError: it can't be read, or holds almost nothing of the policy.
-    """
-    from safetensors import safe_open
-
-    try:
-        with safe_open(folder / "model.safetensors", framework="pt") as weights:
-            held = {k.removeprefix("model.") for k in weights.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UnusableInputError(
-            f"{folder}/model.safetensors can't be read ({error}). Fetch or train it again."
-        ) from None
-    own = {k.removeprefix("model.") for k in policy.state_dict()}
-    if len(own & held) < 0.5 * len(own):
-        raise UnusableInputError(
-            f"{folder}/model.safetensors holds {len(own & held)} of the {len(own)} weights of a "
-            f"{policy.config.type} policy. Its config.json belongs to other weights."
-        )
 
 
 def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torchvision.transforms.v2.functional import perspective  # type: ignore[import-untyped]
 
-from gaploop.finetune.tuning.work import Randomise
+from gaploop.finetune.tuning.presets import Randomise
 
 PICTURES: Final = "observation.image"
 LIGHT: Final = 0.5
@@ -84,9 +84,23 @@ class Randomiser:
         if "background" in kinds:
             frames = self._background(key, frames, strength, rng)
         if "camera" in kinds:
-            frames = _jittered(frames, strength, rng)
+            # Move the camera a little: each corner of the picture by itself.
+            height, width = frames.shape[-2:]
+            corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+            moved = corners + rng.uniform(-1, 1, (4, 2)) * strength * SHIFT * width
+            start, end = corners.tolist(), moved.round().astype(int).tolist()
+            frames = perspective(frames, start, end, fill=[0.5, 0.5, 0.5])
         if "light" in kinds:
-            frames = _lit(frames, strength, rng)
+            # Change brightness, contrast, gamma and colour; add the sensor's noise.
+            gain, contrast, gamma = np.exp(rng.uniform(-1, 1, 3) * strength * LIGHT)
+            tint = torch.tensor(
+                1 + rng.uniform(-1, 1, (3, 1, 1)) * strength * TINT, dtype=frames.dtype
+            )
+            mean = frames.mean(dim=(-3, -2, -1), keepdim=True)
+            lit = (((frames - mean) * contrast + mean) * gain * tint).clamp(0, 1) ** gamma
+            noise = rng.standard_normal(tuple(frames.shape), dtype=np.float32)
+            scale = float(rng.random()) * strength * NOISE
+            frames = (lit + scale * torch.from_numpy(noise)).clamp(0, 1)
         return frames.reshape(sample.shape)
 
     def _background(
@@ -103,28 +117,6 @@ class Randomiser:
         is_background = (frames - plate).abs().amax(dim=1, keepdim=True) < NEAR_PLATE
         part = strength * float(rng.random())
         return torch.where(is_background, (1 - part) * frames + part * other, frames)
-
-
-def _jittered(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> torch.Tensor:
-    """Move the camera a little: each corner of the picture by itself."""
-    height, width = frames.shape[-2:]
-    corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
-    moved = corners + rng.uniform(-1, 1, (4, 2)) * strength * SHIFT * width
-    start, end = corners.tolist(), moved.round().astype(int).tolist()
-    turned: torch.Tensor = perspective(frames, start, end, fill=[0.5, 0.5, 0.5])
-    return turned
-
-
-def _lit(frames: torch.Tensor, strength: float, rng: np.random.Generator) -> torch.Tensor:
-    """Change brightness, contrast, gamma and colour; add the sensor's noise."""
-    gain, contrast, gamma = np.exp(rng.uniform(-1, 1, 3) * strength * LIGHT)
-    tint = torch.tensor(1 + rng.uniform(-1, 1, (3, 1, 1)) * strength * TINT, dtype=frames.dtype)
-    mean = frames.mean(dim=(-3, -2, -1), keepdim=True)
-    lit = (((frames - mean) * contrast + mean) * gain * tint).clamp(0, 1) ** gamma
-    noise = rng.standard_normal(tuple(frames.shape), dtype=np.float32)
-    scale = float(rng.random()) * strength * NOISE
-    noisy: torch.Tensor = lit + scale * torch.from_numpy(noise)
-    return noisy.clamp(0, 1)
 
 
 def plates(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:

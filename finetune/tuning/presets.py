@@ -21,6 +21,8 @@ from typing import Final
 from gaploop.core.errors import UnusableInputError, unknown_choice
 
 PRECISIONS: Final = ("no", "bf16")
+RANDOMISED: Final = ("light", "camera", "background")
+"""What of a training picture is randomised; light stands for noise, too."""
 TRACKED: Final = "tracked"
 """The kind of ACT that sees joints and tracked poses, no pictures: minutes on a CPU."""
 OTHER: Final = "other"
@@ -108,6 +110,28 @@ TRACKED_SPECS: Final[Mapping[str, TrainSpec]] = {
 """Named starting points, each held by a test that trains two steps and resumes."""
 VISION_SPEC: Final = TrainSpec(steps=14_000, lr=1e-3, warmup_steps=200, precision="bf16")
 """How the packaged base that sees is pretrained."""
+
+
+@dataclass(frozen=True)
+class Randomise:
+    """Visual randomisation of training pictures."""
+
+    strength: float = 0.0
+    """0 for none to 1 for strong."""
+    ramp: float = 0.3
+    """Part of the run over which the strength rises from 0."""
+    kinds: tuple[str, ...] = RANDOMISED
+    """What of a picture: light (and noise), camera (moved), background (replaced)."""
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in RANDOMISED:
+                raise unknown_choice("kind of randomisation", kind, RANDOMISED, "--randomise.kinds")
+        if not 0 <= self.strength <= 1 or not 0 <= self.ramp <= 1:
+            raise UnusableInputError(
+                f"--randomise.strength={self.strength:g} and --randomise.ramp={self.ramp:g} must "
+                "be from 0 to 1."
+            )
 
 
 type Targets = str | tuple[str, ...] | None

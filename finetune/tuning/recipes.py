@@ -245,7 +245,15 @@ def ablation(
     if Ranks(options.device).is_main:
         folder = writable_folder(options.output_dir)
         require_same(folder, options, base_of(options.base), keep=True)
-    arms = [_before(options, aside, say)]
+    # The base on the held-out takes, as it is.
+    say("base")
+    path = options.output_dir / "base.json"
+    if not path.exists():
+        one = replace(options, held_out_share=0.0, held_out_uids=aside)
+        work = open_work(base_of(options.base), one, Ranks(options.device))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"schema": SCHEMA, "errors": work.held_out_errors()})
+    arms = [_judged("base", None, 0, read_json(path)["errors"], "")]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():
         say(name)
@@ -254,18 +262,6 @@ def ablation(
     write_json(options.output_dir / "recipes.json", value)
     draw(arms, options.output_dir / "recipes.png")
     return arms
-
-
-def _before(options: AdaptOptions, aside: frozenset[str], say: Say) -> RecipeResult:
-    """Return the base on the held-out takes, as it is."""
-    say("base")
-    path = options.output_dir / "base.json"
-    if not path.exists():
-        one = replace(options, held_out_share=0.0, held_out_uids=aside)
-        work = open_work(base_of(options.base), one, Ranks(options.device))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"schema": SCHEMA, "errors": work.held_out_errors()})
-    return _judged("base", None, 0, read_json(path)["errors"], "")
 
 
 def _arm(

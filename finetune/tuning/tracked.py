@@ -81,7 +81,14 @@ class TrackedWork:
             rank=ranks.rank,
             world_size=ranks.size,
         )
-        self._normalise(bundle)
+        if options.stats != "base":
+            new = {}
+            for kind, moments in self.batches.moments(spec.steps).items():
+                rest = weighted_stats(*self.batches.weighted(kind, spec.steps))
+                new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
+            is_new = options.stats == "new"
+            set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
+        require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
         self.learner = ActLearner(bundle, module, aside)
         self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
 
@@ -106,17 +113,6 @@ class TrackedWork:
             act.save(bundle, folder / "merged")
             return
         save_tracked(bundle, module, self._base, folder, is_real=is_real, merge=merge)
-
-    def _normalise(self, bundle: act.ActBundle) -> None:
-        if self._options.stats != "base":
-            steps = self._options.spec.steps
-            new = {}
-            for kind, moments in self.batches.moments(steps).items():
-                rest = weighted_stats(*self.batches.weighted(kind, steps))
-                new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
-            is_new = self._options.stats == "new"
-            set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
-        require_stats(bundle, tuple(act.FEATURE_KEYS.values()), self._base)
 
 
 def save_tracked(

@@ -14,7 +14,7 @@ from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.training import Batches, Learner
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.presets import TRACKED_SPECS, TrainSpec
+from gaploop.finetune.tuning.presets import TRACKED_SPECS, Randomise, TrainSpec
 
 STATS: Final = ("base", "new", "merged")
 """By whose statistics a tuned policy normalises: its base's, the new data's, or both; why, in
@@ -22,33 +22,6 @@ STATS: Final = ("base", "new", "merged")
 LEAST, MOST = 0.25, 4.0
 """No dimension that is collected for is left out or drowns the others."""
 COLLECT: Final = "collect"
-RANDOMISED: Final = ("light", "camera", "background")
-"""What of a training picture is randomised; light stands for noise, too."""
-
-
-@dataclass(frozen=True)
-class Randomise:
-    """Visual randomisation of training pictures.
-
-    Attributes:
-        strength: 0 for none to 1 for strong.
-        ramp: part of the run over which the strength rises from 0.
-        kinds: what of a picture, of `RANDOMISED`.
-    """
-
-    strength: float = 0.0
-    ramp: float = 0.3
-    kinds: tuple[str, ...] = RANDOMISED
-
-    def __post_init__(self) -> None:
-        for kind in self.kinds:
-            if kind not in RANDOMISED:
-                raise unknown_choice("kind of randomisation", kind, RANDOMISED, "--randomise.kinds")
-        if not 0 <= self.strength <= 1 or not 0 <= self.ramp <= 1:
-            raise UnusableInputError(
-                f"--randomise.strength={self.strength:g} and --randomise.ramp={self.ramp:g} must "
-                "be from 0 to 1."
-            )
 
 
 @dataclass(frozen=True)

@@ -160,10 +160,11 @@ def test_diagnose_and_plan_are_functions_too(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who imports them gets what the commands write, and nothing is printed."""
+    from gaploop.failure_analysis.planning.allocation import Budget
     from gaploop.scripts.diagnose import DiagnoseConfig, _text
     from gaploop.scripts.diagnose import diagnose as diagnose_folder
     from gaploop.scripts.options import DatasetEpisodes
-    from gaploop.scripts.plan import BudgetOptions, PlanConfig, plan
+    from gaploop.scripts.plan import PlanConfig, plan
 
     folder = tmp_path / "d"
     config = DiagnoseConfig(dataset=DatasetEpisodes(root=journal), images=False, output_dir=folder)
@@ -178,7 +179,7 @@ def test_diagnose_and_plan_are_functions_too(
         dimensions = {d.value: 0.0 for d in GapDimension} | {"sensor_noise": share}
         takes = (replace(unclear, dimensions=dimensions),)
         assert says in _text(replace(found, takes=takes), folder)
-    made = plan(PlanConfig(diagnosis=folder, budget=BudgetOptions(takes=20)))
+    made = plan(PlanConfig(diagnosis=folder, budget=Budget(takes=20)))
     assert made == load_plan(folder / "plan.yaml")
     assert capsys.readouterr().out == ""
     with pytest.raises(UnusableInputError, match="--save_reference"):

@@ -20,8 +20,8 @@ from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.adapt import adapt, kind_of
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.tuning.lerobot_image_policy import mixture_of, note_of, real_of
-from gaploop.finetune.tuning.presets import PRESETS, Preset, TrainSpec, preset_for
-from gaploop.finetune.tuning.work import AdaptOptions, Randomise, asked_aside
+from gaploop.finetune.tuning.presets import PRESETS, Preset, Randomise, TrainSpec, preset_for
+from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)

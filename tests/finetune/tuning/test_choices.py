@@ -14,7 +14,7 @@ from gaploop.core.plan import ExpectedValue, Plan, PlanItem
 from gaploop.core.vocabulary import GapDimension
 from gaploop.finetune.tuning import held_out, jobs, lerobot_bundle, recipes
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.presets import PRESETS, preset_for, table
+from gaploop.finetune.tuning.presets import PRESETS, Randomise, preset_for, table
 from gaploop.finetune.tuning.work import LEAST, MOST, weights_of
 from gaploop.scripts.finetune import FinetuneConfig, arguments_of
 
@@ -185,13 +185,15 @@ def test_a_job_runs_the_same_command_on_datasets_of_the_hub() -> None:
     plain = FinetuneConfig()
     config = FinetuneConfig(real=[Path(jobs.place_of("me/takes"))], full=True, steps=7)
     config.mix.real = "auto"
+    config.randomise = Randomise(kinds=("light",))
     given = [*arguments_of(config, plain), "--policy.push_to_hub=true"]
     assert given[:1] == ['--real=["/data/me/takes"]']
     assert {"--mix.real=auto", "--full=true", "--steps=7"} <= set(given)
-    job = jobs.job_for(given, ["me/takes"], flavor="a10g-small", package="gaploop==1")
+    assert '--randomise.kinds=["light"]' in given
+    job = jobs.job_for(given, ["me/takes"], jobs.JobFlags("a10g-small", package="gaploop==1"))
     script = job.command[-1]
     assert script.index("pip install") < script.index("hf download") < script.index("finetune")
     with pytest.raises(UnusableInputError, match="Push it first"):
-        jobs.job_for(given, ["/home/me/takes"], flavor="a10g-small")
+        jobs.job_for(given, ["/home/me/takes"], jobs.JobFlags("a10g-small"))
     with pytest.raises(UnusableInputError, match="push_to_hub"):
-        jobs.job_for(["--steps=7"], ["me/takes"], flavor="a10g-small")
+        jobs.job_for(["--steps=7"], ["me/takes"], jobs.JobFlags("a10g-small"))

@@ -7,7 +7,7 @@ import torch
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.finetune.tuning.lerobot_randomise import Randomiser, plates
-from gaploop.finetune.tuning.work import Randomise
+from gaploop.finetune.tuning.presets import Randomise
 
 CAMERA = "observation.images.overhead"
 
