@@ -143,7 +143,7 @@ class LoopBudget:
 
 @dataclass(frozen=True)
 class TargetCell:
-    """A stand-in for a real cell: the embedded one with gaps.
+    """A stand-in for a real cell: the embedded one with gaps; as of `embedded_rig`.
 
     Attributes:
         gaps: gap dimension to severity in [0, 1].
@@ -168,15 +168,7 @@ class TargetCell:
 
     def rig(self, conditions: Mapping[str, object]) -> EmbeddedRig:
         """Build it with `conditions` set up."""
-        return embedded_rig(
-            task=self.task,
-            gaps=self.gaps,
-            gap_seed=self.gap_seed,
-            conditions=conditions,
-            robot=self.robot,
-            parameters=self.parameters,
-            randomise=self.randomise,
-        )
+        return embedded_rig(conditions=conditions, **vars(self))
 
     def without(self, dimension: GapDimension) -> TargetCell:
         """Return the cell with a dimension as it is in simulation; it stands for a real one."""
@@ -442,7 +434,7 @@ def measured(
     return result
 
 
-def roll_out(
+def recorded_rollouts(
     policy: str | Path, target: TargetCell, journal: Path, n: int, instruction: str,
     say: Say = silent,
 ) -> list[Take]:  # fmt: skip
@@ -489,7 +481,7 @@ def roll_out_and_diagnose(
     if path.exists():
         return load_diagnosis(path)
     journal = folder / "rollouts_journal"
-    takes = roll_out(base, target, journal, rollouts, target.instruction, say)
+    takes = recorded_rollouts(base, target, journal, rollouts, target.instruction, say)
     say("Diagnosing", 0, 1)
     diagnosis = diagnose(takes, reference, source=str(journal.name))
     if twin is not None:

@@ -29,7 +29,7 @@ from gaploop.finetune.closed_loop import (
     collected,
     counting,
     measured,
-    roll_out,
+    recorded_rollouts,
 )
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
@@ -120,7 +120,7 @@ class _Job:
 def _one(job: _Job) -> tuple[int, DrawResult]:
     draw = job.draw
     cell = TargetCell({draw.dimension.value: draw.severity}, draw.gap_seed)
-    takes = roll_out(job.policy, cell, job.journal, job.rollouts, "sweep")
+    takes = recorded_rollouts(job.policy, cell, job.journal, job.rollouts, "sweep")
     found = diagnose(takes, source=job.journal.name).takes
     return job.number, DrawResult(draw, len(takes), found)
 

@@ -112,12 +112,7 @@ class DemonstratedCell:
 
     def rig(self) -> EmbeddedRig:
         """Build it."""
-        return embedded_rig(
-            task=self.task,
-            robot=self.robot,
-            parameters=self.parameters,
-            randomise=self.randomise,
-        )
+        return embedded_rig(**vars(self))
 
     def name(self, takes: int, seed: int) -> str:
         """Return what such demonstrations are called in lineage."""
@@ -138,23 +133,19 @@ def _digest(text: str) -> str:
 
 def _record(job: tuple[DemonstratedCell, range]) -> tuple[list[TrainingEpisode], int]:
     cell, scenes = job
-    rig = cell.rig()
+    rig, episodes = cell.rig(), []
     try:
-        taken = [_take(rig, scene) for scene in scenes]
+        for scene in scenes:
+            rig.reset(scene)
+            memory = _Memory(rig.follower)
+            leader = rig.scripted_leader(scene)
+            longest_s = MAX_S * len(rig.cell.arm.arms)
+            result = run_take(rig, leader, seed=scene, max_s=longest_s, sinks=(memory,))
+            if result.outcome is Outcome.SUCCESS:
+                episodes.append(memory.episode(f"scripted-{scene}", scene))
     finally:
         rig.close()
-    return [episode for episode in taken if episode is not None], len(scenes)
-
-
-def _take(rig: EmbeddedRig, scene: int) -> TrainingEpisode | None:
-    rig.reset(scene)
-    memory = _Memory(rig.follower)
-    leader = rig.scripted_leader(scene)
-    longest_s = MAX_S * len(rig.cell.arm.arms)
-    result = run_take(rig, leader, seed=scene, max_s=longest_s, sinks=(memory,))
-    if result.outcome is not Outcome.SUCCESS:
-        return None
-    return memory.episode(f"scripted-{scene}", scene)
+    return episodes, len(scenes)
 
 
 def _signature(cell: DemonstratedCell) -> Signature:

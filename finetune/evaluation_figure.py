@@ -74,7 +74,15 @@ def positions_png(evaluation: Evaluation) -> bytes | None:
         for (row, column), rate in cells.items():
             span = turns[row], turns[row + 1]
             _sector(axes, rate, span, (radii[column], radii[column + 1]))
-        _beside(axes, evaluation)
+        flank = SPAWN_HALF_ANGLE_RAD, SPAWN_HALF_ANGLE_RAD + FLANK_ANGLE_RAD
+        for name, rate in evaluation.by_condition.items():  # what lies beside the spawn region
+            placement = parts(name).get("placement")
+            if placement == "inner":
+                _sector(axes, rate, (-np.pi, np.pi), (0.0, inner), hatch="///")
+            elif placement == "flank":
+                other = -flank[1], -flank[0]
+                _sector(axes, rate, flank, (inner, outer), hatch="///")
+                _sector(axes, rate, other, (inner, outer), hatch="///", label=False)
         axes.plot(0, 0, "s", ms=16, color="#2b2e36")
         axes.text(0, -0.022, "arm", ha="center", va="top", fontsize=9, color=SOFT)
         axes.set_aspect("equal")
@@ -86,19 +94,6 @@ def positions_png(evaluation: Evaluation) -> bytes | None:
         axes.set_ylabel("ahead of the arm [cm]")
         axes.tick_params(length=0)
         return figure_png(figure)
-
-
-def _beside(axes: Any, evaluation: Evaluation) -> None:
-    """Draw what lies beside the spawn region, where it was tried."""
-    inner, outer = SPAWN_RADIUS_M
-    near, far = SPAWN_HALF_ANGLE_RAD, SPAWN_HALF_ANGLE_RAD + FLANK_ANGLE_RAD
-    for name, rate in evaluation.by_condition.items():
-        placement = parts(name).get("placement")
-        if placement == "inner":
-            _sector(axes, rate, (-np.pi, np.pi), (0.0, inner), hatch="///")
-        elif placement == "flank":
-            _sector(axes, rate, (near, far), (inner, outer), hatch="///")
-            _sector(axes, rate, (-far, -near), (inner, outer), hatch="///", label=False)
 
 
 def _sector(

@@ -158,20 +158,16 @@ class _Training:
         self._sidecar = sidecar(taken[0][0], (take for _, takes in taken for take in takes))
         if PartialState().is_main_process:
             config.output_dir.mkdir(parents=True, exist_ok=True)
-            self._begin(list(takes_inputs(taken)))
+            self._inputs = list(takes_inputs(taken))
+            if config.resume and (config.output_dir / RUN).exists():
+                before = read_run(config.output_dir / RUN)  # what it learned from stays learned
+                self._inputs += [e for e in before["inputs"] if e not in self._inputs]
+                self._base = before["lineage"]["base"]
+            elif base := config.trainable_config.pretrained_path:
+                self._base_folder = fetch(str(base)) if is_hub_name(base) else Path(base)
+                self._base = policy_id(self._base_folder)
+            self.record()
         return train, held
-
-    def _begin(self, inputs: list[Any]) -> None:
-        config = self._config
-        self._inputs = inputs
-        if config.resume and (config.output_dir / RUN).exists():
-            before = read_run(config.output_dir / RUN)  # what it learned from stays learned
-            self._inputs += [entry for entry in before["inputs"] if entry not in inputs]
-            self._base = before["lineage"]["base"]
-        elif base := config.trainable_config.pretrained_path:
-            self._base_folder = fetch(str(base)) if is_hub_name(base) else Path(base)
-            self._base = policy_id(self._base_folder)
-        self.record()
 
     def record(self, **result: Any) -> None:
         """Write run.json."""

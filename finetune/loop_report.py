@@ -59,10 +59,16 @@ def write_report(result: DemoResult, folder: Path, minutes: float) -> Path:
     """Write `report.html` and its figures to `folder`; return the page's path."""
     sections = [_summary(result, folder, minutes)]
     for name, loop in _named(result):
-        sections += [_why(name, loop), _evidence(loop)]
+        shown = {t.uid for t in loop.diagnosis.takes}
+        takes = (t for t in read_journal(loop.folder / "rollouts_journal") if t.info.uid in shown)
+        pictures = {t.info.uid: pictures_of(t) for t in takes}
+        sections += [_why(name, loop), evidence_section(loop.diagnosis, pictures, CARDS)]
     if result.sweep:
         sections.append(_attribution(result.sweep, folder))
-    sections += [_lineage(result), _limits(result)]
+    stages = [(name, *stage) for name, loop in _named(result) for stage in _stages(loop)]
+    lead = "Each stage names the one before by id; the files lie beside this page."
+    lineage = table(("cell", "stage", "id", "file"), stages)
+    sections += [section("Lineage", lead, [lineage]), _limits(result)]
     path = folder / "report.html"
     title = "Closing the gap, sim-to-sim"
     write_atomically(path, page(title, sections, subtitle=f"gaploop demo, seed {result.seed}"))
@@ -184,20 +190,16 @@ def _summary(result: DemoResult, folder: Path, minutes: float) -> Section:
     blocks += [
         notice(v.message, "good" if v.verdict is Answer.PROMOTE else "bad") for v in verdicts
     ]
+    found = [(f"{minutes:.1f} min", "on this machine")]
+    for name, loop in _named(result):
+        change = f"{loop.before.rate:.0%} → {loop.after.rate:.0%}" if loop.after else "no change"
+        found.append((change, f"cell {name}: {loop.done}"))
     blocks += [
-        facts([(f"{minutes:.1f} min", "on this machine"), *_headline(result)]),
+        facts(found),
         figure(png, caption, 760),
         table(("cell", *COLUMNS), rows),
     ]
     return section("In short", lead, blocks)
-
-
-def _headline(result: DemoResult) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for name, loop in _named(result):
-        change = f"{loop.before.rate:.0%} → {loop.after.rate:.0%}" if loop.after else "no change"
-        found.append((change, f"cell {name}: {loop.done}"))
-    return found
 
 
 def _why(name: str, loop: LoopResult) -> Section:
@@ -222,12 +224,6 @@ def _why(name: str, loop: LoopResult) -> Section:
     return section(f"Cell {name}: diagnosis and plan", lead, [block])
 
 
-def _evidence(loop: LoopResult) -> Section:
-    shown = {t.uid for t in loop.diagnosis.takes}
-    takes = (t for t in read_journal(loop.folder / "rollouts_journal") if t.info.uid in shown)
-    return evidence_section(loop.diagnosis, {t.info.uid: pictures_of(t) for t in takes}, CARDS)
-
-
 def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
     right, named, every = accuracy(confusion(results))
     png = figure_png(confusion_figure(results))
@@ -238,13 +234,6 @@ def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
     )
     caption = "Failed takes. Mechanism, direction and severity are drawn; rules, nothing learned."
     return section("Injected against diagnosed", lead, [figure(png, caption, 900)])
-
-
-def _lineage(result: DemoResult) -> Section:
-    rows = [(name, *stage) for name, loop in _named(result) for stage in _stages(loop)]
-    lead = "Each stage names the one before by id; the files lie beside this page."
-    head = ("cell", "stage", "id", "file")
-    return section("Lineage", lead, [table(head, rows)])
 
 
 def _stages(loop: LoopResult) -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from gaploop.core.files import existing_folder
 from gaploop.core.journal_format import is_journal
 from gaploop.datasets.hub import queue as push_queue
 from gaploop.datasets.hub.queue import QueuedPush
-from gaploop.datasets.hub.target import endpoint
+from gaploop.datasets.hub.target import check_repo_id, endpoint
 from gaploop.datasets.layout import is_dataset
 from gaploop.scripts.options import DatasetTarget, progress
 
@@ -95,6 +95,28 @@ def kind_of(folder: Path) -> str:
     raise UnusableInputError(
         f"{folder} holds neither a dataset (meta/info.json) nor a policy (*.safetensors). Name a "
         "dataset's folder, an adapter's, or the run folder of gaploop finetune."
+    )
+
+
+def asked_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> QueuedPush:
+    """Return the push of a folder that a command's options ask for.
+
+    Args:
+        folder: what to push.
+        kind: `dataset` or `model`.
+        asked: options with `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
+        consents: the consent register; the default one where None.
+    """
+    return QueuedPush(
+        str(folder.absolute()),
+        check_repo_id(asked.repo_id),
+        kind,
+        endpoint(),
+        asked.private,
+        getattr(asked, "license", ""),
+        tuple(asked.tags or ()),
+        str(consents.absolute()) if consents is not None else "",
+        getattr(asked, "allow_paths", False),
     )
 
 
@@ -195,22 +217,13 @@ def push_folder(
     Args:
         folder: what to push.
         kind: `dataset` or `model`.
-        asked: options with `repo_id`, `private`, `tags` and perhaps `license`.
+        asked: as of `asked_push`.
         consents: the consent register; the default one where None.
         later: only write it down.
     """
     from gaploop.datasets.hub.upload import Patience
 
-    push = push_queue.QueuedPush(
-        str(folder.absolute()),
-        asked.repo_id,
-        kind,
-        endpoint(),
-        asked.private,
-        getattr(asked, "license", ""),
-        tuple(asked.tags or ()),
-        str(consents.absolute()) if consents is not None else "",
-    )
+    push = asked_push(folder, kind, asked, consents)
     if later:
         try:
             push_queue.put(push)

@@ -262,7 +262,10 @@ def _lines(found: BoardContents, key: str) -> list[str]:
             size = points(Estimate(p["value"], *p["interval"]))
             lines.append(f"  {p['better']} - {p['other']}: {size}, {apart} (p {p['p_family']:.2g})")
     lines += [f"  refused: {k}. {r['refused']}" for k, r in declared.items() if r.get("refused")]
-    lines.append(f"Evidence: {benchmark['evidence']}. Isolation: {_isolation(found)}.")
+    kept_apart = ", ".join(sorted({str(r["isolation"]) for r in found.results}))
+    lines.append(
+        f"Evidence: {benchmark['evidence']}. Isolation: {kept_apart or 'nothing was run'}."
+    )
     if found.wrong:
         return [*lines, f"NOT as the server signed it: {', '.join(found.wrong)}"]
     by = "the key you gave" if key else f"the board's own key {benchmark['key']}"
@@ -280,7 +283,3 @@ def _by_setting(ranked: Mapping[str, Any], results: Mapping[str, Mapping[str, An
         "    " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _isolation(found: BoardContents) -> str:
-    return ", ".join(sorted({str(r["isolation"]) for r in found.results})) or "nothing was run"

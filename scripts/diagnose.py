@@ -13,7 +13,7 @@ from gaploop.core.files import writable_folder, write_atomically
 from gaploop.core.run_record import write_run
 from gaploop.core.station import StationScene, load_station
 from gaploop.core.take import Take
-from gaploop.core.twin import Twin, load_twin
+from gaploop.core.twin import load_twin
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.labels.store import open_labelled
 from gaploop.failure_analysis.lineage import file_input, takes_input
@@ -126,7 +126,9 @@ def diagnose(config: DiagnoseConfig) -> Diagnosis:
             f"--labels={config.labels} is no file. Name a labels.jsonl, or leave it away: the "
             f"labels of {source} itself are read anyway."
         )
-    twin = _twin(config)
+    if config.twin is not None and not config.policy.path:
+        raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
+    twin = load_twin(config.twin) if config.twin is not None else None
     causes = engineer_labels(config.labels or open_labelled(source).file)
     ask_policy, cameras = _ask_policy(config, takes)
     forces = learn_force_classes(config.forces) if config.forces is not None else None
@@ -223,14 +225,6 @@ def _ask_policy(
     patches = cameras.patches if cameras is not None else None
     recorded = {take.info.uid: take for take in takes}
     return lambda take: ask(recorded[take.info.uid], asked, space, patches), cameras
-
-
-def _twin(config: DiagnoseConfig) -> Twin | None:
-    if config.twin is None:
-        return None
-    if not config.policy.path:
-        raise UnusableInputError("--twin needs the policy that failed: add --policy.path=DIR.")
-    return load_twin(config.twin)
 
 
 def _write_report(

@@ -121,6 +121,9 @@ def run(config: PretrainConfig) -> int:
         if config.vision:
             from gaploop.finetune.lerobot_vision import pretrain_vision as pretrain
         done = pretrain(what, lambda *_: trained(), recorded)
+    usual, env = options.EnvOptions(), config.env
+    cell = {"task": (env.task, usual.task), "robot": (env.robot, usual.robot)}
+    where = "".join(f" --env.{name}={to}" for name, (to, than) in cell.items() if to != than)
     options.emit(
         config.json,
         {
@@ -133,13 +136,6 @@ def run(config: PretrainConfig) -> int:
             "held_out_action_error": done.result.held_out,
         },
         f"{done.folder} ({done.id}): {done.result.steps} steps, loss {done.result.loss:.4f}. "
-        f"Try it: gaploop evaluate --policy.path={done.folder}{_where(config)} --n=100",
+        f"Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100",
     )
     return 0
-
-
-def _where(config: PretrainConfig) -> str:
-    """Return the options that name another cell than the usual one."""
-    usual, given = options.EnvOptions(), config.env
-    said = {"task": (given.task, usual.task), "robot": (given.robot, usual.robot)}
-    return "".join(f" --env.{name}={to}" for name, (to, default) in said.items() if to != default)

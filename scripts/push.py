@@ -11,8 +11,8 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import writable_folder, write_atomically
 from gaploop.datasets.hub import queue as push_queue
 from gaploop.datasets.hub.queue import QueuedPush
-from gaploop.datasets.hub.target import check_repo_id, endpoint
-from gaploop.scripts._pushing import DATASET, kind_of, send
+from gaploop.datasets.hub.target import endpoint
+from gaploop.scripts._pushing import DATASET, asked_push, kind_of, send
 from gaploop.scripts.options import emit
 
 log = logging.getLogger(__name__)
@@ -114,18 +114,7 @@ def _asked(config: PushConfig) -> QueuedPush | None:
         if config.repo_id or config.dry_run:
             raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
         return None
-    kind = kind_of(config.folder)
-    return QueuedPush(
-        str(config.folder.absolute()),
-        check_repo_id(config.repo_id),
-        kind,
-        endpoint(),
-        config.private,
-        config.license,
-        tuple(config.tags),
-        str(config.consents.absolute()) if config.consents is not None else "",
-        config.allow_paths,
-    )
+    return asked_push(config.folder, kind_of(config.folder), config, config.consents)
 
 
 def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -338,7 +338,13 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
             if result["track"] == track and not result.get("refused"):
                 entry = Submission(**{k: result[k] for k in Submission.__dataclass_fields__})
                 alias = _alias(server, entry, result.get("policy", ""))
-                rows[entry.key] = list(_rows(how.private / "attempts" / alias))
+                attempts = how.private / "attempts" / alias
+                stations = attempts / "stations.json"
+                rows[entry.key] = (
+                    [Rollout(**row) for row in read_json(stations)]
+                    if stations.exists()
+                    else list(read_rollouts(attempts / ROLLOUTS))
+                )
         tracks[track] = ranked(rows).to_json()
     ranking: dict[str, Any] = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),
                "at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
@@ -352,15 +358,6 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     return results
-
-
-def _rows(folder: Path) -> Iterator[Rollout]:
-    """Yield what was kept of a submission's attempts."""
-    stations = folder / "stations.json"
-    if stations.exists():
-        yield from (Rollout(**row) for row in read_json(stations))
-    else:
-        yield from read_rollouts(folder / ROLLOUTS)
 
 
 # -- a board on a Hub ------------------------------------------------------------------------------

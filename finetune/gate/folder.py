@@ -78,17 +78,13 @@ def attempts(seed: int, stage: str, tasks: int) -> Iterator[GateAttempt]:
     turn = 0
     while True:
         for task in np.random.default_rng([seed, salt, 0, turn]).permutation(tasks):
-            sides = SIDES if _baseline_first(seed, salt, int(task), turn) else SIDES[::-1]
+            block = np.arange(BLOCK) < BLOCK // 2  # in which the baseline goes first
+            drawn = np.random.default_rng([seed, salt, 1, int(task), turn // BLOCK])
+            sides = SIDES if drawn.permutation(block)[turn % BLOCK] else SIDES[::-1]
             for side in sides:
                 yield GateAttempt(number, turn, int(task), side, first_scene + number // 2)
                 number += 1
         turn += 1
-
-
-def _baseline_first(seed: int, salt: int, task: int, turn: int) -> bool:
-    block = np.arange(BLOCK) < BLOCK // 2
-    drawn = np.random.default_rng([seed, salt, 1, task, turn // BLOCK]).permutation(block)
-    return bool(drawn[turn % BLOCK])
 
 
 def seal(folder: Path, seed: int) -> str:

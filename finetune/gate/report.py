@@ -51,7 +51,13 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
                 (folder / EVIDENCE).write_bytes(picture)
             sections.append(_stage(stage, picture))
     if result.canary is not None:
-        sections.append(_canary(result))
+        canary = result.canary
+        lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
+        blocks = []
+        if canary.evidence:
+            png = figure_png(canary_figure(result))
+            blocks.append(figure(png, "Evidence for a roll-back.", 860))
+        sections.append(section("Canary and whole fleet", lead, blocks))
     design = result.design
     lead = (
         f"Planned before the first attempt: better by more than {design.margin:.1%}, at most "
@@ -215,14 +221,3 @@ def canary_figure(result: GateResult) -> Any:
         axes.set_ylabel("evidence, of what is needed")
         axes.legend(frameon=False, loc="lower left")
     return drawn
-
-
-def _canary(result: GateResult) -> Section:
-    canary = result.canary
-    if canary is None:
-        raise ValueError("a gate without a canary")
-    lead = f"{canary.phase.value.replace('_', ' ').capitalize()}: {canary.message}."
-    blocks = []
-    if canary.evidence:
-        blocks.append(figure(figure_png(canary_figure(result)), "Evidence for a roll-back.", 860))
-    return section("Canary and whole fleet", lead, blocks)
