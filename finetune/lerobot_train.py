@@ -31,10 +31,9 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from lerobot.datasets import factory
-from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.scripts import lerobot_train
 from lerobot.transforms import ImageTransforms
-from lerobot.utils.constants import ACTION, IMAGENET_STATS, PRETRAINED_MODEL_DIR
+from lerobot.utils.constants import IMAGENET_STATS, PRETRAINED_MODEL_DIR
 
 from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.files import write_json
@@ -43,7 +42,7 @@ from gaploop.datasets.cache.folder import CacheOptions, Progress
 from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.layout import read_episodes, read_info
-from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler, common_meta
+from gaploop.datasets.mixing.lerobot_mixture import MixtureDataset, MixtureSampler
 from gaploop.datasets.mixing.sources import REPORT, MixedTake, OpenMixture, report
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import fetch, is_hub_name
@@ -52,7 +51,7 @@ from gaploop.finetune.lerobot_probe import keep_cameras
 from gaploop.finetune.lerobot_trust import SIDECAR, refuse_foreign_code
 from gaploop.finetune.runs import CHECKPOINTS, takes_inputs
 from gaploop.finetune.training import step_seed
-from gaploop.finetune.tuning.lerobot_image_policy import sidecar
+from gaploop.finetune.tuning.lerobot_image_policy import load_takes, sidecar
 
 
 def train(
@@ -123,7 +122,7 @@ class _Training:
         self, config: Any, cache: CacheOptions, opened: OpenMixture | None, progress: Progress
     ) -> None:
         self._config, self._cache, self._opened = config, cache, opened
-        self._dataset_class = partial(CachedLeRobotDataset, cache=cache, progress=progress)
+        self._cached: dict[str, Any] = {"cache": cache, "progress": progress}
         self._inputs: list[Any] = []
         self.roots: list[Path] = []
         """The datasets."""
@@ -138,11 +137,10 @@ class _Training:
         learned from somebody who withdrew.
         """
         if self._opened is None:
-            opened = calling(factory.make_dataset, LeRobotDataset=self._dataset_class)
+            cached = partial(CachedLeRobotDataset, **self._cached)
+            opened = calling(factory.make_dataset, LeRobotDataset=cached)
             make = calling(
-                factory.make_train_eval_datasets,
-                LeRobotDataset=self._dataset_class,
-                make_dataset=opened,
+                factory.make_train_eval_datasets, LeRobotDataset=cached, make_dataset=opened
             )
             train, held = make(config)
             info = read_info(Path(train.root))
@@ -204,33 +202,25 @@ class _Training:
         self, opened: OpenMixture, shares: Any, *, transformed: bool
     ) -> MixtureDataset:
         config, chosen = self._config, self._config.dataset
-        first = opened.datasets[0].root
-        reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
-        offsets = factory.resolve_delta_timestamps(config.trainable_config, reference)
         transforms = chosen.image_transforms
-        datasets = [
-            self._dataset_class(
-                f"local/{info.root.name}",
-                root=info.root,
-                delta_timestamps=offsets,
-                image_transforms=ImageTransforms(transforms)
-                if transformed and transforms.enable
-                else None,
-                video_backend=chosen.video_backend,
-                return_uint8=True,
-                depth_output_unit=chosen.depth_output_unit,
-                tolerance_s=config.tolerance_s,
-            )
-            for info in opened.datasets
-        ]
-        # A cache of smaller pictures says so in its dataset's metadata, not in the folder's.
-        meta = common_meta(opened, [d.meta for d in datasets], shares)
+        dataset = load_takes(
+            opened,
+            config.trainable_config,
+            shares,
+            image_transforms=ImageTransforms(transforms)
+            if transformed and transforms.enable
+            else None,
+            video_backend=chosen.video_backend,
+            depth_output_unit=chosen.depth_output_unit,
+            tolerance_s=config.tolerance_s,
+            **self._cached,
+        )
+        meta = dataset.meta
         if chosen.use_imagenet_stats:
             for key in set(meta.camera_keys) - set(meta.depth_keys):
                 known = {k: torch.tensor(v, dtype=torch.float32) for k, v in IMAGENET_STATS.items()}
                 meta.stats.setdefault(key, {}).update(known)
-        actions = config.trainable_config.action_delta_indices if ACTION in meta.features else None
-        return MixtureDataset(opened, datasets, meta, actions)
+        return dataset
 
     def _stream(self, opened: OpenMixture, drop_last: int) -> Any:
         return opened.mixture(self._config.batch_size, PartialState().num_processes, drop_last)

@@ -422,7 +422,7 @@ class _NotAgain(logging.Filter):
         return is_new
 
 
-def setup_logging(level: int = logging.INFO) -> None:
+def setup_logging() -> None:
     """Send logs to stderr, one line each, without what libraries say to themselves."""
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -433,6 +433,6 @@ def setup_logging(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("gaploop").setLevel(level)
+    logging.getLogger("gaploop").setLevel(logging.INFO)
     for module in (*QUIET_LOGGERS, "torchvision"):
         warnings.filterwarnings("ignore", module=rf"{module}(\.|$)")

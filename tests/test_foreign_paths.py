@@ -279,8 +279,8 @@ finetune/training.py:train | folder / name | ours
 finetune/training.py:write_checkpoint | os.replace(part, path) | ours
 finetune/training.py:write_checkpoint | os.replace(path, folder / PREVIOUS) | ours
 finetune/training.py:write_checkpoint | part.unlink(missing_ok=True) | ours
-finetune/tuning/recipes.py:_arm | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
-finetune/tuning/recipes.py:_arm | options.output_dir / name.replace(' ', '_') | ours
+finetune/tuning/recipes.py:ablation | folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED) | ours
+finetune/tuning/recipes.py:ablation | options.output_dir / name.replace(' ', '_') | ours
 finetune/tuning/recipes.py:choose_share | folder / f'{share:g}_{fold}.json' | ours
 finetune/tuning/recipes.py:chosen_share.measure | folder / f'{share:g}_{fold}' | ours
 scripts/_calibrate.py:drift | folder / n | ours

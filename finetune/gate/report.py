@@ -84,15 +84,15 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     return path
 
 
-def evidence_figure(stage: StageResult, at_most: int = 6) -> Any:
+def evidence_figure(stage: StageResult) -> Any:
     """Draw the evidence over the pairs of attempts, with what it has to reach.
 
     The evidence is drawn as a share of its boundary, so that statements with several can share
     an axis: at 1 a statement counts as shown.
     """
-    # The two main statements first, then whatever came nearest to being shown.
+    # The two main statements first, then the four that came nearest to being shown.
     rest = sorted(stage.tracks[2:], key=lambda t: -max(t.log10, default=0.0) / t.boundary)
-    tracks = [*stage.tracks[:2], *rest][:at_most]
+    tracks = [*stage.tracks[:2], *rest[:4]]
     rounds = max((len(track.log10) for track in tracks), default=1)
     per_round = stage.pairs / max(rounds, 1)
     with new_figure(7.6, 3.6) as (drawn, axes):

@@ -18,12 +18,12 @@ import torch
 from lerobot.datasets import factory
 from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.utils.collate import lerobot_collate_fn
+from lerobot.utils.constants import ACTION
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
-from gaploop.datasets.cache.folder import CacheOptions, Progress
-from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset, silent
+from gaploop.datasets.cache.lerobot_cached import CachedLeRobotDataset
 from gaploop.datasets.cache.lerobot_scale_step import ScaleStep
 from gaploop.datasets.frames import load_frames
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
@@ -90,7 +90,7 @@ class ImagePolicyWork:
                 )
         self._opened = opened = replace(whole, takes=kept)
         shares = opened.mixture(1).mean_shares(spec.steps)
-        dataset = load_takes(opened, config, shares, options.cache)
+        dataset = load_takes(opened, config, shares, cache=options.cache)
         bundle = bundles.open_bundle(
             config,
             dataset.meta,
@@ -323,21 +323,14 @@ class LeRobotLearner:
         return made
 
 
-def load_takes(
-    opened: OpenMixture,
-    config: Any,
-    shares: Any,
-    cache: CacheOptions,
-    progress: Progress = silent,
-) -> MixtureDataset:
+def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> MixtureDataset:
     """Open a mixture's datasets for a policy; the frame cache is built where it isn't yet.
 
     Args:
         opened: the mixture.
         config: the policy's, which says which past and future frames a sample has.
         shares: share of each source over the run, for statistics.
-        cache: how pictures are cached.
-        progress: shows that the cache is being built.
+        how: each dataset is opened, as of `CachedLeRobotDataset`.
     """
     first = opened.datasets[0].root
     reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
@@ -348,13 +341,14 @@ def load_takes(
             root=info.root,
             delta_timestamps=offsets,
             return_uint8=True,
-            cache=cache,
-            progress=progress,
+            **how,
         )
         for info in opened.datasets
     ]
+    # A cache of smaller pictures says so in its dataset's metadata, not in the folder's.
     meta = common_meta(opened, [d.meta for d in datasets], shares)
-    return MixtureDataset(opened, datasets, meta, config.action_delta_indices)
+    actions = config.action_delta_indices if ACTION in meta.features else None
+    return MixtureDataset(opened, datasets, meta, actions)
 
 
 def note_of(take: MixedTake) -> TakeNote:
@@ -425,11 +419,11 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def held_out_batches(
-    dataset: MixtureDataset, takes: Sequence[MixedTake], frames: int = FRAMES
+    dataset: MixtureDataset, takes: Sequence[MixedTake]
 ) -> Iterator[tuple[str, Tensors]]:
     """Yield uid and samples of every held-out take, its frames evenly spaced."""
     for take in takes:
-        places = np.linspace(0, len(take.frames) - 1, min(frames, len(take.frames)))
+        places = np.linspace(0, len(take.frames) - 1, min(FRAMES, len(take.frames)))
         chosen = take.frames[places.round().astype(int)]
         yield (
             take.episode.info.uid,

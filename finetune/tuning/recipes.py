@@ -36,7 +36,6 @@ from gaploop.finetune.adapt import (
     tuned,
 )
 from gaploop.finetune.ranks import Ranks
-from gaploop.finetune.training import Progress
 from gaploop.finetune.tuning import held_out, lerobot_image_policy, tracked
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.lerobot_image_policy import note_of
@@ -185,7 +184,7 @@ def real_takes(options: AdaptOptions) -> list[TakeNote]:
     return [note_of(t) for t in lerobot_image_policy.real_of(options, opened)]
 
 
-def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = None) -> ShareChoice:
+def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
     """Choose the share of real takes on held-out ones; see `ratio`.
 
     Raises:
@@ -218,15 +217,13 @@ def chosen_share(options: AdaptOptions, say: Say, progress: Progress | None = No
             output_dir=folder / f"{share:g}_{fold}",
             resume=True,
         )
-        _, _, seen = tuned(one, base, ranks, progress)
+        _, _, seen = tuned(one, base, ranks)
         return {uid: seen.errors[uid] for uid in parts[fold]}
 
     return choose_share(measure, folder)
 
 
-def ablation(
-    options: AdaptOptions, say: Say, progress: Progress | None = None
-) -> list[RecipeResult]:
+def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
     """Train every recipe and judge all by the same held-out real takes.
 
     Writes OUT/real_only, OUT/sim_only, OUT/mixed, OUT/recipes.json and OUT/recipes.png.
@@ -257,38 +254,28 @@ def ablation(
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():
         say(name)
-        arms.append(_arm(options, name, share, aside, progress))
+        folder = options.output_dir / name.replace(" ", "_")
+        done = folder / "result.json"
+        if not done.exists():
+            real_only: dict[str, Any] = {"sim": (), "sim_takes": 0} if share == 1.0 else {}
+            one = replace(
+                options,
+                share_real=share,
+                held_out_share=0.0,
+                held_out_uids=aside,
+                output_dir=folder,
+                resume=True,
+                **real_only,
+            )
+            adapt(one)
+        result = read_json(done)
+        errors = result["held_out_at_end"]["errors"]
+        policy = folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED)
+        arms.append(_judged(name, share, result["steps"], errors, str(policy)))
     value = {"schema": SCHEMA, "held_out": sorted(aside), "arms": [asdict(a) for a in arms]}
     write_json(options.output_dir / "recipes.json", value)
     draw(arms, options.output_dir / "recipes.png")
     return arms
-
-
-def _arm(
-    options: AdaptOptions,
-    name: str,
-    share: float,
-    aside: frozenset[str],
-    progress: Progress | None,
-) -> RecipeResult:
-    folder = options.output_dir / name.replace(" ", "_")
-    done = folder / "result.json"
-    if not done.exists():
-        real_only = {"sim": (), "sim_takes": 0} if share == 1.0 else {}
-        one = replace(
-            options,
-            share_real=share,
-            held_out_share=0.0,
-            held_out_uids=aside,
-            output_dir=folder,
-            resume=True,
-            **real_only,  # type: ignore[arg-type]
-        )
-        adapt(one, progress)
-    result = read_json(done)
-    errors = result["held_out_at_end"]["errors"]
-    policy = folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED)
-    return _judged(name, share, result["steps"], errors, str(policy))
 
 
 def _judged(
