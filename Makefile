@@ -9,6 +9,8 @@ PYTEST := $(BIN)/pytest -q
 TWO := -n 2 --dist=loadfile --no-loadscope-reorder
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1
+# Containers often set it; every process would compile all of gaploop and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Rendering without a display. macOS has no EGL and needs none.
 ifneq ($(shell uname -s),Darwin)
 export MUJOCO_GL ?= egl

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,15 +23,29 @@ from websockets.sync.client import ClientConnection, connect
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S: Final = 60.0
+CPU_S: Final = 120
+"""Processor time that each of a browser's processes may use; the kernel ends one that spins."""
+LIFE_S: Final = 1200
+"""A browser that outlives whoever started it ends itself then, as late as a hanging test [s]."""
+LIMITED: Final = """\
+ulimit -t "$1"
+(sleep "$2"; kill -KILL -$$) &
+shift 2
+exec "$@"
+"""
+"""Both hold without this process too: once a killed one's browser span for eight minutes."""
 MOST_BYTES: Final = 256 * 1024 * 1024  # of one answer: a screenshot is one
 FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",  # CI runs as root, where the sandbox refuses to start
     "--disable-gpu",
+    "--disable-software-rasterizer",  # no GL in software either
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--disable-extensions",
     "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-breakpad",
     "--mute-audio",
     "--force-device-scale-factor=1",
     "--remote-debugging-port=0",
@@ -139,17 +154,20 @@ class Tab:
 
 @contextlib.contextmanager
 def open_tab(program: str, width: int = 1440, height: int = 900) -> Iterator[Tab]:
-    """Start a browser of its own with an empty page; end it with the block.
+    """Start a browser of its own with an empty page; end it, and all it started, with the block.
 
     Raises:
         TimeoutError: it doesn't start.
     """
     with tempfile.TemporaryDirectory(prefix="gaploop_browser_", ignore_cleanup_errors=True) as home:
+        limits = ["/bin/sh", "-c", LIMITED, "limited", str(CPU_S), str(LIFE_S)]
         process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
+            [*limits, program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "HOME": home},
+            start_new_session=True,
         )
         try:
             # No pings: a browser that is slow on a busy machine isn't gone.
@@ -162,8 +180,10 @@ def open_tab(program: str, width: int = 1440, height: int = 900) -> Iterator[Tab
                 tab.size(width, height)
                 yield tab
         finally:
-            process.terminate()
-            process.wait(timeout=20)
+            # All of it at once: a browser that hangs doesn't end for being asked to.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _address(home: Path, process: subprocess.Popen[bytes]) -> str:

@@ -443,10 +443,11 @@ def is_site(node: ast.AST, paths: Paths, known: set[str]) -> bool:
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
+        if node.func.id != "Path":
+            return False
         first = node.args[0] if node.args else ast.Constant("")
         from_data = isinstance(first, ast.Subscript) or "get(" in ast.unparse(first)
-        joins = any(not is_literal(a) for a in node.args[1:])
-        return node.func.id == "Path" and (from_data or joins)
+        return from_data or any(not is_literal(a) for a in node.args[1:])
     if not isinstance(node.func, ast.Attribute):
         return False
     name, owner = node.func.attr, node.func.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import shutil
 import subprocess
@@ -40,8 +41,12 @@ def modules(folder: str) -> list[Path]:
     return sorted(p for p in (ROOT / folder).rglob("*.py") if "__pycache__" not in p.parts)
 
 
-ALL_MODULES = [path for folder in FOLDERS for path in modules(folder)]
 BENCHMARKS = modules("benchmarks")
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
@@ -79,26 +84,26 @@ def test_the_package_holds_nothing_but_links() -> None:
     assert held == {"__init__.py", "py.typed", *FOLDERS}
 
 
-@pytest.mark.parametrize("path", ALL_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_layers(path: Path) -> None:
-    folder = path.relative_to(ROOT).parts[0]
-    for name, _ in imports(ast.parse(path.read_text())):
-        assert not name.startswith(".."), f"{path}: import from gaploop.…, not relatively"
-        parts = name.split(".")
-        if parts[0] == "gaploop" and len(parts) > 1 and parts[1] in FOLDERS:
-            assert parts[1] in MAY_IMPORT[folder] | {folder}, f"{path} imports {name}"
-        assert parts[0] not in ("tests", "benchmarks"), f"{path} imports {name}"
-    for name in names_in(ast.parse(path.read_text())):
-        assert not name.startswith("benchmarks."), f"{path} names {name}, to import or to run"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_layers(folder: str) -> None:
+    for path in modules(folder):
+        for name, _ in imports(tree(path)):
+            assert not name.startswith(".."), f"{path}: import from gaploop.…, not relatively"
+            parts = name.split(".")
+            if parts[0] == "gaploop" and len(parts) > 1 and parts[1] in FOLDERS:
+                assert parts[1] in MAY_IMPORT[folder] | {folder}, f"{path} imports {name}"
+            assert parts[0] not in ("tests", "benchmarks"), f"{path} imports {name}"
+        for name in names_in(tree(path)):
+            assert not name.startswith("benchmarks."), f"{path} names {name}, to import or to run"
 
 
-@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_benchmarks_import_gaploop_and_themselves(path: Path) -> None:
+def test_benchmarks_import_gaploop_and_themselves() -> None:
     """What measures us uses the package as its users do: by its import path."""
-    for name, _ in imports(ast.parse(path.read_text())):
-        assert not name.startswith(".."), f"{path}: import from benchmarks.…, not relatively"
-        ours = {*FOLDERS, "tests"} - {"datasets"}  # Hugging Face's has that name
-        assert name.split(".")[0] not in ours, f"{path} imports {name}"
+    for path in BENCHMARKS:
+        for name, _ in imports(tree(path)):
+            assert not name.startswith(".."), f"{path}: import from benchmarks.…, not relatively"
+            ours = {*FOLDERS, "tests"} - {"datasets"}  # Hugging Face's has that name
+            assert name.split(".")[0] not in ours, f"{path} imports {name}"
 
 
 def test_benchmarks_are_no_part_of_the_package() -> None:
@@ -106,25 +111,25 @@ def test_benchmarks_are_no_part_of_the_package() -> None:
     assert not (PACKAGE / "benchmarks").exists()
 
 
-@pytest.mark.parametrize("path", modules("core"), ids=lambda p: p.name)
-def test_core_imports_nothing_heavy(path: Path) -> None:
+def test_core_imports_nothing_heavy() -> None:
     """Kinematics needs MuJoCo, inside functions, so that importing core stays light."""
-    for name, inside in imports(ast.parse(path.read_text())):
-        root = name.split(".")[0]
-        assert root not in HEAVY or (root == "mujoco" and inside), f"{path} imports {name}"
+    for path in modules("core"):
+        for name, inside in imports(tree(path)):
+            root = name.split(".")[0]
+            assert root not in HEAVY or (root == "mujoco" and inside), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("path", ALL_MODULES + BENCHMARKS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_lerobot_stays_where_its_name_stands(path: Path) -> None:
-    relative = path.relative_to(ROOT)
-    if any(part.startswith("lerobot_") for part in relative.parts):
-        return
-    found = [inside for name, inside in imports(ast.parse(path.read_text()))
-             if name.split(".")[0] == "lerobot"]  # fmt: skip
-    if relative.parts[0] in ("scripts", "benchmarks"):
-        assert all(found), f"{relative}: import lerobot inside a function"
-    else:
-        assert not found, f"{relative}: only lerobot_* modules and packages import lerobot"
+@pytest.mark.parametrize("folder", [*FOLDERS, "benchmarks"])
+def test_lerobot_stays_where_its_name_stands(folder: str) -> None:
+    for path in modules(folder):
+        relative = path.relative_to(ROOT)
+        if any(part.startswith("lerobot_") for part in relative.parts):
+            continue
+        found = [inside for name, inside in imports(tree(path)) if name.split(".")[0] == "lerobot"]
+        if folder in ("scripts", "benchmarks"):
+            assert all(found), f"{relative}: import lerobot inside a function"
+        else:
+            assert not found, f"{relative}: only lerobot_* modules and packages import lerobot"
 
 
 def test_importing_gaploop_and_core_loads_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
-from gaploop.datasets.hub.target import REPO_ID
+from gaploop.datasets.hub.target import REPO_ID, endpoint
 
 DATA: Final = "/data"
 
@@ -104,14 +104,14 @@ def submit(job: RemoteJob) -> dict[str, Any]:
         GaploopError: the Hub refuses it or can't be reached.
     """
     import httpx
-    from huggingface_hub import get_token, run_job
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 
     token = get_token()
     if not token:
         raise UnusableInputError("Nobody is logged in to the Hub. Run: hf auth login")
     try:
-        info = run_job(
+        info = HfApi(endpoint=endpoint()).run_job(
             image=job.image,
             command=list(job.command),
             flavor=job.flavor,

@@ -348,14 +348,13 @@ JOB = [
 ]
 
 
-def test_a_job_is_handed_in_on_the_hub(jobs_hub: tuple[str, list[dict[str, Any]]]) -> None:
-    """In a process of its own: huggingface_hub reads its endpoint when it is imported."""
+def test_a_job_is_handed_in_on_the_hub(
+    jobs_hub: tuple[str, list[dict[str, Any]]], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, got = jobs_hub
-    env = {**os.environ, "HF_ENDPOINT": url, "HF_TOKEN": "hf_test"}
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "finetune", *JOB, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr[-500:]
-    assert json.loads(done.stdout)["id"] == "job1"
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    assert asked(capsys, *JOB)["id"] == "job1"
     (job,) = got
     assert job["path"].endswith("/jobs/me")
     assert job["flavor"] == "a10g-small"

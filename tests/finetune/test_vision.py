@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from gaploop.finetune.lerobot_vision import pretrain_vision
 from gaploop.finetune.pictured import PictureTakes
 from gaploop.finetune.pretrain import PretrainOptions
 from gaploop.finetune.tuning.presets import VISION_SPEC
+from gaploop.scripts.train import _options
 from gaploop.sim.lerobot_env import CellEnvConfig
 
 BASE = PACKAGED["base_vision"]
@@ -157,12 +157,15 @@ def test_gaploop_and_plain_lerobot_count_the_same_scenes_as_solved() -> None:
     assert 0 < here.successes < 4
 
 
-def test_gaploop_train_knows_the_type_by_itself(tmp_path: Path) -> None:
+def test_gaploop_train_knows_the_type_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """docs/seeing.md had the command, which ended in: invalid choice: 'keypoint'."""
-    program = "from gaploop.scripts.train import _options; print(_options().policy.type)"
     given = ("--policy.type=keypoint", "--policy.push_to_hub=false", "--dataset.repo_id=x/y",
              "--policy.device=cpu", f"--output_dir={tmp_path / 'run'}")  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", program, *given], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "keypoint", done.stderr[-500:]
+    monkeypatch.setattr(sys, "argv", ["lerobot-train", *given])
+    # As in a program that has just begun: nobody has imported the module, which registers the type.
+    monkeypatch.delattr("gaploop.finetune.lerobot_keypoint")
+    monkeypatch.delitem(sys.modules, "gaploop.finetune.lerobot_keypoint")
+    monkeypatch.delitem(PreTrainedConfig.get_known_choices(), "keypoint")
+    assert _options().policy.type == "keypoint"
