@@ -77,7 +77,7 @@ def quiet_interpreter() -> Iterator[None]:
     `PacedClock` in its waits.
     """
     interval_s, was_enabled = sys.getswitchinterval(), gc.isenabled()
-    gc.collect()
+    gc.collect(1)  # all generations take half a second where PyTorch is loaded
     gc.freeze()
     gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -160,7 +160,9 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
         HubUnreachableError: it went on failing.
         UnusableInputError: the server refused for a reason that trying again doesn't fix.
     """
-    backoff = tenacity.wait_exponential_jitter(patience.wait_s, patience.longest_wait_s)
+    backoff = tenacity.wait_exponential_jitter(
+        patience.wait_s, patience.longest_wait_s, jitter=patience.wait_s
+    )
 
     def error_of(state: tenacity.RetryCallState) -> BaseException | None:
         return state.outcome.exception() if state.outcome is not None else None

@@ -207,24 +207,24 @@ def test_what_is_said_without_permission() -> None:
     assert "\n" not in line
 
 
-BAD_ARMS: list[tuple[str, Callable[[ArmPlan], ArmPlan], str]] = [
-    ("so101", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
-    ("koch", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
-    ("so101", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
-    ("koch", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
+BAD_ARMS: list[tuple[str, str, Callable[[ArmPlan], ArmPlan], str]] = [
+    ("so101", "follower", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
+    ("koch", "leader", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
+    ("so101", "leader", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
+    ("koch", "follower", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
     (
         "so101",
+        "leader",
         lambda plan: plan.with_servo("gripper", settings={"Firmware_Minor_Version": 9}),
         "firmware",
     ),
 ]
 
 
-@pytest.mark.parametrize("role", ["follower", "leader"])
-@pytest.mark.parametrize(("model", "spoil", "says"), BAD_ARMS)
+@pytest.mark.parametrize(("model", "role", "spoil", "says"), BAD_ARMS)
 def test_a_bus_with_something_wrong(
-    role: str,
     model: str,
+    role: str,
     spoil: Callable[[ArmPlan], ArmPlan],
     says: str,
     pair: Make,

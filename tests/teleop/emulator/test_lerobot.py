@@ -97,8 +97,8 @@ class Person:
         )
         os.write(self._stdin, b"\n")
         self._wait(lambda: any(abs(s.joint.v_rad_s) > 0.5 for s in self._bus.all_servos))
-        # Twice through the ranges, as far as LeRobot's requests have brought the arm's time.
-        over_s = self._clock.now_s() + self._bus.hand.sweep_s * 2.3
+        # Once through the ranges, as far as LeRobot's requests have brought the arm's time.
+        over_s = self._clock.now_s() + self._bus.hand.sweep_s * 1.3
         self._wait(lambda: self._clock.now_s() > over_s, is_host_waiting=False)
         if not self._gone.is_set():
             os.write(self._stdin, b"\n")

@@ -36,7 +36,7 @@ def of(kind: str, **changes: object) -> MotionOptions:
     return MotionOptions(**{**vars(SHORT), "script": kind, **changes})  # type: ignore[arg-type]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     name=st.sampled_from(list(ARM_MODELS)),
     kind=st.sampled_from(SCRIPTS),
