@@ -24,7 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S: Final = 60.0
 CPU_S: Final = 120
-"""Processor time that each of a browser's processes may use; the kernel ends one that spins."""
+"""Of the processor, for each of a browser's processes; the kernel ends one that spins [s]."""
 LIFE_S: Final = 1200
 """A browser that outlives whoever started it ends itself then, as late as a hanging test [s]."""
 LIMITED: Final = """\
@@ -72,7 +72,7 @@ class Tab:
         """Call a method of the protocol; return its result.
 
         Raises:
-            RuntimeError: the browser refuses.
+            RuntimeError: the browser refuses, or the page has ended.
         """
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
@@ -83,6 +83,8 @@ class Tab:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 found: dict[str, Any] = answer["result"]
                 return found
+            if answer.get("method") == "Inspector.targetCrashed":
+                raise RuntimeError(f"{method}: the page has ended.")
             self._note(answer)
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -153,14 +155,22 @@ class Tab:
 
 
 @contextlib.contextmanager
-def open_tab(program: str, width: int = 1440, height: int = 900) -> Iterator[Tab]:
+def open_tab(
+    program: str, width: int = 1440, height: int = 900, cpu_s: int = CPU_S
+) -> Iterator[Tab]:
     """Start a browser of its own with an empty page; end it, and all it started, with the block.
+
+    Args:
+        program: the browser.
+        width: of its window [pixels].
+        height: of its window [pixels].
+        cpu_s: what each of its processes may use of the processor [s].
 
     Raises:
         TimeoutError: it doesn't start.
     """
     with tempfile.TemporaryDirectory(prefix="gaploop_browser_", ignore_cleanup_errors=True) as home:
-        limits = ["/bin/sh", "-c", LIMITED, "limited", str(CPU_S), str(LIFE_S)]
+        limits = ["/bin/sh", "-c", LIMITED, "limited", str(cpu_s), str(LIFE_S)]
         process = subprocess.Popen(
             [*limits, program, *FLAGS, f"--user-data-dir={home}", "about:blank"],
             stdin=subprocess.DEVNULL,
@@ -175,7 +185,7 @@ def open_tab(program: str, width: int = 1440, height: int = 900) -> Iterator[Tab
                 _address(Path(home), process), max_size=MOST_BYTES, ping_interval=None
             ) as socket:
                 tab = Tab(socket)
-                for domain in ("Page", "Runtime", "Log"):
+                for domain in ("Page", "Runtime", "Log", "Inspector"):
                     tab.call(f"{domain}.enable")
                 tab.size(width, height)
                 yield tab

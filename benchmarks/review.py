@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.chromium import Tab, browser, open_tab
+from benchmarks.chromium import CPU_S, Tab, browser, open_tab
 from benchmarks.review_dataset import write_dataset
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
@@ -102,7 +102,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         before = time.perf_counter()
         with serving(root, "--author=bench", "--suggestions=false") as address:
             started_s = time.perf_counter() - before
-            with open_tab(program) as tab:
+            with open_tab(program, cpu_s=10 * CPU_S) as tab:
                 paints = _first_paints(tab, address)
                 advance()
                 saved = _key_to_saved(tab)

@@ -45,7 +45,7 @@ STEPS = (
 OPEN = "document.querySelector('.take.on').dataset.uid"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
     assert PROGRAM is not None
     with open_tab(PROGRAM) as found:
