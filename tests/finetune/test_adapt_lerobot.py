@@ -26,7 +26,7 @@ from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 OFF = CacheOptions(mode="off")
 QUICK = TrainSpec(steps=2, batch_size=2, warmup_steps=1, lr=1e-2, checkpoint_every=1)
 NO_PICTURES = ("tracked", "other")
-LARGE = ("smolvla", "pi0", "pi05")
+SLOW_FULL = ("act", "diffusion", "smolvla", "pi0", "pi05")
 
 
 def options_for(preset: Preset, base: Path, real: Path, out: Path) -> AdaptOptions:
@@ -49,8 +49,8 @@ def real(write_dataset: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        # Adapters are what most will train; the larger policies' full presets differ by a rate.
-        pytest.param(n, marks=[pytest.mark.slow] if p.full and p.policy in LARGE else [])
+        # Adapters are what most will train; `full` is tried with the smallest policy.
+        pytest.param(n, marks=[pytest.mark.slow] if p.full and p.policy in SLOW_FULL else [])
         for n, p in PRESETS.items()
         if p.policy not in NO_PICTURES
     ],
