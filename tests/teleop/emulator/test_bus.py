@@ -66,7 +66,7 @@ def test_hosts_may_come_and_go() -> None:
 def test_a_packet_in_pieces_is_one_packet() -> None:
     with (
         EmulatedBus(model="koch") as bus,
-        serial.Serial(bus.port, 1_000_000, timeout=1) as port,
+        serial.Serial(bus.port, 1_000_000, timeout=PATIENCE_S) as port,
     ):
         for byte in dynamixel.ping(3):
             port.write(bytes((byte,)))

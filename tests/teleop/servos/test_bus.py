@@ -21,6 +21,7 @@ from gaploop.teleop.servos.torque import torque_off, torque_on
 
 STS = dict.fromkeys((1, 2, 3), "sts3215")
 MIXED = {1: "xl430-w250", 2: "xl330-m288", 3: "xl330-m288", 4: "xl330-m288"}
+PATIENCE_S = 120.0
 
 
 class PatientLine(BusLine):
@@ -224,7 +225,7 @@ def test_two_buses_are_asked_before_either_has_answered() -> None:
 
         def answer(mine: str, other: str, data: bytes) -> bytes:
             asked[mine].set()
-            if not asked[other].wait(5.0):
+            if not asked[other].wait(PATIENCE_S):
                 late.append(mine)
             return data
 
@@ -238,7 +239,7 @@ def test_two_buses_are_asked_before_either_has_answered() -> None:
 def test_an_answer_that_comes_too_late_is_not_the_next_ones() -> None:
     with a_bus(Protocol.FEETECH, STS) as (fake, bus):
         held = threading.Event()
-        fake.spoil = lambda data: (held.wait(5.0), data)[1]
+        fake.spoil = lambda data: (held.wait(PATIENCE_S), data)[1]
         assert (read(bus)[1] & NO_REPLY).all()
         fake.spoil = lambda data: data
         held.set()
