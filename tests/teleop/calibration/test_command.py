@@ -51,7 +51,7 @@ WHERE = scene("eye_in_hand", SMALL_CHARUCO)
 @functools.lru_cache(maxsize=1)
 def pictures() -> tuple[Image, ...]:
     lens = WHERE.lens
-    poses = spread_poses(CHARUCO, lens, 11)
+    poses = spread_poses(CHARUCO, lens, 9)
     return tuple(render(CHARUCO, lens, T, Picture(seed=i)) for i, T in enumerate(poses))
 
 

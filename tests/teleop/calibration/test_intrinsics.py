@@ -23,7 +23,7 @@ from gaploop.teleop.calibration.intrinsics import (
 
 
 @functools.lru_cache(maxsize=8)
-def rendered(board: Board, width: int = 640, height: int = 480, n: int = 13) -> list[BoardView]:
+def rendered(board: Board, width: int = 640, height: int = 480, n: int = 10) -> list[BoardView]:
     """Return the views of `n` rendered pictures."""
     lens = camera(width, height)
     found = []
