@@ -16,7 +16,13 @@ from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.vocabulary import Domain, GapDimension, Outcome
 from gaploop.datasets.frames import load_frames
 from gaploop.failure_analysis.diagnosis import diagnose
-from gaploop.finetune.closed_loop import TWIN, LoopBudget, LoopResult, TargetCell
+from gaploop.finetune.closed_loop import (
+    TWIN,
+    LoopBudget,
+    LoopResult,
+    TargetCell,
+    roll_out_and_diagnose,
+)
 from gaploop.finetune.demo import DemoResult, Size, draw_targets, run_demo
 from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.loop_report import write_report
@@ -49,6 +55,8 @@ def demo(folder: Path) -> Iterator[DemoResult]:
         patch.setattr("gaploop.finetune.demo.QUICK", TINY)
         # Two more processes that import torch take longer than all the rollouts.
         patch.setattr("gaploop.finetune.closed_loop.evaluate", partial(evaluate, workers=1))
+        one = partial(roll_out_and_diagnose, workers=1)
+        patch.setattr("gaploop.finetune.closed_loop.roll_out_and_diagnose", one)
         yield run_demo(folder, SEED, base="base", quick=True, say=lambda *_: None)
 
 
