@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,12 @@ from gaploop.scripts.train import _options
 from gaploop.sim.lerobot_env import CellEnvConfig
 
 BASE = PACKAGED["base_vision"]
+
+
+@pytest.fixture(autouse=True)
+def _recorded_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more processes that import PyTorch take longer than the takes."""
+    monkeypatch.setattr(pictured, "record", partial(pictured.record, workers=1))
 
 
 @pytest.fixture(scope="module")
