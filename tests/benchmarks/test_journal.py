@@ -12,7 +12,8 @@ from benchmarks import journal as bench
 from benchmarks.cameras import barcode, read_barcode, texture
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, 100])
 def test_kills_lose_no_sealed_take_half_a_second_of_an_open_one_and_no_dataset(
     tmp_path: Path, kills: int
 ) -> None:

@@ -164,7 +164,6 @@ def test_joints_and_pictures_that_do_not_move_as_they_should_are_warned_of(
     assert all(f.severity == "warning" for f in found)
     if fault in ("frozen", "stalled"):
         assert "--episodes='[1]'" in found[0].fix
-        assert code not in {f.code for f in check(damage.run_fix(found[0]))}
     elif fault in ("dead", "early"):  # in every episode: there was a command that left nothing
         assert "every episode" in found[0].fix
 

@@ -29,7 +29,7 @@ from gaploop.finetune.loop_report import write_report
 from gaploop.finetune.reproduction import reproduced
 
 SEED = 3
-TINY = Size(LoopBudget(3, 3, 4, 10, reproduced=2, simulated=2), 2, 0, 0)
+TINY = Size(LoopBudget(2, 2, 4, 10, reproduced=2, simulated=2), 2, 0, 0)
 
 
 @pytest.fixture(scope="module")

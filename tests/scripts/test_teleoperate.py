@@ -208,7 +208,6 @@ def test_what_is_said_without_permission() -> None:
 
 
 BAD_ARMS: list[tuple[str, str, Callable[[ArmPlan], ArmPlan], str]] = [
-    ("so101", "follower", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
     ("koch", "leader", lambda plan: plan.with_servo("gripper", id=5), "two servos have that id"),
     ("so101", "leader", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
     ("koch", "follower", lambda plan: plan.without(["elbow_flex"]), "no answer from servo 3"),
