@@ -310,12 +310,7 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
     """Return rollouts of one policy, and where they were measured, in words."""
     for path in (folder / f"{name}.json", folder / name / "evaluation.json"):
         if path.is_file():
-            value = read_json(path)
-            found = Evaluation.from_json(value if isinstance(value, dict) else {}, str(path))
-            gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"
-            where = f"{gaps}, seed {found.gap_seed}, {', '.join(found.by_condition)}"
-            rollouts = RolloutCounts(found.successes, found.trials, found.policy)
-            return rollouts, f"{found.domain.value} ({where})"
+            return _evaluated(path)
     if not (folder / name).is_dir():
         raise UnusableInputError(
             f"{folder}: no {name}.json, no {name}/evaluation.json and no rollouts in {name}/. Put "
@@ -330,3 +325,12 @@ def _counted(folder: Path, name: str) -> tuple[RolloutCounts, str]:
     policies = "+".join(sorted({t.info.policy for t in judged}))
     done = sum(t.outcome is Outcome.SUCCESS for t in judged)
     return RolloutCounts(done, len(judged), policies), ", ".join(stations)
+
+
+def _evaluated(path: Path) -> tuple[RolloutCounts, str]:
+    value = read_json(path)
+    found = Evaluation.from_json(value if isinstance(value, dict) else {}, str(path))
+    gaps = ", ".join(f"{d} {s:g}" for d, s in sorted(found.gaps.items())) or "no gaps"
+    where = f"{gaps}, seed {found.gap_seed}, {', '.join(found.by_condition)}"
+    rollouts = RolloutCounts(found.successes, found.trials, found.policy)
+    return rollouts, f"{found.domain.value} ({where})"
