@@ -5,8 +5,10 @@ PYTHON ?=
 BIN := .venv/bin
 STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
-# Two at a time, each file by one of them: what a file's tests share is made once.
-TWO := -n 2 --dist=loadfile --no-loadscope-reorder
+# Each file by one of them: what a file's tests share is made once. Some wait, so that a third keeps
+# two cores busy.
+WORKERS ?= 3
+SIDE_BY_SIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1
 # Containers often set it; every process would compile all of gaploop and the tests anew.
@@ -60,7 +62,7 @@ test-all: lint
 
 WHICH ?=
 tests-alone: setup
-	$(PYTEST) $(TWO) $(WHICH)
+	$(PYTEST) $(SIDE_BY_SIDE) $(WHICH)
 
 # ROS 2's wheels set a library path for every Python of their environment, so they get their own.
 ROS2 := .venv-ros2/bin/python

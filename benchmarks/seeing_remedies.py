@@ -173,8 +173,8 @@ class _Station:
         from gaploop.datasets.cache.folder import CacheOptions
         from gaploop.finetune.adapt import ADAPTER, adapt, base_of, kind_of
         from gaploop.finetune.lerobot_adapter import LoraOptions
-        from gaploop.finetune.tuning.presets import preset_for
-        from gaploop.finetune.tuning.work import AdaptOptions, Randomise
+        from gaploop.finetune.tuning.presets import Randomise, preset_for
+        from gaploop.finetune.tuning.work import AdaptOptions
 
         if (run / RUN).exists():
             return run / ADAPTER

@@ -152,7 +152,7 @@ class Explorer(ActPolicy):
         self.kept: list[tuple[FloatArray, ...]] = []
         """State, environment, normalised actions and plan of each decision since it was last
         emptied."""
-        self._drawn = np.zeros(0)
+        self._drawn: FloatArray = np.zeros(0)
 
     def predict(self, batch: Batch) -> FloatArray:
         """Return a chunk with offsets, shape (1, execute, n_action), in LeRobot units."""
@@ -248,8 +248,10 @@ def attempts(
     found = []
     for is_won, decisions in zip(won, kept, strict=True):
         advantage = (is_won - share) / np.std(won)
-        seen = [np.stack(part) for part in zip(*decisions, strict=True)]
-        found.append(Decisions(*seen, np.full(len(decisions), advantage)))
+        seen = (np.stack(part) for part in zip(*decisions, strict=True))
+        state, environment, explored, planned = seen
+        shared = np.full(len(decisions), advantage)
+        found.append(Decisions(state, environment, explored, planned, shared))
     return job.scene, won, found
 
 
