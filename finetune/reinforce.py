@@ -54,9 +54,9 @@ USEFUL: Final = (0.1, 0.9)
 CLIP: Final = (0.2, 0.28)
 """How far below and above 1 the ratio of densities is followed."""
 HELD: Final = 0.95
-"""Share of an offset that the next plan's keeps. Where offsets come and go within an attempt, they
-cancel out before they tell anything: what a station needs is mostly one and the same change
-(colored noise: Eberhard et al. 2023)."""
+"""Share of an offset that the next plan's keeps: what a station needs may be one and the same
+change (colored noise: Eberhard et al. 2023). At the one station where both were tried, offsets
+drawn anew for each plan did as well."""
 FAR: Final = 0.1
 """Divergence from the policy that made a round's attempts, beyond which it is only pulled back."""
 
