@@ -1,9 +1,9 @@
 """`benchmarks reinforcement`: GRPO in a station's twin beside demonstrations; sim-to-sim.
 
 A station is the embedded cell with one of three gaps at which 20 demonstrations leave the base
-below 70 %. Its twin is perfect: the true parameters. What measuring it costs is `transfer`'s
-subject, not this one's. Each arm starts from the base and is tried at the station on the same
-scenes:
+below 70 % on average. Its twin is perfect: the true parameters. What measuring it costs is
+`transfer`'s subject, not this one's. Each arm starts from the base and is tried at the station on
+the same scenes:
 
 - takes: 20 demonstrations recorded at the station, and nominal ones.
 - resimulate: 20 scripted takes in the twin, and nominal ones.
@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.proof.rows import kept_rows
-from gaploop.core.files import read_json, write_json
+from benchmarks.proof.rows import beside_base, kept_rows, mean_of, won
 from gaploop.core.statistics import percent, points, rate
 from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
     from gaploop.core.twin import Twin
-    from gaploop.finetune.closed_loop import LoopStart
+    from gaploop.finetune.closed_loop import LoopStart, TargetCell
 
 ROWS: Final = "reinforcement.parquet"
 GAPS: Final = {
@@ -46,7 +45,7 @@ GAPS: Final = {
 ARMS: Final = ("nothing", "takes", "resimulate", "imitation", "reinforce", "around")
 ROLLOUTS, TAKES = 20, 20
 ROUNDS, SCENES, GROUP = 10, 10, 8
-SPREAD: Final = 0.015
+FIRST_SCENE: Final = 50_000
 EPISODES: Final = TAKES + ROUNDS * SCENES * GROUP
 AROUND: Final = 0.2
 """Half of the interval of each parameter, as a share of how far it is from nominal."""
@@ -54,8 +53,6 @@ AROUND: Final = 0.2
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run what has no row yet, or read rows from --data; return the figures."""
-    from benchmarks.transfer import mean_of, won
-
     rows = kept_rows(
         config.data or folder / ROWS, "station",
         None if config.data else lambda done: _run(config, folder, done),
@@ -66,18 +63,12 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         for arm in ARMS:
             mine = [r for r in rows if (r["gap"], r["arm"]) == (gap, arm)]
             if mine:
-                figures[f"{gap}.{arm}"] = {
-                    "stations": len(mine),
-                    "before": mean_of([won(r["before"]) for r in mine]),
-                    "after": mean_of([won(r["after"]) for r in mine]),
-                    "over_takes": mean_of(
-                        [won(r["after"]) - won(by_takes[r["seed"]]["after"])
-                         for r in mine if r["seed"] in by_takes]
-                    ),
-                    "nominal": mean_of(
-                        [won(r["nominal_after"]) - won(r["nominal_before"]) for r in mine]
-                    ),
-                }  # fmt: skip
+                over = [
+                    won(r["after"]) - won(by_takes[r["seed"]]["after"])
+                    for r in mine
+                    if r["seed"] in by_takes
+                ]
+                figures[f"{gap}.{arm}"] = {**beside_base(mine), "over_takes": mean_of(over)}
     return {"evidence": "sim-to-sim", "rows": rows, "figures": figures}
 
 
@@ -117,44 +108,35 @@ class _Station:
         return self.shared / f"{self.gap}-{self.seed}"
 
     @property
-    def gap_seed(self) -> int:
-        return 7000 + self.seed
+    def cell(self) -> TargetCell:
+        from gaploop.finetune.closed_loop import TargetCell
+
+        return TargetCell({self.gap: GAPS[self.gap]}, 7000 + self.seed)
 
     def row(self, arm: str) -> dict[str, Any]:
         """Carry an arm out and try what came of it."""
+        from benchmarks.proof.site import tried
+
         self.folder.mkdir(parents=True, exist_ok=True)
-        base, home = self.start.base, self.folder
-        policy = base if arm == "nothing" else str(self._learned(arm, home / f"run_{arm}"))
-        nominal = self._bits(self.shared / "nominal.json", base, is_here=False)
-        episodes = {"nothing": 0, "takes": TAKES, "resimulate": TAKES}.get(arm, EPISODES)
+        base, home, many = self.start.base, self.folder, self.rollouts
+        policy, kept = base, self.shared / "nominal.json"
+        nominal = tried(kept, base, None, many, FIRST_SCENE)
+        if arm != "nothing":
+            policy = str(self._learned(arm, home / f"run_{arm}"))
+            kept = home / f"nominal_{arm}.json"
         return {
             "station": home.name,
             "seed": self.seed,
             "gap": self.gap,
             "severity": GAPS[self.gap],
-            "gap_seed": self.gap_seed,
+            "gap_seed": self.cell.gap_seed,
             "arm": arm,
-            "episodes": episodes,
-            "before": self._bits(home / "before.json", base),
-            "after": self._bits(home / f"after_{arm}.json", policy),
+            "episodes": {"nothing": 0, "takes": TAKES, "resimulate": TAKES}.get(arm, EPISODES),
+            "before": tried(home / "before.json", base, self.cell, many, FIRST_SCENE),
+            "after": tried(home / f"after_{arm}.json", policy, self.cell, many, FIRST_SCENE),
             "nominal_before": nominal,
-            "nominal_after": nominal
-            if arm == "nothing"
-            else self._bits(home / f"nominal_{arm}.json", policy, is_here=False),
+            "nominal_after": tried(kept, policy, None, many, FIRST_SCENE),
         }
-
-    def _bits(self, path: Path, policy: str, is_here: bool = True) -> str:
-        from benchmarks.proof.site import bits
-        from gaploop.finetune.evaluate import evaluate
-        from gaploop.finetune.evaluation import Evaluation
-
-        if not path.exists():
-            gaps = {self.gap: GAPS[self.gap]} if is_here else None
-            tried = evaluate(
-                policy, self.rollouts, gaps=gaps, gap_seed=self.gap_seed, seed=50_000, workers=1
-            )
-            write_json(path, tried.to_json())
-        return bits(Evaluation.from_json(read_json(path), str(path)))
 
     def _learned(self, arm: str, run: Path) -> Path:
         """Return the policy of an arm, trained now or before."""
@@ -179,16 +161,13 @@ class _Station:
                         parameters=twin.values(),
                         randomise=around_twin(twin) if arm == "around" else None,
                     ),
-                    ROUNDS, SCENES, GROUP, nominal_share=0.1, spread=SPREAD, seed=self.seed,
+                    ROUNDS, SCENES, GROUP, seed=self.seed,
                     workers=1, resume=run.exists(),
                 )
             )  # fmt: skip
-            return run / MERGED
-        cell, many = TargetCell({}, 0, parameters=twin.values()), TAKES
-        if arm == "takes":
-            cell = TargetCell({self.gap: GAPS[self.gap]}, self.gap_seed)
-        elif arm == "imitation":
-            many = EPISODES
+            return run / ADAPTER
+        cell = self.cell if arm == "takes" else TargetCell({}, 0, parameters=twin.values())
+        many = EPISODES if arm == "imitation" else TAKES
         root = self.folder / f"takes_{arm}"
         if not root.exists():
             collected(self.folder, root.name, cell, [Quota(many)], root.name, silent)
@@ -201,7 +180,7 @@ class _Station:
         from gaploop.core.twin import Twin, TwinParameter
         from gaploop.sim.gaps import draw_gaps, mechanism_named
 
-        drawn = draw_gaps({self.gap: GAPS[self.gap]}, self.gap_seed)[0]
+        drawn = draw_gaps(self.cell.gaps, self.cell.gap_seed)[0]
         known = []
         for p in mechanism_named(self.gap).parameters:
             true = drawn.parameters.get(p.name, p.nominal)

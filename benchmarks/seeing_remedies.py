@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.proof.rows import kept_rows
+from benchmarks.proof.rows import beside_base, kept_rows, mean_of, won
 from gaploop.core.files import read_json, write_json
 from gaploop.core.statistics import percent, points, rate
 from gaploop.core.vocabulary import GapDimension
@@ -54,8 +54,6 @@ SIZE: Final = (96, 96)
 
 def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run what has no row yet, or read rows from --data; return the figures."""
-    from benchmarks.transfer import mean_of, won
-
     rows = kept_rows(
         config.data or folder / ROWS, "station",
         None if config.data else lambda done: _run(config, folder, done),
@@ -65,15 +63,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         for arm in ARMS:
             mine = [r for r in rows if (r["dimension"], r["arm"]) == (dimension.value, arm)]
             if mine:
-                figures[f"{dimension.value}.{arm}"] = {
-                    "stations": len(mine),
-                    "before": mean_of([won(r["before"]) for r in mine]),
-                    "after": mean_of([won(r["after"]) for r in mine]),
-                    "change": mean_of([won(r["after"]) - won(r["before"]) for r in mine]),
-                    "nominal": mean_of(
-                        [won(r["nominal_after"]) - won(r["nominal_before"]) for r in mine]
-                    ),
-                }
+                change = mean_of([won(r["after"]) - won(r["before"]) for r in mine])
+                figures[f"{dimension.value}.{arm}"] = {**beside_base(mine), "change": change}
     return {"evidence": "sim-to-sim", "rows": rows, "figures": figures}
 
 
@@ -114,6 +105,8 @@ class _Station:
 
     def row(self, arm: str) -> dict[str, Any]:
         """Carry an arm out and try what came of it."""
+        from benchmarks.proof.site import tried
+
         nominal = self.shared / "nominal"
         for folder in (self.folder, nominal):
             folder.mkdir(parents=True, exist_ok=True)
@@ -132,10 +125,10 @@ class _Station:
             "severity": next(iter(cell.gaps.values())),
             "gap_seed": cell.gap_seed,
             "arm": arm,
-            "before": self._bits(self.folder / "before.json", self.base, cell),
-            "after": self._bits(self.folder / f"after_{arm}.json", policy, cell),
-            "nominal_before": self._bits(nominal / "base.json", self.base, None),
-            "nominal_after": self._bits(nominal_after, policy, None),
+            "before": tried(self.folder / "before.json", self.base, cell, self.rollouts),
+            "after": tried(self.folder / f"after_{arm}.json", policy, cell, self.rollouts),
+            "nominal_before": tried(nominal / "base.json", self.base, None, self.rollouts),
+            "nominal_after": tried(nominal_after, policy, None, self.rollouts),
         }
 
     def _drawn(self) -> TargetCell:
@@ -155,17 +148,6 @@ class _Station:
                 write_json(path, {"gaps": gaps, "gap_seed": gap_seed})
         drawn = read_json(path)
         return TargetCell(drawn["gaps"], drawn["gap_seed"])
-
-    def _bits(self, path: Path, policy: str, cell: TargetCell | None) -> str:
-        from benchmarks.proof.site import bits
-        from gaploop.finetune.evaluate import evaluate
-        from gaploop.finetune.evaluation import Evaluation
-
-        if not path.exists():
-            gaps, gap_seed = (cell.gaps, cell.gap_seed) if cell else (None, 0)
-            tried = evaluate(policy, self.rollouts, gaps=gaps, gap_seed=gap_seed, workers=1)
-            write_json(path, tried.to_json())
-        return bits(Evaluation.from_json(read_json(path), str(path)))
 
     def _learned(self, arm: str, cell: TargetCell, run: Path) -> Path:
         """Return the adapter of an arm, trained now or before."""

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from benchmarks.proof.rows import kept_rows
+from benchmarks.proof.rows import kept_rows, mean_of, won
 from gaploop.core.files import read_json, write_atomically, write_json
 from gaploop.core.statistics import Estimate, percent, points, rate
-from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.scripts import options
 
@@ -340,23 +339,6 @@ class _Station:
             save_twin(Twin(self.site.name, "so101", tuple(known)), self.folder / "truth.yaml")
             recalibrate(self.base, self.folder / "truth.yaml", run)
         return _Done(run / POLICY, "recalibrated by the truth", is_trained=False)
-
-
-def won(bits: str) -> FloatArray:
-    """Return 1.0 for each success of `proof.site.bits`, and 0.0 for each failure."""
-    return np.array([bit == "1" for bit in bits], dtype=np.float64)
-
-
-def mean_of(stations: Sequence[FloatArray], resamples: int = 2000) -> Estimate | None:
-    """Return the mean over stations, by bootstrap over stations and then over scenes."""
-    if not stations:
-        return None
-    rng, drawn = np.random.default_rng(0), []
-    for _ in range(resamples):
-        of = rng.integers(len(stations), size=len(stations))
-        drawn.append(np.mean([rng.choice(stations[k], len(stations[k])).mean() for k in of]))
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(float(np.mean([s.mean() for s in stations])), float(low), float(high))
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.proof.design import StudyArm
-from benchmarks.proof.rows import StudyRow
+from benchmarks.proof.rows import StudyRow, won
 from gaploop.core.types import FloatArray
 from gaploop.finetune.evaluation import Rate, wilson
 from gaploop.sim.arms import SO101
@@ -97,7 +97,7 @@ def sites_of(rows: Sequence[StudyRow]) -> list[Bits]:
     found: dict[str, dict[tuple[str, int], FloatArray]] = {}
     for row in rows:
         site = found.setdefault(row.site, {})
-        site[BEFORE], site[row.arm, row.budget] = _numbers(row.before), _numbers(row.after)
+        site[BEFORE], site[row.arm, row.budget] = won(row.before), won(row.after)
     return list(found.values())
 
 
@@ -159,7 +159,7 @@ def plans(rows: Sequence[StudyRow], compared: int = COMPARED) -> Plans:
         uniform = at.get((site, StudyArm.UNIFORM.value))
         if arm != StudyArm.TARGETED.value or uniform is None:
             continue
-        gain, own = (float((_numbers(r.after) - _numbers(r.before)).mean()) for r in (uniform, row))
+        gain, own = (float((won(r.after) - won(r.before)).mean()) for r in (uniform, row))
         silent = not row.planned
         sites += 1
         said += silent
@@ -176,7 +176,7 @@ def losses(rows: Sequence[StudyRow]) -> list[Loss]:
         other = uniform.get((row.site, row.budget))
         if row.arm != StudyArm.TARGETED.value or other is None:
             continue
-        behind = float((_numbers(other.after) - _numbers(row.after)).mean())
+        behind = float((won(other.after) - won(row.after)).mean())
         if behind > LOST:
             found.append(Loss(row.site, row.budget, ", ".join(row.gaps), behind, _why_lost(row)))
     return sorted(found, key=lambda loss: -loss.behind)
@@ -270,7 +270,3 @@ def _means_of_scenes_drawn(block: FloatArray, rng: np.random.Generator) -> Float
     scenes = block.shape[1]
     counts = rng.multinomial(scenes, np.full(scenes, 1 / scenes), size=DRAWS)  # (draws, scenes)
     return np.asarray(counts @ block.T / scenes)
-
-
-def _numbers(bits: str) -> FloatArray:
-    return np.array([bit == "1" for bit in bits], dtype=np.float64)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
+from gaploop.core.statistics import Estimate
+from gaploop.core.types import FloatArray
 from gaploop.sim.arms import SO101
 
 SCHEMA: Final = "gaploop.proof.v1"
@@ -149,3 +152,30 @@ def kept_rows(
             f"No rows in {path}: give more --budget_s, or stored rows: --data=FILE."
         )
     return rows
+
+
+def won(bits: str) -> FloatArray:
+    """Return 1.0 for each success of `site.bits`, and 0.0 for each failure."""
+    return np.array([bit == "1" for bit in bits], dtype=np.float64)
+
+
+def mean_of(stations: Sequence[FloatArray], resamples: int = 2000) -> Estimate | None:
+    """Return the mean over stations, by bootstrap over stations and then over scenes."""
+    if not stations:
+        return None
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(resamples):
+        of = rng.integers(len(stations), size=len(stations))
+        drawn.append(np.mean([rng.choice(stations[k], len(stations[k])).mean() for k in of]))
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Estimate(float(np.mean([s.mean() for s in stations])), float(low), float(high))
+
+
+def beside_base(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an arm's means over its stations: before, after, and what became of nominal scenes."""
+    return {
+        "stations": len(rows),
+        "before": mean_of([won(r["before"]) for r in rows]),
+        "after": mean_of([won(r["after"]) for r in rows]),
+        "nominal": mean_of([won(r["nominal_after"]) - won(r["nominal_before"]) for r in rows]),
+    }

@@ -213,6 +213,19 @@ def rated(job: SiteJob, name: str, policy: str | Path, speed_scale: float = 1.0)
     return Evaluation.from_json(read_json(path), str(path))
 
 
+def tried(
+    path: Path, policy: str | Path, cell: TargetCell | None, rollouts: int, seed: int = 0
+) -> str:
+    """Return `bits` of the evaluation kept at `path`, or made now in a cell (None: nominal)."""
+    if not path.exists():
+        cell = cell or TargetCell({}, 0)
+        result = evaluate(
+            policy, rollouts, gaps=cell.gaps, gap_seed=cell.gap_seed, seed=seed, workers=1
+        )
+        write_json(path, result.to_json())
+    return bits(Evaluation.from_json(read_json(path), str(path)))
+
+
 def hours(made: _Made) -> float:
     """Return what recording took, at the planner's times: attempts, and a set-up a dimension."""
     effort = effort_from()

@@ -40,7 +40,9 @@ def test_an_arm_is_set_beside_twenty_takes_of_the_same_station(tmp_path: Path) -
 @pytest.mark.parametrize("gap", reinforcement.GAPS)
 def test_the_twin_is_the_station(gap: str, tmp_path: Path) -> None:
     station = reinforcement._Station(LoopStart("base", tmp_path), gap, 3, 1, tmp_path)
-    there = SimCell("pick_place", gaps={gap: reinforcement.GAPS[gap]}, gap_seed=station.gap_seed)
+    there = SimCell(
+        "pick_place", gaps={gap: reinforcement.GAPS[gap]}, gap_seed=station.cell.gap_seed
+    )
     twin = SimCell("pick_place", parameters=station._twin().values())
     for cell in (there, twin):
         cell.reset(5)
