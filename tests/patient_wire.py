@@ -3,6 +3,10 @@
 A servo answers within a millisecond, so hosts wait for some. An emulated one answers when its
 thread and the kernel's behind the pseudo-terminal are given a processor: beside busy programs, arms
 that were well "didn't hold". Here hosts in this process give up only when nothing is on the wire.
+
+With `loop_time` arms, drivers and control loops live on one clock that goes on as a loop waits for
+its next turn and as a driver waits for an answer that doesn't come: no turn is late, no leader is
+stale and no servo silent because the machine is busy, and nothing waits longer than its work takes.
 """
 
 from __future__ import annotations
@@ -10,19 +14,26 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import math
 import os
 import termios
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gaploop.core.clock import Clock, ManualClock
+
 if TYPE_CHECKING:
+    from gaploop.teleop.emulator.bus import EmulatedBus
     from gaploop.teleop.servos.port import SerialPort
 
 WITHIN_S = 120.0
 """Something that hangs is given up after this long."""
+INSTANT_S = 1e-6
+"""Who has waited until his time is up finds it up [s]."""
 
 
 class Traffic:
@@ -31,6 +42,10 @@ class Traffic:
     def __init__(self) -> None:
         self.written = self.received = self.worked_on = self.sent = self.read = 0
         self.servos_fd: Callable[[], int] = lambda: -1
+        self.rests = True
+        """The servos' thread waits for something to do."""
+        self.due_s: Callable[[], float | None] = lambda: None
+        """When the next answer goes out that is held up [s]."""
         self.host: object = None
         self.host_fd: Callable[[], int] = lambda: -1
 
@@ -46,10 +61,17 @@ class Traffic:
             fcntl.ioctl(self.host_fd(), termios.FIONREAD, count)
         return count[0]
 
-    def is_quiet(self) -> bool:
-        """Say whether all that was asked has been worked on, and every answer has arrived."""
+    def is_quiet(self, now_s: float = -math.inf) -> bool:
+        """Say whether all that was asked has been worked on, and every answer has arrived.
+
+        Args:
+            now_s: answers that are held up until then have gone out, too [s].
+        """
         if self.servos_fd() < 0 or self.host_fd() < 0:
             return True
+        due_s = self.due_s()
+        if (due_s is not None and due_s <= now_s) or not self.rests:
+            return False
         return self.worked_on >= self.written and self.read + self.waiting() >= self.sent
 
 
@@ -77,19 +99,24 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
 
     turn = bus.EmulatedBus._wait
 
-    def next_turn(emulated: bus.EmulatedBus, port: PseudoTerminal | None) -> bool:
-        if isinstance(port, Watched):
-            port.traffic.worked_on = port.traffic.received  # and answered
-        return turn(emulated, port)
+    def next_turn(emulated: EmulatedBus, port: PseudoTerminal | None) -> bool:
+        if not isinstance(port, Watched):
+            return turn(emulated, port)
+        traffic, late = port.traffic, emulated._late
+        traffic.due_s = lambda: next((due_s for due_s, _ in tuple(late)), None)
+        traffic.worked_on, traffic.rests = traffic.received, True  # and answered
+        try:
+            return turn(emulated, port)
+        finally:
+            traffic.rests = False
 
     monkeypatch.setattr(bus, "PseudoTerminal", Watched)
     monkeypatch.setattr(bus.EmulatedBus, "_wait", next_turn)
     return wires
 
 
-@pytest.fixture
-def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let our own driver give a servo up only when nothing is on any wire."""
+def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> None:
+    """Let our own driver wait for all that is on the wires; and on `clock` for what is late."""
     from gaploop.teleop.servos.port import SerialPort
 
     wires = _watched(monkeypatch)
@@ -116,13 +143,27 @@ def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
         wire_of(port).read += len(data)
         return data
 
-    def wait(port: SerialPort, timeout_s: float) -> bool:
-        is_ready = waits(port, timeout_s)
+    def be_quiet() -> None:
         give_up_s = time.monotonic() + WITHIN_S
-        while not all(wire.is_quiet() for wire in tuple(wires.values())):
+        now_s = -math.inf if clock is None else clock.now_s()
+        while not all(wire.is_quiet(now_s) for wire in tuple(wires.values())):
             assert time.monotonic() < give_up_s, "the emulated arm hangs"
             time.sleep(0.0005)
-        return is_ready or waits(port, 0.0)
+
+    def wait(port: SerialPort, timeout_s: float) -> bool:
+        if clock is None:
+            is_ready = waits(port, timeout_s)
+            be_quiet()
+            return is_ready or waits(port, 0.0)
+        over_s = clock.now_s() + timeout_s + INSTANT_S
+        while True:
+            be_quiet()
+            if waits(port, 0.0):
+                return True
+            if (now_s := clock.now_s()) >= over_s:
+                return False
+            late_s = [wire.due_s() for wire in tuple(wires.values())]
+            clock.sleep_until(min([over_s, *(s for s in late_s if s is not None and s > now_s)]))
 
     for name, function in (
         ("open", open_),
@@ -131,6 +172,51 @@ def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
         ("wait", wait),
     ):
         monkeypatch.setattr(SerialPort, name, function)
+
+
+@pytest.fixture
+def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let our own driver give a servo up only when nothing is on any wire."""
+    _be_patient(monkeypatch)
+
+
+@pytest.fixture
+def loop_time(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Return the time of emulated arms and of what drives them; only they make it go on."""
+    from gaploop.scripts import _arms
+    from gaploop.teleop import control, loop
+    from gaploop.teleop.emulator import bus
+    from gaploop.teleop.lerobot_devices import make
+    from gaploop.teleop.servos import exchange, sdk_port, survey, torque
+
+    clock = ManualClock(1000.0)
+    for module, name in (
+        (_arms, "PacedClock"),
+        (control, "PacedClock"),
+        (bus, "MonotonicClock"),
+        (make, "MonotonicClock"),
+    ):
+        monkeypatch.setattr(module, name, lambda: clock)
+    time_ = SimpleNamespace(
+        monotonic=clock.now_s, sleep=lambda wait_s: clock.sleep_until(clock.now_s() + wait_s)
+    )
+    for module in (exchange, loop, sdk_port, survey, torque):
+        monkeypatch.setattr(module, "time", time_)
+    _be_patient(monkeypatch, clock)
+    return clock
+
+
+@pytest.fixture
+def until(loop_time: ManualClock) -> Callable[[Callable[[], object]], None]:
+    """Return a function that lets `loop_time` go on until something is true."""
+
+    def go_on(is_so: Callable[[], object]) -> None:
+        end_s = loop_time.now_s() + WITHIN_S
+        while not is_so():
+            assert loop_time.now_s() < end_s, "didn't happen"
+            loop_time.sleep_until(loop_time.now_s() + 0.005)
+
+    return go_on
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,8 @@ from emulated_arms import calibration_folder, config_of, emulated
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.teleop.emulator import EmulatedBus, Fault, koch, so101
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
+
+pytestmark = pytest.mark.usefixtures("loop_time")
 
 
 def said(make: Callable[[], Any]) -> str:
@@ -205,19 +205,8 @@ def test_a_stall_makes_no_servo_missing_or_doubled(
 ) -> None:
     """On a busy machine an arm that was well couldn't be opened: "two servos have that id"."""
     with emulated(model, "follower", tmp_path) as arm:
-        stalls = threading.Event()
-
-        def stall() -> None:
-            with arm.bus.lock:
-                stalls.set()
-                time.sleep(stall_s)
-
-        thread = threading.Thread(target=stall)
-        thread.start()
-        assert stalls.wait(20.0)
-        follower = make_follower(arm.config)
-        thread.join()
-        follower.close()
+        arm.bus.faults.add(Fault("slow", latency_s=stall_s, for_s=stall_s))
+        make_follower(arm.config).close()
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
