@@ -322,7 +322,8 @@ def robot_of(config: Any) -> Any:
 def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
     from gaploop.teleop.lerobot_devices import make_follower
 
-    return make_follower(robot, station), PacedClock(), None
+    clock = PacedClock()
+    return make_follower(robot, station, clock), clock, None
 
 
 def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource, ...]:
