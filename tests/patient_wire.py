@@ -17,6 +17,7 @@ import fcntl
 import math
 import os
 import termios
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -27,6 +28,8 @@ import pytest
 from gaploop.core.clock import Clock, ManualClock
 
 if TYPE_CHECKING:
+    from gaploop.core.protocols import TakeSink
+    from gaploop.core.types import Tick
     from gaploop.teleop.emulator.bus import EmulatedBus
     from gaploop.teleop.servos.port import SerialPort
 
@@ -36,6 +39,29 @@ IDLE_S = 0.001
 """An emulated arm that isn't asked anything looks at its clock so often [s]."""
 INSTANT_S = 1e-6
 """Who has waited until his time is up finds it up [s]."""
+
+
+class LoopTime(ManualClock):
+    """Time that goes on as control loops take their turns.
+
+    Attributes:
+        on_turn: called after each turn, in the loop's thread, when all subscribers have had it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1000.0)
+        self.on_turn: Callable[[], None] = lambda: None
+        self.heard: list[tuple[str, list[int]]] = []
+        """Each subscriber's class, and how many turns it has had."""
+
+    def takes(self) -> list[int]:
+        """Return how many turns have been recorded of each take."""
+        return [turns[0] for name, turns in tuple(self.heard) if name == "Recorder"]
+
+    def sleep_until(self, deadline_s: float) -> None:
+        if threading.current_thread().name == "control loop":
+            self.on_turn()
+        super().sleep_until(deadline_s)
 
 
 class Traffic:
@@ -183,15 +209,20 @@ def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def loop_time(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """Return the time of emulated arms and of what drives them; only they make it go on."""
+def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
+    """Return the time of emulated arms and of what drives them; only they make it go on.
+
+    A loop goes on to its next turn as soon as all subscribers have had the last one. Who takes
+    long isn't slow: not a loop that is given no processor, nor a person with a key to press again.
+    """
+    from gaploop.collect.operator import commands
     from gaploop.scripts import _arms
     from gaploop.teleop import control
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.lerobot_devices import make
     from gaploop.teleop.servos import exchange, sdk_port, survey, torque
 
-    clock = ManualClock(1000.0)
+    clock = LoopTime()
     for module, name in (
         (_arms, "PacedClock"),
         (control, "PacedClock"),
@@ -204,7 +235,34 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     )
     for module in (exchange, sdk_port, survey, torque):
         monkeypatch.setattr(module, "time", time_)
+
+    class Heeded(control.Mailbox):
+        """Keeps the loop waiting until the subscriber has had its turn."""
+
+        def __init__(self, sink: TakeSink) -> None:
+            self.given, self.taken = 0, [0]
+
+            def take(tick: Tick) -> None:
+                sink.tick(tick)
+                self.taken[0] += 1
+
+            super().__init__(SimpleNamespace(tick=take))
+            self.name = type(sink).__name__
+            clock.heard.append((self.name, self.taken))
+
+        def tick(self, tick: Tick) -> None:
+            if self._closed:
+                return
+            self.given += 1
+            super().tick(tick)
+            while self.taken[0] < self.given and not self._failed and self._thread.is_alive():
+                time.sleep(0.0002)
+
+    monkeypatch.setattr(control, "Mailbox", Heeded)
+    monkeypatch.setattr(control, "LINGER_S", 0.0)
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)
+    for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (commands, "AGAIN_S")):
+        monkeypatch.setattr(module, name, WITHIN_S)
     _be_patient(monkeypatch, clock)
     return clock
 

@@ -29,7 +29,7 @@ from gaploop.collect.rollout import Attempts, Driven, RolloutDriver, SpeedRamp
 from gaploop.collect.session import Quota, SessionSpec, drive_on, record_takes
 from gaploop.core.errors import DeviceError, LostError, TrippedError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
-from gaploop.core.station import SafetyLimits, Station
+from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.scripts._attended import ArmConnector
@@ -37,12 +37,10 @@ from gaploop.scripts._sessions import SessionJob
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan
 from gaploop.teleop.loop import Rates
 
-pytestmark = pytest.mark.usefixtures("patient_wire")
+pytestmark = pytest.mark.usefixtures("loop_time")
 
 WITHIN_S = 120.0
-PATIENT = SafetyLimits(stale_leader_s=1.0)
-"""A loop that gets no processor for a while is no leader that is gone."""
-STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
+STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 C = Command
 
 
