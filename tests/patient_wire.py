@@ -53,6 +53,8 @@ class LoopTime(ManualClock):
         self.on_turn: Callable[[], None] = lambda: None
         self.heard: list[tuple[str, list[int]]] = []
         """Each subscriber's class, and how many turns it has had."""
+        self.wires: dict[str, Traffic] = {}
+        """What drivers wait for: terminal to its traffic."""
 
     def takes(self) -> list[int]:
         """Return how many turns have been recorded of each take."""
@@ -104,7 +106,7 @@ class Traffic:
 
 
 def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
-    """Return terminal to its traffic, for the emulated arms that start from now on."""
+    """Return terminal to its traffic, of the emulated arms that start from now on."""
     from gaploop.teleop.emulator import bus
     from gaploop.teleop.emulator.port import PseudoTerminal
 
@@ -143,7 +145,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
     return wires
 
 
-def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> None:
+def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> dict[str, Traffic]:
     """Let our own driver wait for all that is on the wires; and on `clock` for what is late."""
     from gaploop.teleop.servos.port import SerialPort
 
@@ -171,10 +173,10 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> 
         wire_of(port).read += len(data)
         return data
 
-    def be_quiet() -> None:
+    def be_quiet(*some: Traffic) -> None:
         give_up_s = time.monotonic() + WITHIN_S
         now_s = -math.inf if clock is None else clock.now_s()
-        while not all(wire.is_quiet(now_s) for wire in tuple(wires.values())):
+        while not all(wire.is_quiet(now_s) for wire in some or tuple(wires.values())):
             assert time.monotonic() < give_up_s, "the emulated arm hangs"
             time.sleep(0.0005)
 
@@ -185,7 +187,7 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> 
             return is_ready or waits(port, 0.0)
         over_s = clock.now_s() + timeout_s + INSTANT_S
         while True:
-            be_quiet()
+            be_quiet(*([wire_of(port)] if timeout_s == 0.0 else []))  # asked just for a look
             if waits(port, 0.0):
                 return True
             if (now_s := clock.now_s()) >= over_s:
@@ -200,6 +202,7 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> 
         ("wait", wait),
     ):
         monkeypatch.setattr(SerialPort, name, function)
+    return wires
 
 
 @pytest.fixture
@@ -263,7 +266,7 @@ def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
     monkeypatch.setattr(bus, "IDLE_S", IDLE_S)
     for module, name in ((control, "STUCK_S"), (control, "ESTOP_S"), (commands, "AGAIN_S")):
         monkeypatch.setattr(module, name, WITHIN_S)
-    _be_patient(monkeypatch, clock)
+    clock.wires = _be_patient(monkeypatch, clock)
     return clock
 
 

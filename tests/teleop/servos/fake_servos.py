@@ -7,6 +7,9 @@ import select
 import threading
 import tty
 from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from patient_wire import Traffic
 
 from gaploop.teleop.servos import dynamixel, feetech
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
@@ -25,7 +28,10 @@ class FakeServos:
         chained: a servo in a sync read waits for the one before it, as Dynamixels do.
         fast: they know fast sync read.
         seen: every instruction that came in.
+        wires: where who waits for answers looks whether any are under way.
     """
+
+    wires: ClassVar[dict[str, Traffic]] = {}
 
     def __init__(self, protocol: Protocol, models: dict[int, str]) -> None:
         self.protocol = protocol
@@ -47,6 +53,8 @@ class FakeServos:
         self._parser = dynamixel.Parser() if self.chained else feetech.Parser()
         self._wake_out, self._wake_in = os.pipe()
         self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._traffic = self.wires[self.path] = Traffic()
+        self._traffic.servos_fd = lambda: self._master
 
     def __enter__(self) -> FakeServos:
         self._thread.start()
@@ -76,9 +84,15 @@ class FakeServos:
             ready = dict(poll.poll())
             if self._wake_out in ready:
                 return
-            answer = self.reply(os.read(self._master, 4096))
-            if answer:
-                os.write(self._master, answer)
+            data = os.read(self._master, 4096)
+            self._traffic.received += len(data)
+            if answer := self.reply(data):
+                self.say(answer)
+            self._traffic.worked_on = self._traffic.received
+
+    def say(self, answer: bytes) -> None:
+        """Send bytes to the host."""
+        self._traffic.sent += os.write(self._master, answer)
 
     def reply(self, data: bytes) -> bytes:
         """Return what the servos answer to `data`, spoiled."""

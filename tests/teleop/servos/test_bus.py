@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from fake_servos import FakeServos
+from patient_wire import LoopTime
 
 from gaploop.core.types import NO_REPLY, REBOOTED
 from gaploop.teleop.servos import dynamixel
@@ -24,12 +24,9 @@ MIXED = {1: "xl430-w250", 2: "xl330-m288", 3: "xl330-m288", 4: "xl330-m288"}
 PATIENCE_S = 120.0
 
 
-class PatientLine(BusLine):
-    """Waits long enough for a machine that is busy with other things."""
-
-    @property
-    def wait_s(self) -> float:
-        return 0.03
+@pytest.fixture(autouse=True)
+def wires(monkeypatch: pytest.MonkeyPatch, loop_time: LoopTime) -> None:
+    monkeypatch.setattr(FakeServos, "wires", loop_time.wires)
 
 
 @contextlib.contextmanager
@@ -37,7 +34,7 @@ def a_bus(protocol: Protocol, models: dict[int, str]) -> Iterator[tuple[FakeServ
     with FakeServos(protocol, models) as fake:
         port = SerialPort(fake.path)
         port.open()
-        bus = ServoBus(PatientLine(port, protocol), list(models), list(models.values()))
+        bus = ServoBus(BusLine(port, protocol), list(models), list(models.values()))
         try:
             yield fake, bus
         finally:
@@ -47,15 +44,6 @@ def a_bus(protocol: Protocol, models: dict[int, str]) -> Iterator[tuple[FakeServ
 def read(bus: ServoBus, now_s: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     (state,) = run([(bus.line, bus.read(now_s))])
     return state.values, state.status
-
-
-def read_well(bus: ServoBus) -> tuple[np.ndarray, np.ndarray]:
-    """Read until nobody was late: the machine may be busy."""
-    for _ in range(50):
-        values, status = read(bus)
-        if not (status & NO_REPLY).any():
-            return values, status
-    raise AssertionError(bus.line.faults)
 
 
 def test_feetech_registers_in_si_units() -> None:
@@ -75,7 +63,7 @@ def test_feetech_registers_in_si_units() -> None:
         fake.put(1, "Phase", 4)
         fake.put(2, "Phase", 12)
         run([(bus.line, bus.probe())])
-        values, status = read_well(bus)
+        values, status = read(bus)
         np.testing.assert_allclose(
             values[:, 1],
             [-12, -np.pi, 0.65, -25.0, 41.0, 12.1, -12 * RAD_PER_TICK],
@@ -97,7 +85,7 @@ def test_dynamixel_registers_in_si_units_on_a_mixed_bus() -> None:
             fake.put(servo_id, "Present_Temperature", 36)
         run([(bus.line, bus.probe())])
         assert bus.fast
-        values, _ = read_well(bus)
+        values, _ = read(bus)
         speed = -100 * 0.229 * 2 * np.pi / 60
         angle = -5000 * RAD_PER_TICK
         np.testing.assert_allclose(values[:, 0], [-5000, speed, np.nan, -30.0, 36, 5.0, angle])
@@ -110,7 +98,7 @@ def test_old_firmware_is_read_by_plain_sync_read() -> None:
         run([(bus.line, bus.probe())])
         assert not bus.fast
         fake.put(4, "Present_Position", 77)
-        values, status = read_well(bus)
+        values, status = read(bus)
         assert values[0, 3] == 77
         assert not status.any()
 
@@ -137,7 +125,7 @@ def test_a_dead_servo_does_not_silence_those_behind_it(fast: bool) -> None:
 
 def test_when_a_servo_was_heard_last() -> None:
     with a_bus(Protocol.FEETECH, STS) as (fake, bus):
-        read_well(bus)
+        read(bus)
         fake.dead = {3}
         run([(bus.line, bus.read(4.0))])
         run([(bus.line, bus.read(5.0))])
@@ -150,12 +138,12 @@ def test_an_alert_is_looked_up_in_register_70() -> None:
         bus.fast = True
         fake.errors[3] = dynamixel.ALERT
         fake.put(3, "Hardware_Error_Status", 0x20)
-        assert read_well(bus)[1].tolist() == [0, 0, 0x20, 0]
+        assert read(bus)[1].tolist() == [0, 0, 0x20, 0]
         before = len(fake.seen)
-        assert read_well(bus)[1].tolist() == [0, 0, 0x20, 0]
+        assert read(bus)[1].tolist() == [0, 0, 0x20, 0]
         assert len(fake.seen) == before + 1  # a known error isn't asked for every turn
         fake.errors.clear()
-        assert read_well(bus)[1].tolist() == [0, 0, 0, 0]
+        assert read(bus)[1].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
@@ -172,12 +160,12 @@ def test_a_servo_that_comes_back_limp(protocol: Protocol) -> None:
         fake.put(2, "Torque_Enable", 0)
         fake.put(2, setting, 1)
         fake.dead = set()
-        _, status = read_well(bus)
+        _, status = read(bus)
         assert status.tolist()[1] == REBOOTED
         assert fake.get(2, setting) == 1  # a follower isn't set up again behind anybody's back
         assert run([(bus.line, torque_on(bus))]) == [()]
         assert fake.get(2, setting) == 700
-        assert not read_well(bus)[1].any()
+        assert not read(bus)[1].any()
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
@@ -238,14 +226,13 @@ def test_two_buses_are_asked_before_either_has_answered() -> None:
 
 def test_an_answer_that_comes_too_late_is_not_the_next_ones() -> None:
     with a_bus(Protocol.FEETECH, STS) as (fake, bus):
-        held = threading.Event()
-        fake.spoil = lambda data: (held.wait(PATIENCE_S), data)[1]
+        kept = list[bytes]()
+        fake.spoil = lambda data: (kept.append(data), b"")[1]
         assert (read(bus)[1] & NO_REPLY).all()
         fake.spoil = lambda data: data
-        held.set()
-        time.sleep(0.05)  # now the late answers are there
+        fake.say(b"".join(kept))
         fake.put(1, "Present_Position", 555)
-        values, _ = read_well(bus)
+        values, _ = read(bus)
         assert values[0, 0] == 555
         faults = bus.line.faults
         assert faults.stale_bytes + sum(f.repeated for f in faults.servos.values()) > 0

@@ -93,8 +93,11 @@ def test_a_port_that_takes_no_bytes_gives_up() -> None:
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
-def test_the_sdks_wait_for_a_slow_servo_without_spinning(protocol: Protocol) -> None:
+def test_the_sdks_wait_for_a_slow_servo_without_spinning(
+    protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their own handler asks for bytes all the time that a servo takes to answer."""
+    monkeypatch.setattr("gaploop.teleop.servos.sdk_port.TIMEOUT_MARGIN_MS", 120_000.0)
     feetech = protocol is Protocol.FEETECH
     with FakeServos(protocol, {1: "sts3215" if feetech else "xl330-m288"}) as fake:
         fake.put(1, "Present_Temperature", 42)
