@@ -10,18 +10,22 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from patient_wire import LoopTime
 
 from gaploop.scripts import serve
+from gaploop.scripts._devices import registries
 from gaploop.scripts.cli import main
 from gaploop.scripts.options import PolicyOptions
-from gaploop.teleop import link
+from gaploop.teleop import lerobot_remote, link
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
-
-pytestmark = pytest.mark.usefixtures("patient_wire")
+from gaploop.teleop.leaders import remote
 
 
 @contextlib.contextmanager
@@ -53,37 +57,69 @@ def said_at_the_robot(line: str, name: str) -> list[str]:
     return found
 
 
+def leader_of(folder: Path) -> list[str]:
+    return [
+        "--teleop.type=so101_leader", f"--teleop.port={folder / 'leader'}",
+        "--teleop.id=leader", f"--teleop.calibration_dir={folder}",
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def arm(folder: Path, role: str) -> Iterator[None]:
+    plan = arm_plan("so101", role).calibrated()
+    (folder / f"{role}.json").write_text(json.dumps(plan.calibration()))
+    with EmulatedBus(plan=plan, hand="still", link=folder / role):
+        yield
+
+
+def test_a_leader_arm_is_lent_until_a_signal_comes(tmp_path: Path) -> None:
+    with arm(tmp_path, "leader"), serving("leader", *leader_of(tmp_path)) as line:
+        assert "so101_leader leads whoever connects" in line
+        assert said_at_the_robot(line, "teleop")
+
+
 def test_a_leader_arm_leads_an_arm_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    loop_time: LoopTime,
 ) -> None:
-    for role in ("follower", "leader"):
-        plan = arm_plan("so101", role).calibrated()
-        (tmp_path / f"{role}.json").write_text(json.dumps(plan.calibration()))
-    folder = f"calibration_dir={tmp_path}"
-    with (
-        EmulatedBus(plan=arm_plan("so101", "follower").calibrated(), link=tmp_path / "f"),
-        EmulatedBus(
-            plan=arm_plan("so101", "leader").calibrated(), hand="still", link=tmp_path / "l"
-        ),
-        serving(
-            "leader",
-            "--teleop.type=so101_leader",
-            f"--teleop.port={tmp_path / 'l'}",
-            "--teleop.id=leader",
-            f"--teleop.{folder}",
-        ) as line,
-    ):
-        robot = ["--robot.type=so101_follower", f"--robot.port={tmp_path / 'f'}"]
-        options = [*robot, "--robot.id=follower", f"--robot.{folder}"]
-        # Two programs have no time but the machine's, and either may be kept waiting.
-        (tmp_path / "station.yaml").write_text("name: bench\nsafety: {stale_leader_s: 5.0}\n")
-        options.append(f"--station={tmp_path / 'station.yaml'}")
-        told = said_at_the_robot(line, "teleop")
+    """All on one clock: neither link nor leader is slow because the machine is busy."""
+    links = list[remote.LeaderLink]()
+
+    class Noted(remote.LeaderLink):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            links.append(self)
+
+    def be_answered() -> None:
+        for one in links:
+            while loop_time.now_s() - one.newest()[0] > 0.1:
+                time.sleep(0.001)
+
+    monkeypatch.setattr(lerobot_remote, "LeaderLink", Noted)
+    monkeypatch.setattr(serve, "MonotonicClock", lambda: loop_time)
+    for module in (remote, lerobot_remote):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop_time.now_s))
+    loop_time.on_turn = be_answered
+    token = link.new_token()
+    monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
+    leader = registries()[1].get_choice_class("so101_leader")(
+        port=str(tmp_path / "leader"), id="leader", calibration_dir=tmp_path
+    )
+    with arm(tmp_path, "follower"), arm(tmp_path, "leader"), contextlib.ExitStack() as stack:
+        kind, max_bytes, talk, words = serve._leader(SimpleNamespace(teleop=leader), stack)
+        port = stack.enter_context(
+            link.listening(kind, token, talk, host="127.0.0.1", port=0, max_bytes=max_bytes)
+        )
+        told = said_at_the_robot(words(f"127.0.0.1:{port}", ""), "teleop")
+        robot = ["--robot.type=so101_follower", f"--robot.port={tmp_path / 'follower'}"]
+        options = [*robot, "--robot.id=follower", f"--robot.calibration_dir={tmp_path}"]
         assert main(["teleoperate", *options, *told, "--teleop_time_s=0.5", "--json"]) == 0
         summary = json.loads(capsys.readouterr().out)
     assert summary["teleop"] == "remote"
     assert summary["ended"] == "time"
-    assert summary["turns"] > 0
+    assert summary["turns"] == 100
 
 
 def test_a_policy_drives_the_embedded_cell_elsewhere(

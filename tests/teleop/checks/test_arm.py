@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from emulated import SWAPPED, emulated_arm
+from patient_wire import LoopTime
 
-from gaploop.core.clock import ManualClock
-from gaploop.core.station import SafetyLimits, Station
+from gaploop.core.clock import Clock
+from gaploop.core.station import Station
 from gaploop.core.vocabulary import Domain
 from gaploop.scripts import _arms
 from gaploop.scripts._preflight import Terminal
@@ -37,29 +38,19 @@ from gaploop.teleop.emulator.arms import JOINTS
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.safety import make_safety
 
-pytestmark = pytest.mark.usefixtures("patient_wire")
-
-PATIENT = SafetyLimits(lost_servo_s=2.0)
-"""The driver's own waits are of the machine's time: beside busy programs it may wait in vain."""
-STATION = Station(name="bench", domain=Domain.SIM_TARGET, safety=PATIENT)
+STATION = Station(name="bench", domain=Domain.SIM_TARGET)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    """Return the time of arm and control loop: it goes on as the loop makes its turns."""
-    return ManualClock()
-
-
-def checked(robot: object, clock: ManualClock, person: Person) -> list[CheckResult]:
+def checked(robot: object, clock: Clock, person: Person) -> list[CheckResult]:
     follower, _ = _arms.follower_of(robot, STATION)
     return list(check_moving(follower, clock, STATION, Rates.near(50.0), person))
 
 
 def test_an_arm_that_is_well_passes_and_its_switch_is_seen_on_the_bus(
-    tmp_path: Path, clock: ManualClock
+    tmp_path: Path, loop_time: LoopTime
 ) -> None:
-    with emulated_arm(tmp_path, clock) as (robot, watcher):
-        items = checked(robot, clock, watcher)
+    with emulated_arm(tmp_path, loop_time) as (robot, watcher):
+        items = checked(robot, loop_time, watcher)
     assert all_usable(items), [item for item in items if item.fix]
     by_name = {item.check: item for item in items}
     assert {item.data["joint"] for item in items if item.check == "joint_order"} == set(JOINTS)
@@ -69,12 +60,12 @@ def test_an_arm_that_is_well_passes_and_its_switch_is_seen_on_the_bus(
     assert not any("shoulder" in question for question in watcher.questions)  # not suggested
 
 
-def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path, clock: ManualClock) -> None:
+def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path, loop_time: LoopTime) -> None:
     """Swapped before lerobot-calibrate, two servos answer for each other: encoders agree with
     commands, and every policy and every take has the two joints in each other's place.
     """
-    with emulated_arm(tmp_path, clock, swapped=True, stuck=("wrist_roll",)) as (robot, watcher):
-        items = checked(robot, clock, watcher)
+    with emulated_arm(tmp_path, loop_time, swapped=True, stuck=("wrist_roll",)) as (robot, watcher):
+        items = checked(robot, loop_time, watcher)
     failed = [item for item in items if item.level is Level.FAIL and item.check == "joint_order"]
     seen = {item.data["joint"] for item in failed if item.by is By.PERSON}
     assert seen == set(SWAPPED)
@@ -85,14 +76,14 @@ def test_swapped_servo_ids_and_a_stuck_joint_are_found(tmp_path: Path, clock: Ma
 
 
 def test_a_stop_of_an_arm_that_has_tripped_already_is_not_called_tried(
-    tmp_path: Path, clock: ManualClock
+    tmp_path: Path, loop_time: LoopTime
 ) -> None:
     """After a trip in the joints' check the arm was limp already, and the stop was reported ok."""
-    with emulated_arm(tmp_path, clock) as (robot, _):
+    with emulated_arm(tmp_path, loop_time) as (robot, _):
         follower, _ = _arms.follower_of(robot, STATION)
         safety = make_safety(STATION, follower, 0.02)
         leader = OneJoint(follower.read().position_rad, follower.joint_limits_rad)
-        control = ControlThread(follower, leader, safety, Rates.near(50.0), clock=clock)
+        control = ControlThread(follower, leader, safety, Rates.near(50.0), clock=loop_time)
         with control:
             control.start()
             control.estop()
@@ -105,10 +96,10 @@ def test_a_stop_of_an_arm_that_has_tripped_already_is_not_called_tried(
 
 @pytest.mark.slow
 def test_where_nobody_watches_the_answer_is_no_whatever_yes_says(
-    tmp_path: Path, clock: ManualClock
+    tmp_path: Path, loop_time: LoopTime
 ) -> None:
-    with emulated_arm(tmp_path, clock) as (robot, _):
-        items = checked(robot, clock, Terminal(yes=True))
+    with emulated_arm(tmp_path, loop_time) as (robot, _):
+        items = checked(robot, loop_time, Terminal(yes=True))
     open_ = [item.check for item in items if item.level is Level.UNANSWERED]
     assert open_ == [*["joint_order"] * 6, "estop"]
     assert not all_usable(items)

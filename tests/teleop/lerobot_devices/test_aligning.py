@@ -9,19 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patient_wire import LoopTime
 
-from gaploop.core.clock import MonotonicClock
 from gaploop.core.types import CameraFrame, LeaderSample, SafeCommand, SafetyReason, Tick
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.aligning import SPEED_RAD_S, THERE_RAD, AligningLeader, aligning
 
-pytestmark = pytest.mark.usefixtures("patient_wire")
-
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[EmulatedBus, AligningLeader, object]]:
+def pair(
+    tmp_path: Path, loop_time: LoopTime
+) -> Iterator[tuple[EmulatedBus, AligningLeader, object]]:
     """The leader's bus, the leader, and the follower that it leads."""
+    del loop_time
     from lerobot.robots.so_follower import SO101FollowerConfig
     from lerobot.teleoperators.so_leader import SO101LeaderConfig
 
@@ -54,10 +55,9 @@ def is_limp(bus: EmulatedBus) -> bool:
 
 
 def test_it_comes_slowly_and_is_limp_afterwards(
-    pair: tuple[EmulatedBus, AligningLeader, object],
+    pair: tuple[EmulatedBus, AligningLeader, object], loop_time: LoopTime
 ) -> None:
-    bus, leader, _ = pair
-    clock = MonotonicClock()
+    (bus, leader, _), clock = pair, loop_time
     start = leader.read(clock.now_s()).q_rad
     # Towards the middle: a limp arm sinks, and may by now rest near the end of a joint's range.
     goal = start - np.sign(start) * np.array([0.3, 0.2, 0.2, 0.1, 0.3, 0.0])
@@ -75,11 +75,10 @@ def test_it_comes_slowly_and_is_limp_afterwards(
 
 
 def test_a_trip_lets_go_until_the_next_reset(
-    pair: tuple[EmulatedBus, AligningLeader, object],
+    pair: tuple[EmulatedBus, AligningLeader, object], loop_time: LoopTime
 ) -> None:
     """After a trip nobody takes turns any more: motors that hold would hold for ever."""
-    bus, leader, follower = pair
-    clock = MonotonicClock()
+    (bus, leader, follower), clock = pair, loop_time
     far = leader.read(clock.now_s()).q_rad + 0.5
     leader.align(far, clock.now_s())
     assert not is_limp(bus)

@@ -20,7 +20,7 @@ from gaploop.teleop.leaders.options import ForceOptions
 from gaploop.teleop.lerobot_devices import make_follower, make_leader
 from gaploop.teleop.lerobot_devices.force import ForceLeader
 
-pytestmark = pytest.mark.usefixtures("patient_wire")
+pytestmark = pytest.mark.usefixtures("loop_time")
 
 
 class Pair:
