@@ -14,11 +14,11 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from patient_wire import loop_time, patient_sdks, patient_serial, patient_wire, until
+from patient_wire import loop_time, patient_sdks, patient_serial, until
 
 from gaploop.scripts import options
 
-__all__ = ["loop_time", "patient_sdks", "patient_serial", "patient_wire", "until"]
+__all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

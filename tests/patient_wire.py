@@ -4,9 +4,9 @@ A servo answers within a millisecond, so hosts wait for some. An emulated one an
 thread and the kernel's behind the pseudo-terminal are given a processor: beside busy programs, arms
 that were well "didn't hold". Here hosts in this process give up only when nothing is on the wire.
 
-With `loop_time` arms, drivers and control loops live on one clock that goes on as a loop waits for
-its next turn and as a driver waits for an answer that doesn't come: no turn is late, no leader is
-stale and no servo silent because the machine is busy, and nothing waits longer than its work takes.
+With `loop_time` arms, our driver and control loops live on one clock, too. It goes on as a loop
+waits for its next turn and as the driver waits for an answer that doesn't come: no turn is late, no
+leader stale and no servo silent because the machine is busy, and nothing waits in real time.
 """
 
 from __future__ import annotations
@@ -175,16 +175,12 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> 
 
     def be_quiet(*some: Traffic) -> None:
         give_up_s = time.monotonic() + WITHIN_S
-        now_s = -math.inf if clock is None else clock.now_s()
+        now_s = clock.now_s()
         while not all(wire.is_quiet(now_s) for wire in some or tuple(wires.values())):
             assert time.monotonic() < give_up_s, "the emulated arm hangs"
             time.sleep(0.0005)
 
     def wait(port: SerialPort, timeout_s: float) -> bool:
-        if clock is None:
-            is_ready = waits(port, timeout_s)
-            be_quiet()
-            return is_ready or waits(port, 0.0)
         over_s = clock.now_s() + timeout_s + INSTANT_S
         while True:
             be_quiet(*([wire_of(port)] if timeout_s == 0.0 else []))  # asked just for a look
@@ -203,12 +199,6 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> 
     ):
         monkeypatch.setattr(SerialPort, name, function)
     return wires
-
-
-@pytest.fixture
-def patient_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let our own driver give a servo up only when nothing is on any wire."""
-    _be_patient(monkeypatch)
 
 
 @pytest.fixture
