@@ -130,9 +130,11 @@ def loses(pair: Pair, journal: Path, clock: LoopTime, *takes: int) -> Iterator[N
     over, plugger = threading.Event(), threading.Thread(target=plug)
     clock.on_turn = pull
     plugger.start()
-    yield
-    over.set()
-    plugger.join()
+    try:
+        yield
+    finally:
+        over.set()
+        plugger.join()
     assert not left
 
 
