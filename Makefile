@@ -5,9 +5,8 @@ PYTHON ?=
 BIN := .venv/bin
 STAMP := .venv/.gaploop-setup
 PYTEST := $(BIN)/pytest -q
-# Each file by one of them: what a file's tests share is made once. With three, two cores are busier,
-# but some tests of real-time sessions starved.
-WORKERS ?= 2
+# Three keep two cores busy. Each file by one of them: what a file's tests share is made once.
+WORKERS ?= 3
 SIDE_BY_SIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Small models and a shared machine: more threads are slower (measured 4 to 11 times).
 export OMP_NUM_THREADS ?= 1

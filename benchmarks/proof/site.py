@@ -220,8 +220,9 @@ def tried(
     if not path.exists():
         cell = cell or TargetCell({}, 0)
         result = evaluate(
-            policy, rollouts, gaps=cell.gaps, gap_seed=cell.gap_seed, seed=seed, workers=1
-        )
+            policy, rollouts, gaps=cell.gaps, gap_seed=cell.gap_seed, seed=seed, workers=1,
+            parameters=cell.parameters, randomise=cell.randomise,
+        )  # fmt: skip
         write_json(path, result.to_json())
     return bits(Evaluation.from_json(read_json(path), str(path)))
 

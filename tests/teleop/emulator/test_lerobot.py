@@ -89,9 +89,9 @@ class Person:
 
     def _act(self) -> None:
         middle = [(s.joint.low_rad + s.joint.high_rad) / 2 for s in self._bus.all_servos]
-        self._wait(
+        self._wait(  # at rest there: one that swings through is written down as it swings out
             lambda: all(
-                abs(s.joint.q_rad - m) < 0.03
+                abs(s.joint.q_rad - m) < 0.03 and abs(s.joint.v_rad_s) < 0.1
                 for s, m in zip(self._bus.all_servos, middle, strict=True)
             )
         )
