@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ from patient_wire import loop_time, patient_sdks, patient_serial, until
 from gaploop.scripts import options
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
+
+# Hugging Face's `datasets` keeps a copy of every table it reads, and withdrawals look through all of
+# them: three thousand of tests' tables were in the user's own folder.
+_tables = tempfile.TemporaryDirectory(prefix="gaploop_tables_", ignore_cleanup_errors=True)
+os.environ["HF_DATASETS_CACHE"] = _tables.name
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
