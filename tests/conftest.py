@@ -21,8 +21,8 @@ from gaploop.scripts import options
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 
-# Hugging Face's `datasets` keeps a copy of every table it reads, and withdrawals look through all of
-# them: three thousand of tests' tables were in the user's own folder.
+# Hugging Face's `datasets` keeps a copy of every table it reads, and withdrawals look through them
+# all: three thousand of tests' tables were in the user's own folder.
 _tables = tempfile.TemporaryDirectory(prefix="gaploop_tables_", ignore_cleanup_errors=True)
 os.environ["HF_DATASETS_CACHE"] = _tables.name
 
