@@ -4,6 +4,9 @@ A study's counts of trials on a robot, by training condition and evaluation sett
 what might have foretold them: what was simulated (--data), the robot's own base setting, a single
 setting, a single task, and the robot once more. The last is the most that anything can reach, for
 the robot's rates are counts, too.
+
+Rows of `seeing_remedies` as --data, without trials, tell likewise, sim-to-sim, what foretells which
+remedy does best at a made-up station.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
     from gaploop.core.files import sha256
     from gaploop.failure_analysis.cohort.trials import Columns, read_trials
 
+    rng = np.random.default_rng(config.seed)
+    if config.trials is None and config.data is not None and config.data.suffix == ".parquet":
+        return between_stations(config.data, rng)
     if config.trials is None:
         raise UnusableInputError(
             f"Which trials? Name a CSV file of counts with --trials=FILE; columns: "
@@ -45,7 +51,6 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
     names, tasks, settings, won, tried = counts_of(rows)
     rates, ood = won / tried, [n for n, setting in enumerate(settings) if setting != BASE]
     real = rates[:, :, ood].mean((1, 2))
-    rng = np.random.default_rng(config.seed)
     found = []
     if config.data is not None:
         simulated = simulated_rates(config.data, names)
@@ -71,6 +76,44 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
         "predictors": found,
         "again": again(won[:, :, ood], tried[:, :, ood], rng),
         "conditions": {names[n]: {"base": base[n], "ood": real[n]} for n in order},
+    }
+
+
+def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
+    """Return how well remedies rank at a station as at all the others, and as in the nominal cell.
+
+    Args:
+        path: rows of stations and arms, with 1 for each success and 0 for each failure.
+        rng: draws.
+    """
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    rows = {(row["station"], row["arm"]): row for row in pq.read_table(path).to_pylist()}
+    stations, arms = (list(dict.fromkeys(key[n] for key in rows)) for n in range(2))
+    here, nominal = (
+        np.array([[[int(bit) for bit in rows[s, a][what]] for s in stations] for a in arms])
+        for what in ("after", "nominal_after")
+    )
+    won, tried = here.sum(2), np.full(here.shape[:2], here.shape[2])
+    rates = won / tried
+    elsewhere = (rates.sum(1, keepdims=True) - rates) / (len(stations) - 1)
+    found = []
+    for name, predictor in (("other stations", elsewhere), ("the nominal cell", nominal.mean(2))):
+        row: dict[str, Any] = {"predictor": name, "conditions": len(arms)}
+        for kind, of in (("spearman", _spearman), ("kendall", _kendall)):
+            each = np.array([of(predictor[:, n], rates[:, n]) for n in range(len(stations))])
+            drawn = each[rng.integers(len(each), size=(RESAMPLES, len(each)))]
+            row[kind] = float(np.nanmean(each))
+            row[f"{kind}_interval"] = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975)).tolist()
+        found.append(row)
+    each = [again(won[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))]
+    return {
+        "evidence": "sim-to-sim",
+        "trials": int(tried.sum()),
+        "stations": len(stations),
+        "predictors": found,
+        "again": float(np.nanmean(each)),
     }
 
 
@@ -185,10 +228,21 @@ def again(won: Numbers, tried: Numbers, rng: np.random.Generator) -> float:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the correlations as Markdown."""
+    if "stations" in result:
+        where = "the station"
+        told = (
+            f"Sim-to-sim, {result['stations']} stations. What ranks remedies as they do at one of "
+            "them; means over stations with 95 % bootstrap intervals."
+        )
+    else:
+        where = "the robot"
+        told = (
+            f"{result['trials']} trials on a real robot, published counts. What ranks the training "
+            "conditions as their success out of distribution on the robot does; 95 % bootstrap "
+            "intervals over the conditions."
+        )
     lines = [
-        f"{result['trials']} trials on a real robot, published counts. What ranks the training "
-        "conditions as their success out of distribution on the robot does; 95 % bootstrap "
-        "intervals over the conditions.",
+        told,
         "",
         "| predictor | conditions | Spearman | Kendall |",
         "|---|---|---|---|",
@@ -196,7 +250,7 @@ def table(result: Mapping[str, Any]) -> str:
     for row in result["predictors"]:
         cells = [_correlation(row, kind) for kind in ("spearman", "kendall")]
         lines.append(f"| {row['predictor']} | {row['conditions']} | " + " | ".join(cells) + " |")
-    lines.append(f"| the robot once more: the most to be had | | {result['again']:.3f} | |")
+    lines.append(f"| {where} once more: the most to be had | | {result['again']:.3f} | |")
     return "\n".join(lines)
 
 

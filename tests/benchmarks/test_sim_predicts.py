@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import sim_predicts
@@ -67,6 +69,28 @@ def test_a_predictor_is_found_to_rank_or_not(tmp_path: Path, base_says: bool) ->
     assert found["simulation, out of distribution"] < -0.95  # the folders are named the other way
     assert result["again"] > 0.98
     assert "simulation, out of distribution | 8 |" in sim_predicts.table(result)
+
+
+def test_stations_that_agree_rank_each_others_remedies(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "station": f"s{station}",
+            "arm": f"a{arm}",
+            "after": "".join(rng.choice(["0", "1"], 40, p=[0.9 - 0.2 * arm, 0.1 + 0.2 * arm])),
+            "nominal_after": "1" * (10 - arm) + "0" * arm,
+        }
+        for station in range(6)
+        for arm in range(5)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    result = sim_predicts.measure(BenchConfig(data=tmp_path / "rows.parquet"), tmp_path)
+    found = spearman(result)
+    assert found["other stations"] > 0.9
+    assert found["the nominal cell"] < -0.9
+    assert result["again"] > 0.9
+    assert result["evidence"] == "sim-to-sim"
+    assert "the station once more" in sim_predicts.table(result)
 
 
 def test_what_chance_ranks_is_not_ranked_so_again() -> None:
