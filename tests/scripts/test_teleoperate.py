@@ -317,7 +317,7 @@ def test_a_trip_without_a_terminal_ends_the_program(
     pair: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = pair()
-    both.follower.faults.add(Fault("overheat", id=3, at_s=3.0))
+    both.follower.faults.add(Fault("overheat", id=3, at_s=1.5))
     assert main(["teleoperate", *both.options, "--teleop_time_s=20"]) == 1
     said = capsys.readouterr().err
     assert "elbow_flex" in said.splitlines()[-1]

@@ -49,7 +49,7 @@ def device(role: str, module: str, name: str, port: str, folder: Path) -> Any:
     return getattr(found, name)(config)
 
 
-REQUEST_S = 0.01
+REQUEST_S = 0.02
 """What a request takes of the arm's time, however long the machine takes for it."""
 
 
