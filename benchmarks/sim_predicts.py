@@ -107,13 +107,13 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
             row[kind] = float(np.nanmean(each))
             row[f"{kind}_interval"] = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975)).tolist()
         found.append(row)
-    each = [again(won[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))]
+    once_more = [again(won[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))]
     return {
         "evidence": "sim-to-sim",
         "trials": int(tried.sum()),
         "stations": len(stations),
         "predictors": found,
-        "again": float(np.nanmean(each)),
+        "again": float(np.nanmean(once_more)),
     }
 
 
