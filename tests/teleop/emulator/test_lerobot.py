@@ -158,12 +158,13 @@ def test_lerobots_calibration_finds_the_arms_middle_and_ranges(
 
 
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
-def test_a_follower_follows_its_leader(model: str, tmp_path: Path) -> None:
-    """LeRobot's own classes, at 50 Hz for two seconds."""
+def test_a_follower_follows_its_leader(model: str, tmp_path: Path, arms_time: ManualClock) -> None:
+    """LeRobot's own classes; in the machine's time a slow loop left a gripper pressing till it gave
+    up."""
     modules = {(m, r): (module, name) for m, r, module, name in ARMS}
     with (
-        EmulatedBus(model, hand="still") as follower_bus,
-        EmulatedBus(model, role="leader", hand="still") as leader_bus,
+        EmulatedBus(model, hand="still", clock=arms_time) as follower_bus,
+        EmulatedBus(model, role="leader", hand="still", clock=arms_time) as leader_bus,
     ):
         arms = []
         for role, bus in (("follower", follower_bus), ("leader", leader_bus)):
