@@ -85,18 +85,26 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
     Args:
         path: rows of stations and arms, with 1 for each success and 0 for each failure.
         rng: draws.
+
+    Raises:
+        UnusableInputError: other rows, or an arm that wasn't tried at a station.
     """
     import numpy as np
-    import pyarrow.parquet as pq
 
-    rows = {(row["station"], row["arm"]): row for row in pq.read_table(path).to_pylist()}
+    from benchmarks.proof.rows import kept_rows, won
+
+    rows = {(row.get("station"), row["arm"]): row for row in kept_rows(path, "station", None)}
     stations, arms = (list(dict.fromkeys(key[n] for key in rows)) for n in range(2))
+    if len(stations) < 2 or len(rows) < len(stations) * len(arms):
+        raise UnusableInputError(
+            f"{path}: ranks need rows of every arm at every station, as seeing_remedies keeps them."
+        )
     here, nominal = (
-        np.array([[[int(bit) for bit in rows[s, a][what]] for s in stations] for a in arms])
+        np.array([[won(rows[station, arm][what]) for station in stations] for arm in arms])
         for what in ("after", "nominal_after")
     )
-    won, tried = here.sum(2), np.full(here.shape[:2], here.shape[2])
-    rates = won / tried
+    successes, tried = here.sum(2), np.full(here.shape[:2], here.shape[2])
+    rates = successes / tried
     elsewhere = (rates.sum(1, keepdims=True) - rates) / (len(stations) - 1)
     found = []
     for name, predictor in (("other stations", elsewhere), ("the nominal cell", nominal.mean(2))):
@@ -107,7 +115,9 @@ def between_stations(path: Path, rng: np.random.Generator) -> dict[str, Any]:
             row[kind] = float(np.nanmean(each))
             row[f"{kind}_interval"] = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975)).tolist()
         found.append(row)
-    once_more = [again(won[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))]
+    once_more = [
+        again(successes[:, [n], None], tried[:, [n], None], rng) for n in range(len(stations))
+    ]
     return {
         "evidence": "sim-to-sim",
         "trials": int(tried.sum()),

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gaploop.core.clock import Clock, ManualClock
+from gaploop.core.clock import ManualClock
 
 if TYPE_CHECKING:
     from gaploop.core.protocols import TakeSink
@@ -145,8 +145,8 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> dict[str, Traffic]:
     return wires
 
 
-def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> dict[str, Traffic]:
-    """Let our own driver wait for all that is on the wires; and on `clock` for what is late."""
+def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> dict[str, Traffic]:
+    """Let our own driver wait for all that is on the wires, and on `clock` for what is late."""
     from gaploop.teleop.servos.port import SerialPort
 
     wires = _watched(monkeypatch)

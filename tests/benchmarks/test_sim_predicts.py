@@ -91,6 +91,9 @@ def test_stations_that_agree_rank_each_others_remedies(tmp_path: Path) -> None:
     assert result["again"] > 0.9
     assert result["evidence"] == "sim-to-sim"
     assert "the station once more" in sim_predicts.table(result)
+    pq.write_table(pa.Table.from_pylist(rows[1:]), tmp_path / "hole.parquet")
+    with pytest.raises(UnusableInputError, match="every arm at every station"):
+        sim_predicts.measure(BenchConfig(data=tmp_path / "hole.parquet"), tmp_path)
 
 
 def test_what_chance_ranks_is_not_ranked_so_again() -> None:

@@ -457,6 +457,7 @@ def test_the_estop_works_on_a_loop_that_hangs() -> None:
         arm.hangs.set()
         control.estop()
         until(lambda: "torque off" in arm.did)
+        assert not arm.torque
         arm.freed.set()
 
 
