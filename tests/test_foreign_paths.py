@@ -387,9 +387,9 @@ class Paths:
         if isinstance(node, ast.NamedExpr | ast.Subscript):
             return self.is_path(node.value, known)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            return node.func.attr in self.returning | MAKES_A_PATH
+            return node.func.attr in MAKES_A_PATH or node.func.attr in self.returning
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return node.func.id in self.returning | {"Path"}
+            return node.func.id == "Path" or node.func.id in self.returning
         return False
 
     def within(self, node: ast.AST, known: set[str]) -> bool:

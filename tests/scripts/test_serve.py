@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,28 +24,6 @@ from gaploop.scripts.options import PolicyOptions
 from gaploop.teleop import lerobot_remote, link
 from gaploop.teleop.emulator import EmulatedBus, arm_plan
 from gaploop.teleop.leaders import remote
-
-
-@contextlib.contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """Yield what it prints; it ends by SIGTERM, with nothing else said."""
-    command = [sys.executable, "-m", "gaploop.scripts.cli", "serve", *arguments, "--port=0"]
-    environment = {k: v for k, v in os.environ.items() if k != "GAPLOOP_LINK_TOKEN"}
-    with subprocess.Popen(
-        [*command, "--host=127.0.0.1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as run:
-        try:
-            assert run.stdout is not None
-            yield run.stdout.readline()
-        finally:
-            run.send_signal(signal.SIGTERM)
-            said = run.stderr.read() if run.stderr is not None else ""
-    assert run.returncode == 128 + signal.SIGTERM, said
-    assert "Traceback" not in said
 
 
 def said_at_the_robot(line: str, name: str) -> list[str]:
@@ -72,10 +48,25 @@ def arm(folder: Path, role: str) -> Iterator[None]:
         yield
 
 
-def test_a_leader_arm_is_lent_until_a_signal_comes(tmp_path: Path) -> None:
-    with arm(tmp_path, "leader"), serving("leader", *leader_of(tmp_path)) as line:
-        assert "so101_leader leads whoever connects" in line
-        assert said_at_the_robot(line, "teleop")
+def test_a_leader_arm_is_lent_until_a_signal_comes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    loop_time: LoopTime,
+) -> None:
+    def look(_wait_s: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.delenv("GAPLOOP_LINK_TOKEN", raising=False)
+    monkeypatch.setattr(serve, "MonotonicClock", lambda: loop_time)
+    monkeypatch.setattr(serve, "time", SimpleNamespace(sleep=look))
+    with arm(tmp_path, "leader"):
+        words = ["serve", "leader", *leader_of(tmp_path), "--port=0", "--host=127.0.0.1"]
+        assert main(words) == 128 + signal.SIGTERM
+    said = capsys.readouterr()
+    assert "so101_leader leads whoever connects" in said.out
+    assert said_at_the_robot(said.out, "teleop")
+    assert "Traceback" not in said.err
 
 
 def test_a_leader_arm_leads_an_arm_elsewhere(

@@ -113,6 +113,7 @@ def test_the_joint_of_a_weak_servo_is_named_and_the_twin_follows_it() -> None:
     assert after < 0.1 * before
 
 
+@pytest.mark.slow
 def test_two_things_at_a_time_are_both_found() -> None:
     _, differs = found_in(
         {

@@ -95,6 +95,7 @@ def test_what_was_put_in_is_found_within_its_interval(put_in: Mapping[str, Value
             assert low <= truth <= high, f"{name}: {truth} isn't in [{low:.4f}, {high:.4f}]"
 
 
+@pytest.mark.slow
 def test_blur_noise_and_size_are_found_beside_each_other() -> None:
     found = fitted(
         {
