@@ -9,7 +9,8 @@ the same scenes:
 - resimulate: 20 scripted takes in the twin, and nominal ones.
 - imitation: likewise, but as many takes as `reinforce` has episodes in all.
 - reinforce: GRPO in the twin, from what `resimulate` left.
-- around: likewise, but GRPO in the twin randomised around it, each parameter within a fifth of
+- longer: what `reinforce` left, and as many rounds again.
+- around: as `reinforce`, but in the twin randomised around it, each parameter within a fifth of
   its change.
 
 Only `takes` costs an operator's time. Rows are kept as they come, so the same command goes on;
@@ -18,6 +19,7 @@ Only `takes` costs an operator's time. Rows are kept as they come, so the same c
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,11 +44,15 @@ GAPS: Final = {
     "actuator_response.backlash": 1.0,
 }
 """Mechanism to severity."""
-ARMS: Final = ("nothing", "takes", "resimulate", "imitation", "reinforce", "around")
+ARMS: Final = ("nothing", "takes", "resimulate", "imitation", "reinforce", "longer", "around")
 ROLLOUTS, TAKES = 20, 20
 ROUNDS, SCENES, GROUP = 10, 10, 8
 FIRST_SCENE: Final = 50_000
-EPISODES: Final = TAKES + ROUNDS * SCENES * GROUP
+ATTEMPTS: Final = ROUNDS * SCENES * GROUP
+EPISODES: Final = {"nothing": 0, "takes": TAKES, "resimulate": TAKES} | {
+    "imitation": TAKES + ATTEMPTS, "reinforce": TAKES + ATTEMPTS,
+    "longer": TAKES + 2 * ATTEMPTS, "around": TAKES + ATTEMPTS,
+}  # fmt: skip
 AROUND: Final = 0.2
 """Half of the interval of each parameter, as a share of how far it is from nominal."""
 
@@ -131,7 +137,7 @@ class _Station:
             "severity": GAPS[self.gap],
             "gap_seed": self.cell.gap_seed,
             "arm": arm,
-            "episodes": {"nothing": 0, "takes": TAKES, "resimulate": TAKES}.get(arm, EPISODES),
+            "episodes": EPISODES[arm],
             "before": tried(home / "before.json", base, self.cell, many, FIRST_SCENE),
             "after": tried(home / f"after_{arm}.json", policy, self.cell, many, FIRST_SCENE),
             "nominal_before": nominal,
@@ -152,8 +158,11 @@ class _Station:
         if (run / RUN).exists():
             return run / ADAPTER
         twin = self._twin()
-        if arm in ("reinforce", "around"):
+        if arm in ("reinforce", "longer", "around"):
             self._learned("resimulate", begun := self.folder / "run_resimulate")
+            if arm == "longer" and not run.exists():
+                self._learned("reinforce", first := self.folder / "run_reinforce")
+                shutil.copytree(first, run, ignore=shutil.ignore_patterns(RUN))
             reinforce(
                 ReinforceOptions(
                     begun / MERGED, run,
@@ -161,13 +170,13 @@ class _Station:
                         parameters=twin.values(),
                         randomise=around_twin(twin) if arm == "around" else None,
                     ),
-                    ROUNDS, SCENES, GROUP, seed=self.seed,
+                    2 * ROUNDS if arm == "longer" else ROUNDS, SCENES, GROUP, seed=self.seed,
                     workers=1, resume=run.exists(),
                 )
             )  # fmt: skip
             return run / ADAPTER
         cell = self.cell if arm == "takes" else TargetCell({}, 0, parameters=twin.values())
-        many = EPISODES if arm == "imitation" else TAKES
+        many = EPISODES[arm]
         root = self.folder / f"takes_{arm}"
         if not root.exists():
             collected(self.folder, root.name, cell, [Quota(many)], root.name, silent)
