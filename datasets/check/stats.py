@@ -8,7 +8,7 @@ what the episodes say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -187,10 +187,8 @@ def _check_episode_stats(
     imprecise: dict[str, list[int]] = {}
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for path in layout.episode_files(info.root):
-        for key in (k for k in info.features if k not in INDICES):  # edit tools leave those behind
-            table = stat_columns(path, key)
-            if table is None or not len(table["episode_index"]):
-                continue
+        # Edit tools leave the indices' statistics behind.
+        for key, table in stat_columns(path, [k for k in info.features if k not in INDICES]):
             if "count" in table:
                 parts.setdefault(key, []).append(table)
             if key not in moments:
@@ -286,18 +284,23 @@ def differing_episodes(
     return sorted(wrong)
 
 
-def stat_columns(path: Path, key: str) -> dict[str, NDArray[np.float64]] | None:
-    """Return an episode file's statistics of a feature, shape (episodes, width), with the index."""
-    present = set(pq.read_schema(path).names)
-    stats = [n for n in (*NAMES, *QUANTILES, "count") if f"stats/{key}/{n}" in present]
-    if not set(NAMES) <= set(stats) or "episode_index" not in present:
-        return None
-    wanted = ["episode_index", *(f"stats/{key}/{n}" for n in stats)]
-    table = layout.read_table(path, wanted)
-    if any(table[name].null_count for name in wanted):
-        return None
-    found = {name: _rows(table[f"stats/{key}/{name}"]) for name in stats}
-    return {"episode_index": _rows(table["episode_index"])[:, 0], **found}
+def stat_columns(
+    path: Path, keys: Iterable[str]
+) -> Iterator[tuple[str, dict[str, NDArray[np.float64]]]]:
+    """Yield features and an episode file's statistics of them, with the index.
+
+    Those that it has none of are left out. Statistics have shape (episodes, width).
+    """
+    with pq.ParquetFile(path) as file:
+        present = set(file.schema_arrow.names)
+        for key in keys:
+            stats = [n for n in (*NAMES, *QUANTILES, "count") if f"stats/{key}/{n}" in present]
+            if not set(NAMES) <= set(stats) or "episode_index" not in present:
+                continue
+            table = file.read(["episode_index", *(f"stats/{key}/{n}" for n in stats)])
+            if len(table) and not any(column.null_count for column in table.columns):
+                found = {name: _rows(table[f"stats/{key}/{name}"]) for name in stats}
+                yield key, {"episode_index": _rows(table["episode_index"])[:, 0], **found}
 
 
 def _rows(column: pa.ChunkedArray) -> NDArray[np.float64]:

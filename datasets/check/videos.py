@@ -338,12 +338,11 @@ def _check_colours(
         colours: camera to episode to mean colour of the decoded pictures.
     """
     said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
-    for key, means in said.items():
-        for path in episode_files(info.root):
-            table = stat_columns(path, key)
-            if table is not None and table["mean"].shape[1] == 3:
+    for path in episode_files(info.root):
+        for key, table in stat_columns(path, colours):
+            if table["mean"].shape[1] == 3:
                 index = table["episode_index"].astype(int).tolist()
-                means |= dict(zip(index, table["mean"], strict=True))
+                said[key] |= dict(zip(index, table["mean"], strict=True))
     apart = {(a, b): _apart(colours[a], said[b]) for a in colours for b in colours}
 
     def fits_rather(a: str, b: str) -> bool:
