@@ -253,6 +253,23 @@ def ordinary_priority() -> None:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
+HIGHEST: Final = 99
+"""Of real-time priorities; nothing of gaploop's own has it."""
+
+
+def no_highest_priority() -> None:
+    """Give this process's threads that have the highest real-time priority an ordinary one.
+
+    Run by root, SVT-AV1 gives it to its own threads and to whoever calls it: for as long as they
+    have something to do, no control loop on the machine gets the processor that they are on.
+    """
+    threads = os.listdir("/proc/self/task") if HAS_REALTIME and _IS_LINUX else ()
+    for thread in map(int, threads):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.sched_getparam(thread).sched_priority == HIGHEST:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+
+
 def exact_timers() -> None:
     """Keep the kernel from lumping the calling thread's timers together, by 50 us on Linux."""
     if _IS_LINUX:

@@ -20,6 +20,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import open_video_file
 from gaploop.core.types import Image
@@ -343,6 +344,8 @@ def encode(frames: Iterator[Any], target: Path, fps: float, encoding: Encoding) 
             frame.pts, frame.time_base = count * TICKS_PER_FRAME, out.codec_context.time_base
             frame.pict_type = 0  # the source's key frames are not the encoder's
             written.mux(out.encode(frame))
+            if not count:
+                platform_calls.no_highest_priority()  # SVT-AV1 has just begun
             count += 1
         if out is not None:
             written.mux(out.encode(None))

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from patient_wire import loop_time, patient_sdks, patient_serial, until
 
+from gaploop.core import platform_calls
 from gaploop.scripts import options
 
 __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
@@ -79,3 +80,13 @@ def signal_after_a_take() -> Iterator[Callable[[Path, signal.Signals], None]]:
     over.set()
     for thread in threads:
         thread.join()
+
+
+# LeRobot's encoder raises it where root runs the tests: one worker kept the others, and all else,
+# from a processor until the tests were over.
+def pytest_runtest_call() -> None:
+    platform_calls.no_highest_priority()
+
+
+def pytest_runtest_teardown() -> None:
+    platform_calls.no_highest_priority()

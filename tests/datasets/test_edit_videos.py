@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import UnusableInputError
+from gaploop.datasets import video
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.lerobot_publish import publish
 from gaploop.datasets.lerobot_read import read_takes
@@ -151,3 +155,26 @@ def test_a_damaged_video_is_named_in_one_line(
     assert not (tmp_path / "out").exists()
     with pytest.raises(UnusableInputError, match="can't be read"):
         list(VideoRange(video, 0.12, 6, 50)())
+
+
+def priorities() -> list[int]:
+    """Return the real-time priority of each of this process's threads; 0 is an ordinary one."""
+    found = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            found.append(os.sched_getparam(int(thread)).sched_priority)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux alone lists threads there")
+def test_encoding_as_root_keeps_nobody_from_the_processor(tmp_path: Path) -> None:
+    """SVT-AV1 gave the highest real-time priority to itself and, for good, to whoever called it."""
+    seen = []
+
+    def pictures() -> Iterator[av.VideoFrame]:
+        for _ in range(8):
+            seen.append(max(priorities()))
+            yield av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8))
+
+    assert video.encode(pictures(), tmp_path / "out.mp4", 30, video.ENCODERS["av1"]) == 8
+    assert platform_calls.HIGHEST not in [*seen, *priorities()]
