@@ -99,6 +99,7 @@ def run(config: EmulateConfig) -> int:
     with stoppable() as stopped, ExitStack() as stack:
         plant = stack.enter_context(_plant(config))
         raise_priority()  # it shares the interpreter with the thread that serves the bus
+        stack.callback(platform_calls.ordinary_priority)
         bus = stack.enter_context(
             EmulatedBus(
                 plan=plan,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import serial
 
+from gaploop.core import platform_calls
 from gaploop.scripts.cli import main
 from gaploop.teleop.servos import feetech
 
@@ -119,7 +120,9 @@ def test_a_calibration_is_written_for_lerobot(tmp_path: Path) -> None:
     from lerobot.motors import MotorCalibration
 
     file = tmp_path / "robots" / "so_follower" / "x.json"
+    before = platform_calls.HAS_REALTIME and os.sched_getscheduler(0)
     assert main(["emulate", f"--calibration={file}", "--duration_s=0.1", "--json"]) == 0
+    assert (platform_calls.HAS_REALTIME and os.sched_getscheduler(0)) == before
     read = {
         name: MotorCalibration(**fields) for name, fields in json.loads(file.read_text()).items()
     }
