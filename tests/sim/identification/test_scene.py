@@ -83,7 +83,13 @@ CAST = {"cast_hue_rad": 2.0, "cast_strength": 0.3, "veil": 0.15}
     "put_in",
     [
         {"spatial_geometry.camera_pose": CAMERA},
-        {"visual_domain.colour_cast": CAST, "spatial_geometry.table_height": {"table_m": -0.014}},
+        pytest.param(
+            {
+                "visual_domain.colour_cast": CAST,
+                "spatial_geometry.table_height": {"table_m": -0.014},
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_was_put_in_is_found_within_its_interval(put_in: Mapping[str, Values]) -> None:
