@@ -296,7 +296,9 @@ class _Run:
             return
         path, then = self.folder / CHECKPOINT, json.loads(state["spec"])
         now = json.loads(json.dumps(asdict(self.spec)))
-        if any(then.get(k) != v for k, v in now.items() if k not in FOR_MEMORY):
+        # At one rate all along more steps go on where fewer ended.
+        free = (*FOR_MEMORY, "steps") if self.spec.final_lr == 1.0 else FOR_MEMORY
+        if any(then.get(k) != v for k, v in now.items() if k not in free):
             raise UnusableInputError(
                 f"{path} is of a run with other settings. Resume with the options of that run, "
                 "or start anew in another --output_dir."

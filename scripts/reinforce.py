@@ -49,7 +49,7 @@ class ReinforceConfig:
     seed: int = 0
     """Draws scenes, changes and the adapter's first weights."""
     resume: bool = False
-    """Go on from the checkpoint in --output_dir."""
+    """Go on from the checkpoint in --output_dir; with more --rounds also where it had ended."""
     output_dir: Path | None = None
     """Run folder to write."""
     json: bool = False

@@ -92,6 +92,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(base: Path, tmp_pa
     assert rounds == list(range(4))
 
 
+def test_a_run_that_ended_goes_on_for_more_rounds(base: Path, tmp_path: Path) -> None:
+    toy = functools.partial(attempts, attempt=leans_up)
+    whole = reinforce(options(base, tmp_path / "whole"), attempts=toy)
+    reinforce(options(base, tmp_path / "run", rounds=2), attempts=toy)
+    longer = reinforce(options(base, tmp_path / "run", resume=True), attempts=toy)
+    assert longer.result.weights_sha256 == whole.result.weights_sha256
+
+
 def test_groups_of_one_mind_teach_nothing_and_end_a_run_in_words(
     base: Path, tmp_path: Path
 ) -> None:
