@@ -23,6 +23,7 @@ from gaploop.finetune.lerobot_policy import PACKAGED_BASE, load_policy, policy_i
 SHORT_S = 0.2
 
 
+@pytest.mark.slow  # two more processes import PyTorch
 def test_rollouts_pair_up_whatever_the_workers_and_the_order() -> None:
     one = evaluate("base", 5, workers=1, max_s=SHORT_S)
     two = evaluate("base", 5, workers=2, max_s=SHORT_S)
@@ -89,6 +90,7 @@ def test_the_packaged_base_keeps_its_rate() -> None:
     assert evaluate("base", 100, seed=5000).successes >= 89
 
 
+@pytest.mark.slow
 def test_scripted_takes_do_not_depend_on_the_workers(
     tmp_path: Path,
 ) -> None:
