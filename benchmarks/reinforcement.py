@@ -49,9 +49,8 @@ ROLLOUTS, TAKES = 20, 20
 ROUNDS, SCENES, GROUP = 10, 10, 8
 FIRST_SCENE: Final = 50_000
 ATTEMPTS: Final = ROUNDS * SCENES * GROUP
-EPISODES: Final = {"nothing": 0, "takes": TAKES, "resimulate": TAKES} | {
-    "imitation": TAKES + ATTEMPTS, "reinforce": TAKES + ATTEMPTS,
-    "longer": TAKES + 2 * ATTEMPTS, "around": TAKES + ATTEMPTS,
+EPISODES: Final = dict.fromkeys(ARMS, TAKES + ATTEMPTS) | {
+    "nothing": 0, "takes": TAKES, "resimulate": TAKES, "longer": TAKES + 2 * ATTEMPTS,
 }  # fmt: skip
 AROUND: Final = 0.2
 """Half of the interval of each parameter, as a share of how far it is from nominal."""

@@ -199,8 +199,8 @@ def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be
 ) -> None:
     """On macOS both sync threads ended with the first call, and takes weren't synced any more.
 
-    On Windows `gaploop check` ended with "No module named 'fcntl'": there all is imported, too. In
-    one process: importing LeRobot is most of what this costs.
+    On Windows `gaploop check` ended with "No module named 'fcntl'". All in one process: importing
+    LeRobot is most of what this costs.
     """
     journal, root, answer = tmp_path / "journal", tmp_path / "set", tmp_path / "said.json"
     commands = (
@@ -218,9 +218,7 @@ def test_takes_are_recorded_synced_published_checked_and_labelled_and_all_can_be
         if path.name not in ("__init__.py", "__main__.py")
     ]
     assert len(names) > 300
-    # macOS lacks no module that is imported, and calls that it lacks are searched for above.
-    code = RECORD + COMMANDS + (IMPORT_ALL if system == "windows" else "")
-    run(system, tmp_path, code, journal, answer, words, *names)
+    run(system, tmp_path, RECORD + COMMANDS + IMPORT_ALL, journal, answer, words, *names)
     said = json.loads(answer.read_text())
     assert said["synced"] >= 5
     assert said["recovered"] == 1
