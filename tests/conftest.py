@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,18 @@ __all__ = ["loop_time", "patient_sdks", "patient_serial", "until"]
 # all: three thousand of tests' tables were in the user's own folder.
 _tables = tempfile.TemporaryDirectory(prefix="gaploop_tables_", ignore_cleanup_errors=True)
 os.environ["HF_DATASETS_CACHE"] = _tables.name
+
+from datasets.features import features  # noqa: E402  it reads the folder as it is imported
+
+
+# `Features` looks at all columns again whenever one is set. An episodes table of LeRobot's has two
+# hundred and more, so that opening a dataset took a second, and tests open hundreds.
+def _set_column(columns: Any, name: str, feature: Any) -> None:
+    dict.__setitem__(columns, name, feature)
+    columns._column_requires_decoding[name] = features.require_decoding(feature)
+
+
+features.Features.__setitem__ = _set_column
 
 # Small models: on a shared machine more threads were 4 to 11 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -90,3 +103,9 @@ def pytest_runtest_call() -> None:
 
 def pytest_runtest_teardown() -> None:
     platform_calls.no_highest_priority()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long files and end with small ones: nobody waits for the last worker then."""
+    place = {"tests": 0, "core": 2}
+    items.sort(key=lambda item: place.get(item.path.parent.name, 1))

@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 from lerobot.datasets import factory
-from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
 from lerobot.utils.collate import lerobot_collate_fn
 from lerobot.utils.constants import ACTION
 
@@ -332,9 +331,8 @@ def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> Mix
         shares: share of each source over the run, for statistics.
         how: each dataset is opened, as of `CachedLeRobotDataset`.
     """
-    first = opened.datasets[0].root
-    reference = LeRobotDatasetMetadata(f"local/{first.name}", root=first)
-    offsets = factory.resolve_delta_timestamps(config, reference)
+    # It asks for features and rate only, and LeRobot's metadata takes a second to open.
+    offsets = factory.resolve_delta_timestamps(config, opened.datasets[0])
     datasets = [
         CachedLeRobotDataset(
             f"local/{info.root.name}",
