@@ -51,10 +51,9 @@ class Conversion:
         info: the dataset, with the names that its features are given first.
         steps: what becomes of the joint vectors, in order.
         fps: rate afterwards [Hz].
-        rule: how frames of another rate are made.
+        rule: how frames of another rate are made, see `spec.RULES`.
         cameras: camera to what becomes of it; None where it is left out.
         drop: features that are left out, besides those of cameras.
-        robot_type: name of the robot afterwards.
         units: of the joint vectors afterwards; "" where nobody knows.
         fill: gap columns to add: time from the frame's number, the take's hash, the requested
             action as what was sent, no intervention, no safety event, ages unknown.
@@ -145,7 +144,7 @@ class Conversion:
         return {
             "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
             "renamed": dict(self.rename),
-            "steps": [asdict(step) for step in self.steps],  # type: ignore[call-overload]
+            "steps": [asdict(step) for step in self.steps],
             "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
             "dropped": list(self.drop),
             "filled": list(self.fill),
@@ -193,10 +192,7 @@ def resolve(
     episodes: Sequence[EpisodeRow],
     rename: Mapping[str, str] | None = None,
 ) -> Conversion:
-    """Work a conversion out for one dataset.
-
-    Args:
-        rename: feature to the name that it is given first.
+    """Work a conversion out for one dataset, some of whose features get other names first.
 
     Raises:
         UnusableInputError: it names what isn't there, or leaves something to guess.
@@ -229,18 +225,15 @@ def resolve(
         add(step)
     if spec.action_space is not None:
         space = spec.action_space
-        if space.target != EE:
-            starts = {"": list(space.start)} if space.start else {}
-            add(ToJoints(space.arm, space.units, starts))
-            units = space.units
-        elif units in ("deg", "rad"):
-            add(ToTool(space.arm, units))
-            units = EE
-        else:
-            raise UnusableInputError(
-                f"action_space: joints must be in deg or rad for kinematics, they are in "
-                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
-            )
+        if isinstance(space, ToTool):
+            if units not in ("deg", "rad"):
+                raise UnusableInputError(
+                    f"action_space: joints must be in deg or rad for kinematics, they are in "
+                    f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
+                )
+            space = replace(space, units=units)
+        add(space)
+        units = EE if isinstance(space, ToTool) else space.units
     if spec.suffix is not None:
         add(Suffix(spec.suffix))
     if spec.order:
@@ -290,7 +283,8 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
             "takes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})
-    if grippers and "rad" in (source, spec.target) and source != spec.target and not spec.gripper:
+    to_or_from_rad = (source == "rad") != (spec.target == "rad")
+    if grippers and to_or_from_rad and not spec.gripper_said:
         raise UnusableInputError(
             f"units: {', '.join(grippers)} goes from 0 to 100 outside rad. What is that in rad? "
             "Say gripper: keep (leave its values), gripper: model with arm: NAME, "
@@ -321,7 +315,7 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
     """Return the conversion that undoes what a record says was done.
 
     Raises:
-        UnusableInputError: something was lost.
+        UnusableInputError: something was lost by it.
     """
     if entry["lost"]:
         raise UnusableInputError(
@@ -346,12 +340,11 @@ def _step_of(value: Mapping[str, Any]) -> Step:
     """Return the step that `record` wrote."""
     from pydantic import TypeAdapter  # here: it takes a while
 
-    given = {k: v for k, v in value.items() if k != "kind"}
-    kinds = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
-    made: dict[str, Any] = {kind.kind: kind for kind in kinds}
-    if value["kind"] not in made:
-        raise UnusableInputError(
-            f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
-        )
-    step: Step = TypeAdapter(made[value["kind"]]).validate_python(given)
-    return step
+    kinds: tuple[Any, ...] = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
+    for made in kinds:
+        if made.kind == value["kind"]:
+            step: Step = TypeAdapter(made).validate_python(value)
+            return step
+    raise UnusableInputError(
+        f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
+    )

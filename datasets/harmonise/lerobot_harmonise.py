@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
@@ -32,7 +32,7 @@ from gaploop.datasets.formats.dataset import write_dataset
 from gaploop.datasets.formats.model import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.spec import RULES, CameraSpec
+from gaploop.datasets.harmonise.spec import CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -254,13 +254,11 @@ def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) ->
         frames: how many the take has.
         source_fps: its rate [Hz].
         target_fps: the new rate [Hz].
-        rule: one of `RULES`; `linear` chooses as `hold`.
+        rule: one of `spec.RULES`; `linear` chooses as `hold`.
 
     Returns:
         Shape (n,), never falling; as many as fit into the take's time.
     """
-    if rule not in RULES:
-        raise unknown_choice("rule", rule, RULES, "fps")
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
     shift = 0.5 if rule == "nearest" else _ROUNDING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,21 +56,8 @@ class Vector:
     values: Numbers
 
 
-class Step(Protocol):
-    """One conversion of a take's vectors."""
-
-    @property
-    def kind(self) -> str:
-        """What the step is called in records."""
-        ...
-
-    def apply(self, vectors: Vectors, uid: str, /) -> dict[str, Vector]:
-        """Return the vectors of a take, converted."""
-        ...
-
-    def inverse(self) -> Step | None:
-        """Return the step that undoes this one, or None where something is lost."""
-        ...
+type Step = JointMapping | Suffix | Order | Units | ToTool | ToJoints
+"""One conversion of a take's vectors; `kind` is what it is called in records."""
 
 
 def joint(name: str) -> str:
@@ -272,7 +259,7 @@ class ToTool:
         arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
         units: of the joints, `deg` or `rad`.
         starts: uid of a take to its first joint positions, noted while converting.
-        names: of the joints, in the order before; noted while converting.
+        names: feature to its joints, in the order before; noted while converting.
     """
 
     arm: str
@@ -346,15 +333,12 @@ class ToJoints:
                 )
             start = np.asarray(given, dtype=np.float64)
             start = np.asarray(np.radians(start) if self.units == "deg" else start)
-        state = vectors.get(columns.STATE)
-        seeds = None if state is None else self._solved(model, state, moved, start)
-        result = {}
-        for feature, vector in vectors.items():
-            if feature == columns.STATE and seeds is not None:
-                solved = seeds
-            else:  # an action is near the state it was given in
-                solved = self._solved(model, vector, moved, start, seeds)
-            result[feature] = self._named(model, feature, vector, moved, solved)
+        result, seeds = {}, None
+        # The state first: an action is near the state it was given in.
+        for feature in sorted(vectors, key=lambda name: name != columns.STATE):
+            solved = self._solved(model, vectors[feature], moved, start, seeds)
+            seeds = solved if feature == columns.STATE else seeds
+            result[feature] = self._named(model, feature, vectors[feature], moved, solved)
         return result
 
     def _solved(
@@ -379,12 +363,7 @@ class ToJoints:
         return np.array(result).reshape(len(poses), len(moved))
 
     def _named(
-        self,
-        model: ArmModel,
-        feature: str,
-        vector: Vector,
-        moved: list[int],
-        q_rad: Numbers,
+        self, model: ArmModel, feature: str, vector: Vector, moved: list[int], q_rad: Numbers
     ) -> Vector:
         values = np.degrees(q_rad) if self.units == "deg" else q_rad
         own = {model.joint_names[j] + SUFFIX: values[:, i] for i, j in enumerate(moved)}
