@@ -35,16 +35,14 @@ from gaploop.datasets.check.frames import (
 from gaploop.datasets.check.gaps import check_gaps
 from gaploop.datasets.check.motion import check_motion
 from gaploop.datasets.check.stats import check_stats
-from gaploop.datasets.check.videos import DEEP as DEEP
-from gaploop.datasets.check.videos import QUICK as QUICK
-from gaploop.datasets.check.videos import ReadEffort, check_stored, check_videos
+from gaploop.datasets.check.videos import check_stored, check_videos, episodes_of_signals
 from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.video import count_frames
 
 
 def check(
     root: Path,
-    effort: ReadEffort = QUICK,
+    deep: bool = False,
     *,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -52,7 +50,7 @@ def check(
     """Check a LeRobot v3 dataset or a journal.
 
     Args:
-        effort: how many pictures are decoded; `DEEP` for all.
+        deep: decode every picture; otherwise some of a large dataset, spread evenly.
         consents: the consent register; the default one where None.
         advance: called after each video file.
 
@@ -64,10 +62,10 @@ def check(
     for path in links_out(root):
         text = "It is a link that leads out of the folder: not followed, and never pushed."
         findings.error("link_out", path.relative_to(root), text, link_fix(path))
-    if list(findings):
-        return list(findings)
+    if findings.items:
+        return findings.items
     if layout.is_dataset(root):
-        check_dataset(root, findings, effort, consents, advance)
+        check_dataset(root, findings, deep, consents, advance)
     elif journal_format.is_journal(root):
         with findings.guard(root.name):
             check_journal(root, findings)
@@ -79,13 +77,13 @@ def check(
         raise UnusableInputError(
             f"{root} {what}. Name a LeRobot dataset (meta/info.json) or a journal."
         )
-    return list(findings)
+    return findings.items
 
 
 def check_dataset(
     root: Path,
     findings: Findings,
-    effort: ReadEffort = QUICK,
+    deep: bool,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
@@ -112,18 +110,17 @@ def check_dataset(
         return
     tasks = task_names(info, findings)
     episodes = check_episodes(info, findings)
-    keep = frozenset[int]()
-    if episodes is not None:
-        keep = effort.episodes_of_signals(episodes.index.tolist())
+    indices = episodes.index.tolist() if episodes is not None else []
     scan: Scan | None = None
     with findings.guard("data"):
-        scan = scan_frames(info, keep, findings)
-    with findings.guard(layout.EPISODES):
-        named = None
-        if episodes is not None and tasks is not None:
-            named = check_episode_tasks(episodes, tasks, findings)
-        if scan is not None and tasks is not None:
-            check_tasks_of_rows(scan, tasks, named, findings)
+        scan = scan_frames(info, episodes_of_signals(indices, deep), findings)
+    if tasks is not None:
+        with findings.guard(layout.EPISODES):
+            named = None
+            if episodes is not None:
+                named = check_episode_tasks(episodes, tasks, findings)
+            if scan is not None:
+                check_tasks_of_rows(scan, tasks, named, findings)
     if episodes is not None and scan is not None:
         with findings.guard("data"):
             check_ranges(info, episodes, scan, findings)
@@ -133,8 +130,8 @@ def check_dataset(
                 check_motion(info, scan, findings)
     if episodes is not None:
         with findings.guard("videos"):
-            check_videos(info, episodes, scan, effort, findings, advance)
-            check_stored(info, effort.pictures, findings)
+            check_videos(info, episodes, scan, deep, findings, advance)
+            check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
             check_gaps(info, episodes, scan, consents, findings)
     with findings.guard(layout.STATS):

@@ -94,10 +94,6 @@ class Findings:
             text = f"Episodes {numbers(episodes)}: {message}"
             self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
 
-    def note(self, code: str, where: object, message: str, fix: str) -> None:
-        """Add what is no fault."""
-        self.items.append(Finding(code, NOTE, str(where), message, fix))
-
     def repair(self, options: str = "") -> str:
         """Return the command that repairs the folder."""
         words = ("gaploop repair", shlex.quote(str(self.root)), options, "--yes")
@@ -119,9 +115,6 @@ class Findings:
             yield
         except DAMAGE as error:
             self.error("unreadable", where, f"It can't be read: {reason(error)}")
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.items)
 
 
 def reason(error: BaseException) -> str:

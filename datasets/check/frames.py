@@ -51,10 +51,6 @@ class RunMoments(NamedTuple):
             )
         )
 
-    def only(self, run: int) -> RunMoments:
-        """Return those of one run."""
-        return RunMoments(*(values[run : run + 1] for values in self))
-
     @classmethod
     def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> RunMoments:
         """Compute them of `values`, shape (n, width), for runs that begin at `starts`."""

@@ -77,7 +77,7 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
         for key, found in moments.items():
             _compare_whole(key, stats.get(key), found, rows, findings)
     with findings.guard(f"{layout.EPISODES}: statistics"):
-        _check_episode_stats(info, scan, moments, stats, findings)
+        _check_episode_stats(info, scan, moments, rows, stats, findings)
 
 
 def _problems(entry: Mapping[str, Any]) -> list[str]:
@@ -178,38 +178,30 @@ def _check_episode_stats(
     info: DatasetInfo,
     scan: Scan,
     moments: Mapping[str, RunMoments],
+    rows: NDArray[np.float64],
     stats: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
     run_of = {run.episode: i for i, run in enumerate(scan.runs)}
-    rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
-    wrong: dict[str, list[int]] = {}
-    imprecise: dict[str, list[int]] = {}
+    found: dict[str, dict[str, list[int]]] = {"wrong": {}, "imprecise": {}}
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for path in layout.episode_files(info.root):
         # Edit tools leave the indices' statistics behind.
         for key, table in stat_columns(path, [k for k in info.features if k not in INDICES]):
             if "count" in table:
                 parts.setdefault(key, []).append(table)
-            if key not in moments:
-                continue
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
-                run = run_of.get(episode)
-                written = {name: table[name][row] for name in NAMES}
-                if run is None:
-                    continue
-                due = summary(moments[key].only(run), rows[run : run + 1])
-                if not _is_of_run(written, due):
-                    wrong.setdefault(key, []).append(episode)
-                elif _imprecise(written["std"], due):
-                    imprecise.setdefault(key, []).append(episode)
-    for key, found in wrong.items():
+                if key in moments and (run := run_of.get(episode)) is not None:
+                    written = {name: table[name][row] for name in NAMES}
+                    if fault := _fault_of_run(written, moments[key], rows, run):
+                        found[fault].setdefault(key, []).append(episode)
+    for key, which in found["wrong"].items():
         text = f"statistics of {key} are not those of their frames."
-        findings.about(found, "episode_stats", layout.EPISODES, text)
-    for key, found in imprecise.items():
+        findings.about(which, "episode_stats", layout.EPISODES, text)
+    for key, which in found["imprecise"].items():
         text = f"std of {key} was computed in float32 and is far off."
-        findings.about(found, "episode_stats", layout.EPISODES, text, severity=WARNING)
-    if stats is None or wrong:
+        findings.about(which, "episode_stats", layout.EPISODES, text, severity=WARNING)
+    if stats is None or found["wrong"]:
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
         entry = stats.get(key)
@@ -219,11 +211,17 @@ def _check_episode_stats(
             findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
 
 
-def _is_of_run(
-    written: Mapping[str, NDArray[np.float64]], due: Mapping[str, NDArray[np.float64]]
-) -> bool:
-    """Say whether statistics are those of the frames of a run."""
-    return all(_agree(name, written[name], due, EXACT) for name in NAMES)
+def _fault_of_run(
+    written: Mapping[str, NDArray[np.float64]],
+    moments: RunMoments,
+    rows: NDArray[np.float64],
+    run: int,
+) -> str:
+    """Return "wrong" or "imprecise" where statistics aren't those of the frames of a run."""
+    due = summary(RunMoments(*(x[run : run + 1] for x in moments)), rows[run : run + 1])
+    if not all(_agree(name, written[name], due, EXACT) for name in NAMES):
+        return "wrong"
+    return "imprecise" if _imprecise(written["std"], due) else ""
 
 
 def _unlike_episodes(
@@ -261,7 +259,6 @@ def differing_episodes(
     """Return rows of an episode table whose statistics are not those of their frames.
 
     Args:
-        table: rows of `meta/episodes` with statistics.
         moments: feature to its statistics, recomputed, one row for each episode there is.
         rows: frames of each episode there is.
         episodes: which of them each row of `table` is about.
@@ -278,8 +275,7 @@ def differing_episodes(
             except (TypeError, ValueError):
                 wrong.add(i)
                 continue
-            due = summary(found.only(episode), rows[episode : episode + 1])
-            if not _is_of_run(written, due) or _imprecise(written["std"], due):
+            if _fault_of_run(written, found, rows, episode):
                 wrong.add(i)
     return sorted(wrong)
 
@@ -287,9 +283,9 @@ def differing_episodes(
 def stat_columns(
     path: Path, keys: Iterable[str]
 ) -> Iterator[tuple[str, dict[str, NDArray[np.float64]]]]:
-    """Yield features and an episode file's statistics of them, with the index.
+    """Yield features and their statistics in an episode file, shape (episodes, width).
 
-    Those that it has none of are left out. Statistics have shape (episodes, width).
+    Beside them stands `episode_index`; features without statistics are left out.
     """
     with pq.ParquetFile(path) as file:
         present = set(file.schema_arrow.names)

@@ -1,8 +1,7 @@
 """Rules of `check` for pictures: every one that LeRobot asks for is there, decodes, and moves.
 
 Packets say how many pictures a file holds and when they are shown; that needs no decoding.
-Pictures are decoded as far as `ReadEffort` allows: all of them in a small dataset, else those of
-some episodes, spread evenly.
+All pictures of a small dataset are decoded, else those of some episodes, spread evenly.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import math
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,8 +37,6 @@ BYTES: Final = 2 * 1024**3
 """Videos are read packet by packet up to this size in all; beyond it, only their last packets."""
 SIGNALS: Final = 200
 """Episodes whose motion is looked at unless all are asked for, spread evenly."""
-
-
 THUMB: Final = 160
 """Pictures are compared at this width at most [pixels]."""
 FROZEN_S: Final = 1.0
@@ -53,48 +51,32 @@ MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
 
 
-@dataclass(frozen=True)
-class ReadEffort:
-    """How much is read.
+def episodes_of_signals(episodes: Collection[int], deep: bool) -> frozenset[int]:
+    """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
+    return frozenset(episodes) if deep else _evenly(sorted(episodes), SIGNALS)
 
-    Attributes:
-        pictures: how many pictures are decoded at most; None for all.
-        bytes: videos larger than this in all are not read from end to end; None for no limit.
+
+def episodes_of_pictures(
+    frames: Mapping[int, int], among: Collection[int], deep: bool
+) -> frozenset[int]:
+    """Return the episodes whose pictures are decoded: all, or some spread evenly.
+
+    Args:
+        frames: episode to its pictures, of all cameras.
+        among: episodes to choose from, where not all can be; empty for any.
     """
-
-    pictures: int | None = PICTURES
-    bytes: int | None = BYTES
-
-    def episodes_of_signals(self, episodes: Collection[int]) -> frozenset[int]:
-        """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
-        every = sorted(episodes)
-        if self.pictures is None or len(every) <= SIGNALS:
-            return frozenset(every)
-        return _evenly(every, SIGNALS)
-
-    def episodes_of_pictures(
-        self, frames: Mapping[int, int], among: Collection[int] = ()
-    ) -> frozenset[int]:
-        """Return the episodes whose pictures are decoded, spread evenly.
-
-        Args:
-            frames: episode to its pictures, of all cameras.
-            among: episodes to choose from, where not all can be; empty for any.
-        """
-        every, total = sorted(frames), sum(frames.values())
-        if self.pictures is None or total <= self.pictures:
-            return frozenset(every)
-        mean = max(1.0, total / len(every))
-        return _evenly(sorted(set(every) & set(among)) or every, int(self.pictures / mean))
+    total = sum(frames.values())
+    if deep or total <= PICTURES:
+        return frozenset(frames)
+    mean = max(1.0, total / len(frames))
+    return _evenly(sorted(set(frames) & set(among) or frames), int(PICTURES / mean))
 
 
 def _evenly(values: Sequence[int], count: int) -> frozenset[int]:
+    if len(values) <= count:
+        return frozenset(values)
     at = np.unique(np.linspace(0, len(values) - 1, max(1, count)).astype(int))
     return frozenset(values[i] for i in at)
-
-
-QUICK: Final = ReadEffort()
-DEEP: Final = ReadEffort(None, None)
 
 
 @dataclass(frozen=True)
@@ -116,19 +98,19 @@ def check_videos(
     info: DatasetInfo,
     episodes: EpisodeTable,
     scan: Scan | None,
-    effort: ReadEffort,
+    deep: bool,
     findings: Findings,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None],
 ) -> None:
     """Check every camera's videos against the episode table."""
     files = {key: _clips(info, episodes, key, findings) for key in info.video_keys}
     present = {p for clips in files.values() for p in clips if p.is_file()}
-    whole = effort.bytes is None or sum(p.stat().st_size for p in present) <= effort.bytes
+    whole = deep or sum(p.stat().st_size for p in present) <= BYTES
     frames: dict[int, int] = defaultdict(int)
     for clip in (c for paths in files.values() for clips in paths.values() for c in clips):
         frames[clip.episode] += clip.frames
     # Of some, those whose signals are known.
-    look = effort.episodes_of_pictures(frames, scan.signals if scan is not None else ())
+    look = episodes_of_pictures(frames, scan.signals if scan is not None else (), deep)
     colours: dict[str, dict[int, NDArray[np.float64]]] = {}
     for key, paths in files.items():
         for path, clips in paths.items():
@@ -211,7 +193,7 @@ def _check_file(
     rate_hz = index.spacing_hz or index.rate_hz
     if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
         text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
-        stamped = not any(f.code == "bad_timestamp" for f in findings)  # fps is right, then
+        stamped = not any(f.code == "bad_timestamp" for f in findings.items)  # fps is right, then
         findings.error("video_fps", name, text, _without_videos(info) if stamped else "")
         return False
     spans = [(round(c.start_s * info.fps), c) for c in sorted(clips, key=lambda c: c.start_s)]
@@ -293,17 +275,13 @@ def decodes(fps: float, path: Path, clip: EpisodeClip) -> bool:
 
 
 def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.uint8]]:
-    """Yield an episode's pictures, small, RGB, shape (height, width, 3).
-
-    Raises:
-        UnusableInputError: the decoder had to make up part of a picture.
-    """
+    """Yield an episode's pictures, small, RGB, shape (height, width, 3)."""
     with open_video(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"err_detect": "explode"}
         stream.thread_type = "AUTO"
         for frame in shown_frames(path, container, clip.start_s, clip.frames, fps):
-            if frame.is_corrupt:
+            if frame.is_corrupt:  # the decoder had to make up part of it
                 raise UnusableInputError(f"{path}: a picture is damaged.")
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
@@ -332,11 +310,7 @@ def _check_colours(
     colours: Mapping[str, Mapping[int, NDArray[np.float64]]],
     findings: Findings,
 ) -> None:
-    """Compare pictures with the image statistics that each episode was recorded with.
-
-    Args:
-        colours: camera to episode to mean colour of the decoded pictures.
-    """
+    """Compare mean colours of decoded pictures with the statistics that were recorded with them."""
     said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
     for path in episode_files(info.root):
         for key, table in stat_columns(path, colours):
@@ -377,15 +351,10 @@ def _apart(
     return float(np.mean(far)) if far else 0.0
 
 
-def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) -> None:
-    """Check pictures that stand in the data files themselves (dtype `image`).
-
-    Args:
-        pictures: how many are decoded at most, spread evenly; None for all.
-    """
+def check_stored(info: DatasetInfo, deep: bool, findings: Findings) -> None:
+    """Check pictures that stand in the data files themselves (dtype `image`)."""
     keys = [k for k, spec in info.features.items() if spec.get("dtype") == "image"]
-    total = max(1, info.total_frames * len(keys))
-    step = 1 if pictures is None else -(-total // pictures)
+    step = 1 if deep else max(1, math.ceil(info.total_frames * len(keys) / PICTURES))
     for key in keys:
         shape = list(info.features[key]["shape"])
         for path in data_files(info.root):
