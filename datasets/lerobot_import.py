@@ -103,9 +103,9 @@ def import_dataset(
         else:
             layout.read_info(source)
             staging.clone(source, layout_v3, follow=True)
-        draft = RepairDraft(layout_v3)
         if options.rename:
-            rename_features(draft, read_object(layout_v3 / layout.INFO), options.rename)
+            draft = RepairDraft(layout_v3, read_object(layout_v3 / layout.INFO))
+            rename_features(draft, options.rename)
         count = _import_v3(layout_v3, target, options, on_episode)
     except UnusableInputError as error:
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None

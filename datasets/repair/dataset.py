@@ -24,7 +24,12 @@ from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check_dataset
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.frames import numeric_features, scan_frames
-from gaploop.datasets.check.videos import DEEP, QUICK, EpisodeClip, ReadEffort, decodes
+from gaploop.datasets.check.videos import (
+    EpisodeClip,
+    decodes,
+    episodes_of_pictures,
+    episodes_of_signals,
+)
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair.description import (
     RepairAction,
@@ -101,7 +106,7 @@ def looks_like_dataset(root: Path) -> bool:
 
 
 def _point(path: Path, target: Path) -> None:
-    """Make a symbolic link, which works across disks; else what `staging.link_or_copy` does."""
+    """Make a symbolic link, which works across disks, or copy."""
     try:
         os.symlink(path, target)
     except OSError:  # Windows wants a privilege for it
@@ -175,9 +180,9 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
         repair_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(told(str(error))) from None
-    check_dataset(stage, findings, DEEP if options.deep else QUICK)
+    check_dataset(stage, findings, options.deep)
     left = []
-    for found in (f for f in findings if f.severity == ERROR):
+    for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix == findings.repair() else told(found.fix)
         left.append(replace(found, where=told(found.where), message=told(found.message), fix=fix))
     return RepairReport(tuple(draft.actions), tuple(left))
@@ -194,16 +199,16 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
     repair_files(draft)
-    raw = repair_info(draft)
-    salvage_files(draft, raw)
+    repair_info(draft)
+    salvage_files(draft)
     if not layout.data_files(draft.root):
         raise UnusableInputError(
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
-    raw = repair_info(draft)
+    repair_info(draft)
     if options.rename:
-        rename_features(draft, raw, options.rename)
-    names = repair_keys(draft, raw)
+        rename_features(draft, options.rename)
+    names = repair_keys(draft)
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)
     rows = read_rows(paths, numeric_features(info), names)
@@ -214,10 +219,10 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         rows, info.fps, {e: n for e, n in lengths.items() if n > 0}
     )
     here = {e.old: len(e) for e in episodes}
-    cameras = read_cameras(draft, raw)
-    set_sizes(draft, raw, cameras)
-    effort = DEEP if options.deep else QUICK
-    found = _with_pictures(info, old, here, {**lengths, **spoilt, **here}, cameras, lost, effort)
+    cameras = read_cameras(draft)
+    set_sizes(draft, cameras)
+    every = {**lengths, **spoilt, **here}
+    found = _with_pictures(info, old, here, every, cameras, lost, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in copies(rows, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -231,20 +236,18 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     for value in old.table["episode_index"].to_pylist() if old.table is not None else ():
         if isinstance(value, int) and value not in present:
             lost.setdefault(value, "none of its rows are left")
-    reasons_of: dict[str, list[int]] = {}
-    for episode, reason in sorted(lost.items()):
-        reasons_of.setdefault(reason, []).append(episode)
-    for reason, which in reasons_of.items():
+    for reason in dict.fromkeys(reason for _, reason in sorted(lost.items())):
+        which = sorted(episode for episode, why in lost.items() if why == reason)
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
     tasks, tasks_of, changed = repair_tasks(draft, rows, episodes, said, options.task)
     homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, changed)
-    repair_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks)
+    repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
     repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
     repair_stats(draft, info, scan)
-    repair_labels(draft, episodes, options.labels_from, info.fps)
+    repair_labels(draft, episodes, options.labels_from)
 
 
 def _with_pictures(
@@ -254,36 +257,34 @@ def _with_pictures(
     every: Mapping[int, int],
     cameras: list[Camera],
     lost: dict[int, str],
-    effort: ReadEffort,
+    deep: bool,
 ) -> list[tuple[Camera, Mapping[int, Place]]]:
     """Find each episode's pictures; those without any are added to `lost`.
 
     A camera of which no file is left says nothing about single episodes: they all stay.
 
     Args:
-        old: the episode table that there was.
         lengths: episode to frames, of those whose rows are whole.
         every: the same of all that there were, as far as known.
         lost: episode to why it goes.
     """
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)
-    tried = effort.episodes_of_pictures(
-        {e: count * n for e, n in lengths.items()}, effort.episodes_of_signals(lengths)
-    )
+    pictures = {e: count * n for e, n in lengths.items()}
+    tried = episodes_of_pictures(pictures, episodes_of_signals(lengths, deep), deep)
     for camera in cameras:
         if not camera.files:
             found.append((camera, {}))
             continue
         known = known_places(old, camera.key)
-        all_places = places(camera, known, sorted(every.items()), info.fps)
-        here = {e: p for e, p in all_places.items() if e in lengths}
-        for episode, (chunk, file, start_s) in here.items():
-            clip = EpisodeClip(episode, lengths[episode], start_s)
-            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
-                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
-        for episode in lengths:
+        here = places(camera, known, sorted(every.items()), info.fps)
+        for episode, frames in lengths.items():
             if episode not in here:
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
+                continue
+            chunk, file, start_s = here[episode]
+            clip = EpisodeClip(episode, frames, start_s)
+            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
+                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
         found.append((camera, here))
     return found

@@ -67,15 +67,23 @@ class RepairDraft:
     Files are only ever replaced there, never written in place.
 
     Attributes:
+        info: what `meta/info.json` holds.
         actions: what has been done so far.
     """
 
     root: Path
+    info: dict[str, Any] = field(default_factory=dict)
     actions: list[RepairAction] = field(default_factory=list)
 
     def did(self, code: str, what: str) -> None:
         """Note what was done."""
         self.actions.append(RepairAction(code, what))
+
+    def save(self) -> None:
+        """Write the description."""
+        path = self.root / layout.INFO
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, self.info)
 
 
 def repair_files(draft: RepairDraft) -> None:
@@ -105,10 +113,8 @@ def _rename_near(
 
 def best_match(name: str, among: Sequence[str]) -> str:
     """Return the one of `among` that `name` was probably meant to be; "" if none or several."""
-    scores = [
-        (difflib.SequenceMatcher(None, name.lower(), word.lower()).ratio(), word) for word in among
-    ]
-    scores = sorted((s for s in scores if s[0] >= _NEAR), reverse=True)
+    ratios = {w: difflib.SequenceMatcher(None, name.lower(), w.lower()).ratio() for w in among}
+    scores = sorted(((ratio, w) for w, ratio in ratios.items() if ratio >= _NEAR), reverse=True)
     if not scores or (len(scores) > 1 and scores[0][0] - scores[1][0] < 0.05):
         return ""
     return scores[0][1]
@@ -174,26 +180,20 @@ def misnamed(features: Mapping[str, Any]) -> dict[str, str]:
     `actions` becomes `action`; `observations.state` becomes `observation.state`; a camera
     outside `observation.images.` joins the others.
     """
-    result: dict[str, str] = {}
-    for name in (columns.ACTION, columns.STATE):
-        if name in features:
-            continue
-        others = [
-            k
-            for k, f in features.items()
-            if k not in STANDARD
-            and not k.startswith("gap.")
-            and f.get("dtype") not in ("video", "image", "string")
-            and best_match(k, (columns.ACTION, columns.STATE)) == name
-        ]
-        if len(others) == 1:
-            result[others[0]] = name
-    return result
+    names = (columns.ACTION, columns.STATE)
+    meant = {
+        k: best_match(k, names)
+        for k, f in features.items()
+        if k not in STANDARD
+        and not k.startswith("gap.")
+        and f.get("dtype") not in ("video", "image", "string")
+    }
+    others = {name: [k for k in meant if meant[k] == name] for name in names}
+    return {k[0]: name for name, k in others.items() if name not in features and len(k) == 1}
 
 
-VERSION: Final = "v3.0"
 DEFAULTS: Final[dict[str, Any]] = {
-    "codebase_version": VERSION,
+    "codebase_version": "v3.0",
     "chunks_size": 1000,
     "data_files_size_in_mb": 100,
     "video_files_size_in_mb": 200,
@@ -213,12 +213,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def repair_info(draft: RepairDraft) -> dict[str, Any]:
-    """Return a description in which every key is usable, and write it.
+def repair_info(draft: RepairDraft) -> None:
+    """Read the description, and write one in which every key is usable.
 
     Counts are left for later, when it is known what stays.
     """
-    info = read_object(draft.root / layout.INFO)
+    info = draft.info = read_object(draft.root / layout.INFO)
     was = json.dumps(info, sort_keys=True)
     lost = [] if info else ["all"]
     for key, value in DEFAULTS.items():
@@ -240,17 +240,9 @@ def repair_info(draft: RepairDraft) -> dict[str, Any]:
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:
-        save(draft, info)
+        draft.save()
         if lost:
             draft.did("rebuilt_info", f"{layout.INFO}: {', '.join(lost)} made anew")
-    return info
-
-
-def save(draft: RepairDraft, info: Mapping[str, Any]) -> None:
-    """Write the description."""
-    path = draft.root / layout.INFO
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, info)
 
 
 def _usable(key: str, value: Any) -> bool:
@@ -279,10 +271,8 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     if features and len(features) == len(table):
         return features
     for column in schema:
-        if column.name not in features:
-            spec = _described(column.type)
-            if spec:
-                features[column.name] = spec
+        if column.name not in features and (spec := _described(column.type)):
+            features[column.name] = spec
     videos = root / "videos"
     for folder in sorted(videos.iterdir()) if videos.is_dir() else ():
         if not folder.is_dir() or folder.name in features:
@@ -291,8 +281,8 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
             with contextlib.suppress(*DAMAGE):
                 width, height = video_index(path, whole=False).size
                 names = ["height", "width", "channels"]
-                spec = {"dtype": "video", "shape": [height, width, 3], "names": names}
-                features[folder.name] = spec
+                shape = [height, width, 3]
+                features[folder.name] = {"dtype": "video", "shape": shape, "names": names}
                 break
     return features
 
@@ -319,9 +309,8 @@ def _described(kind: pa.DataType) -> dict[str, Any]:
         return {}
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return {"dtype": "string", "shape": [1], "names": None}
-    dtype = {"double": "float64", "float": "float32", "halffloat": "float16"}.get(
-        str(kind), str(kind)
-    )
+    named = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    dtype = named.get(str(kind), str(kind))
     spec = {"dtype": dtype, "shape": shape or [1], "names": None}
     return {} if feature_fault(spec) else spec
 
@@ -352,17 +341,15 @@ def _rate(root: Path) -> int | None:
     return None
 
 
-def repair_counts(
-    draft: RepairDraft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
-) -> None:
+def repair_counts(draft: RepairDraft, episodes: int, frames: int, tasks: Sequence[str]) -> None:
     """Write the counts of what is there now; splits stay while the number of episodes does."""
+    info = draft.info
     counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}
     changed = {k: v for k, v in counts.items() if info.get(k) != v}
     if changed:
         words = ", ".join(f"{k} {info.get(k)} → {v}" for k, v in changed.items())
         draft.did("set_counts", f"{layout.INFO}: {words}")
-    before = info.get("splits")
-    splits = before
+    splits = before = info.get("splits")
     if "total_episodes" in changed or not isinstance(before, dict):
         splits = {"train": f"0:{episodes}"}
     if splits != before:
@@ -370,19 +357,19 @@ def repair_counts(
         draft.did("set_splits", f"{layout.INFO}: splits {words}")
     if changed or splits != before:
         info |= {**counts, "splits": splits}
-        save(draft, info)
+        draft.save()
 
 
-def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
+def repair_keys(draft: RepairDraft) -> dict[str, str]:
     """Rename keys so that description, data, videos and statistics agree.
 
     Returns:
         data column to the feature it stands for; the data files are left for later.
     """
-    stored = first_schema(draft.root).names
+    features, stored = draft.info["features"], first_schema(draft.root).names
     columns: dict[str, str] = {}
     renamed: dict[str, str] = {}
-    for feature, column in pair_keys(info["features"], stored, videos=False).items():
+    for feature, column in pair_keys(features, stored, videos=False).items():
         name = right_name(feature, column, videos=False)
         if column != name:
             columns[column] = name
@@ -390,22 +377,22 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
             renamed[feature] = name
     folder = draft.root / "videos"
     present = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-    for feature, name in pair_keys(info["features"], present, videos=True).items():
+    for feature, name in pair_keys(features, present, videos=True).items():
         kept = right_name(feature, name, videos=True)
         if name != kept:
             (folder / name).rename(folder / kept)
             draft.did("renamed", f"videos/{name} → videos/{kept}")
         if feature != kept:
             renamed[feature] = kept
-    for feature, name in misnamed(info["features"]).items():
-        renamed[feature] = name
-        columns[feature] = name
+    everywhere = misnamed(features)
+    renamed |= everywhere
+    columns |= everywhere
     if renamed:
-        _rename_features(draft, info, renamed)
+        _rename_features(draft, renamed)
     for old, new in columns.items():
         draft.did("renamed", f"data column {old} → {new}")
-    _describe_more(draft, info, {n: columns.get(n, n) for n in stored})
-    known = [k for k, f in info["features"].items() if f["dtype"] != "video"]
+    _describe_more(draft, {n: columns.get(n, n) for n in stored})
+    known = [k for k, f in draft.info["features"].items() if f["dtype"] != "video"]
     dropped = [c for c in stored if columns.get(c, c) not in known]
     if dropped:
         raise UnusableInputError(
@@ -415,41 +402,39 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
     return columns
 
 
-def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str, str]) -> None:
+def _describe_more(draft: RepairDraft, stored: Mapping[str, str]) -> None:
     """Describe the features that LeRobot makes itself, and columns beyond all that is described.
 
     Args:
         stored: column to the feature that it stands for.
     """
+    features = draft.info["features"]
     more = {
         name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
         for name in columns.AUTOMATIC
-        if name not in info["features"]
+        if name not in features
     }
-    whole = all(
-        k in stored.values() or k in more or f["dtype"] == "video"
-        for k, f in info["features"].items()
-    )
-    if whole:
+    known = {*stored.values(), *more}
+    if all(k in known or f["dtype"] == "video" for k, f in features.items()):
         schema = first_schema(draft.root)
         for column, name in stored.items():
             spec = _described(schema.field(column).type)
-            if spec and name not in info["features"]:
+            if spec and name not in features:
                 more.setdefault(name, spec)
     if more:
-        info["features"] |= more
-        save(draft, info)
+        features |= more
+        draft.save()
         draft.did("rebuilt_info", f"{layout.INFO}: features {', '.join(more)} described")
 
 
-def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[str, str]) -> None:
+def rename_features(draft: RepairDraft, renamed: Mapping[str, str]) -> None:
     """Rename features as the user says: in the description, data, videos and statistics.
 
     Raises:
-        UnusableInputError: there is no such feature, or the new name is taken or can't be one.
+        UnusableInputError: as `checked_rename`.
     """
-    renamed = checked_rename(info["features"], renamed)
-    _rename_features(draft, info, renamed)
+    renamed = checked_rename(draft.info["features"], renamed)
+    _rename_features(draft, renamed)
     for path in layout.data_files(draft.root):
         table = pq.read_table(path, partitioning=None)
         if set(table.column_names) & set(renamed):
@@ -473,18 +458,18 @@ def checked_rename(features: Mapping[str, Any], renamed: Mapping[str, str]) -> d
             raise UnusableInputError(f"--rename_map: {old} can't be renamed to {new!r}.")
     if len(set(renamed.values())) < len(renamed) or set(renamed) & set(renamed.values()):
         raise UnusableInputError("--rename_map: every feature needs a new name of its own.")
-    ages = {
-        columns.age_column(old.removeprefix(columns.IMAGES)): columns.age_column(
-            new.removeprefix(columns.IMAGES)
-        )
+    cameras = {
+        old.removeprefix(columns.IMAGES): new.removeprefix(columns.IMAGES)
         for old, new in renamed.items()
     }
+    ages = {columns.age_column(old): columns.age_column(new) for old, new in cameras.items()}
     return {**{old: new for old, new in ages.items() if old in features}, **renamed}
 
 
-def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:
-    info["features"] = {renamed.get(k, k): f for k, f in info["features"].items()}
-    save(draft, info)
+def _rename_features(draft: RepairDraft, renamed: dict[str, str]) -> None:
+    features = draft.info["features"]
+    draft.info["features"] = {renamed.get(k, k): f for k, f in features.items()}
+    draft.save()
     videos = draft.root / "videos"
     for old, new in renamed.items():
         plain_name(new, "data column", draft.root.name)

@@ -27,9 +27,7 @@ type Row = dict[str, Any]
 _SAYS: Final = "the dataset or journal in which the takes still have their labels"
 
 
-def repair_labels(
-    draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None, fps: float
-) -> None:
+def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None) -> None:
     """Give every episode the gap columns of its take, where the dataset has any.
 
     Args:
@@ -58,13 +56,9 @@ def repair_labels(
     rows = []
     for at, (episode, row) in enumerate(zip(episodes, old, strict=True)):
         known = own.get(episode.take) or given.get(episode.take)
-        if known is None:
-            info = TakeInfo(_uid(draft, episode, row, at), kind=TakeKind.IMPORT, fps=fps)
-            known = {**columns.default_row(info, Outcome.UNLABELLED), **_usable(row)}
-        bare = TakeInfo(str(known["gap_uid"]), kind=TakeKind.IMPORT)
-        default = columns.default_row(bare, Outcome.UNLABELLED)
-        sound = {**default, **_usable(known), "gap_uid": known["gap_uid"]}
-        rows.append({name: sound[name] for name in columns.EPISODE_COLUMNS})
+        uid = str(known["gap_uid"]) if known else _uid(draft, episode, row, at)
+        default = columns.default_row(TakeInfo(uid, kind=TakeKind.IMPORT), Outcome.UNLABELLED)
+        rows.append({**default, **_usable(known or row)})
     files = layout.episode_files(draft.root)
     before = [p.read_bytes() for p in files]
     episodes_table.materialise(draft.root, dict(enumerate(rows)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,17 +31,14 @@ UNKNOWN = "unknown task"
 """Stands where neither tables nor `--task` say what an episode's task was."""
 
 
-def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
-    name = task or UNKNOWN
-    number = 1
-    while name in taken.values():
-        number += 1
-        name = f"{task or UNKNOWN} {number}"
-    return name
-
-
 SAME_S: Final = 1e-5
 """Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
+
+
+def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
+    name = task or UNKNOWN
+    numbered = (f"{name} {number}" for number in itertools.count(2))
+    return next(n for n in itertools.chain([name], numbered) if n not in taken.values())
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,6 @@ def repair_episodes(
 
     Args:
         draft: the dataset, its data files already in order.
-        scan: what its frames hold.
         episodes: what stays, in order.
         homes: each one's data file.
         found: each camera, with each episode's place (by its old index).
@@ -201,12 +198,11 @@ def repair_episodes(
         wrong = wrong - set(kept) | {kept[i] for i in differing}
     if not wrong and _is_right(old, episodes, columns):
         return
-    parts, before = [], list[str]()
+    parts = []
     right = [i for i in range(len(episodes)) if i not in wrong]
-    if old.table is not None:
-        before = old.table.column_names
-        if right:
-            parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
+    before = old.table.column_names if old.table is not None else []
+    if old.table is not None and right:
+        parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
     if wrong:
         parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
     table = pa.concat_tables(parts, promote_options="permissive")
@@ -221,9 +217,8 @@ def repair_episodes(
 
 def known_places(old: OldTable, key: str) -> dict[int, Place]:
     """Return episode to where the table says its pictures of a camera are."""
-    chunk = old.column(f"videos/{key}/chunk_index")
-    file = old.column(f"videos/{key}/file_index")
-    start = old.column(f"videos/{key}/from_timestamp")
+    names = ("chunk_index", "file_index", "from_timestamp")
+    chunk, file, start = (old.column(f"videos/{key}/{name}") for name in names)
     return {
         e: (int(chunk[e]), int(file[e]), float(start[e]))
         for e in chunk
@@ -277,11 +272,12 @@ def _due_columns(
             continue  # a camera without videos: what the table says of it stays
         chunk, file, start = zip(*(p for p in here if p is not None), strict=True)
         name = f"videos/{camera.key}"
-        columns[f"{name}/chunk_index"] = pa.array(chunk, pa.int64())
-        columns[f"{name}/file_index"] = pa.array(file, pa.int64())
-        columns[f"{name}/from_timestamp"] = pa.array(start, pa.float64())
-        ends = np.array(start) + lengths / info.fps
-        columns[f"{name}/to_timestamp"] = pa.array(ends, pa.float64())
+        columns |= {
+            f"{name}/chunk_index": pa.array(chunk, pa.int64()),
+            f"{name}/file_index": pa.array(file, pa.int64()),
+            f"{name}/from_timestamp": pa.array(start, pa.float64()),
+            f"{name}/to_timestamp": pa.array(np.array(start) + lengths / info.fps, pa.float64()),
+        }
     return columns
 
 
@@ -338,7 +334,7 @@ def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> No
     """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
     findings = Findings()
     check_stats(info, scan, findings)
-    table = read_table(draft.root) if list(findings) else None
+    table = read_table(draft.root) if findings.items else None
     if table is None:
         return
     from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch
