@@ -32,14 +32,11 @@ _BATCH: Final = 1000
 
 @dataclass(frozen=True)
 class EpisodeTable:
-    """`meta/episodes` without its statistics, in the order of its files.
+    """`meta/episodes` without its statistics, in the order of its files; arrays of shape (n,).
 
     Attributes:
-        table: the other columns.
-        index: `episode_index`, shape (n,).
-        length: frames, shape (n,).
-        first: `dataset_from_index`, shape (n,).
-        last: `dataset_to_index`, shape (n,).
+        first: `dataset_from_index`.
+        last: `dataset_to_index`.
     """
 
     table: pa.Table
@@ -132,9 +129,7 @@ def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
 
 
 def read_tasks(path: Path) -> list[str]:
-    """Return the tasks in order of their index.
-
-    LeRobot takes row i for task i, and the name from the index that pandas stored.
+    """Return the tasks by index: LeRobot takes row i for task i, its name from pandas' index.
 
     Raises:
         UnusableInputError: rows out of order, or without a name.
@@ -154,12 +149,12 @@ def read_tasks(path: Path) -> list[str]:
 
 def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None:
     """Read `meta/episodes`; None where it can't be used."""
-    empty = ("empty", info.root.name, "The dataset has no episodes.")
+    text, fix = "The dataset has no episodes.", "Record some: gaploop record --help"
     if not layout.episode_files(info.root):
         if info.total_episodes or (info.root / "data").exists():
             findings.error("missing_episodes", layout.EPISODES, "There is no episode table.")
         else:
-            findings.error(*empty, "Record some: gaploop record --help")
+            findings.error("empty", info.root.name, text, fix)
         return None
     try:
         episodes = read_episode_table(info.root)
@@ -185,7 +180,7 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
     bad = episodes.index[episodes.length < 1].tolist()
     findings.about(bad, "bad_rows", layout.EPISODES, "no frames.")
     if not len(episodes):
-        findings.error(*empty, "Record some: gaploop record --help")
+        findings.error("empty", info.root.name, text, fix)
     return episodes
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +116,7 @@ def numeric_features(info: DatasetInfo) -> dict[str, int]:
         if kind in ("video", "image", "string", "language") or name in INDICES:
             continue
         if isinstance(shape, list | tuple) and all(isinstance(n, int) and n > 0 for n in shape):
-            found[name] = int(np.prod(shape, dtype=np.int64)) if shape else 1
+            found[name] = int(np.prod(shape, dtype=np.int64))  # 1 of an empty one
     return found
 
 
@@ -130,7 +130,7 @@ def matrix(column: pa.ChunkedArray, width: int) -> NDArray[np.float64]:
     if isinstance(flat, pa.ChunkedArray):  # combine_chunks of no chunk at all
         return np.empty((0, width))
     if flat.null_count and pa.types.is_nested(flat.type):
-        filled = [[float("nan")] * width if row is None else row for row in flat.to_pylist()]
+        filled = [[np.nan] * width if row is None else row for row in flat.to_pylist()]
         flat = pa.array(filled, type=pa.list_(pa.float64()))
     elif flat.null_count:
         flat = flat.cast(pa.float64())
@@ -160,7 +160,7 @@ class Scanner:
         self._bad: dict[tuple[str, str], list[int]] = {}
         self._runs: list[EpisodeRows] = []
         self._rows = 0
-        self._file_rows: dict[str, int] = {}
+        self._file_rows = Counter[str]()
 
     def add(self, table: pa.Table, file: int, name: str) -> None:
         """Add some rows of a file; they must have `episode_index`."""
@@ -176,8 +176,8 @@ class Scanner:
             values[key] = matrix(table[key], width)
             bad = np.flatnonzero(~np.isfinite(values[key]).all(axis=1))
             if len(bad):
-                at = self._file_rows.get(name, 0)
-                self._bad.setdefault((name, key), []).extend((bad + at).tolist())
+                rows = (bad + self._file_rows[name]).tolist()
+                self._bad.setdefault((name, key), []).extend(rows)
         for key, x in values.items():
             moments, parts = RunMoments.of(x, starts), self._parts[key]
             if goes_on and parts:
@@ -191,7 +191,7 @@ class Scanner:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             self._extend(int(episode[start]), slice(start, stop), file, index, values)
         self._rows += len(episode)
-        self._file_rows[name] = self._file_rows.get(name, 0) + len(episode)
+        self._file_rows[name] += len(episode)
 
     def _extend(
         self,
@@ -361,15 +361,9 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
     if chunk is not None and file is not None and np.isfinite(chunk + file).all():
         places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
         homes = [info.root / info.data_name(c, f) for c, f in places]
-    claims = zip(
-        episodes.index.tolist(),
-        episodes.length.tolist(),
-        episodes.first.tolist(),
-        episodes.last.tolist(),
-        strict=True,
-    )
+    claims = np.stack([episodes.index, episodes.length, episodes.first, episodes.last], axis=1)
     paths = layout.data_files(info.root)
-    for at, (index, length, first, last) in enumerate(claims):
+    for at, (index, length, first, last) in enumerate(claims.tolist()):
         run = runs.get(first)
         if run is None or run.episode != index or not run.rows == last - first == length:
             wrong["rows"].append(index)

@@ -46,12 +46,7 @@ type Signals = Mapping[int, Mapping[str, NDArray[np.float32]]]
 
 @dataclass(frozen=True)
 class _Pair:
-    """One joint as action and as state.
-
-    Attributes:
-        name: of the state's entry.
-        range: what the state covers in the dataset, and the action, in their units.
-    """
+    """One joint as action and as state: places, and what each covers in the dataset."""
 
     name: str
     action: int
@@ -83,27 +78,23 @@ def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
     actions = np.concatenate([s[ACTION] for s in signals.values()])
     states = np.concatenate([s[STATE] for s in signals.values()])
     a_names, s_names = info.names(ACTION), info.names(STATE)
-    matched: list[tuple[int, int]] = []
     by_name = {name: i for i, name in enumerate(s_names)}
-    if set(a_names) & set(s_names):
-        matched = [(i, by_name[n]) for i, n in enumerate(a_names) if n in by_name]
-    elif actions.shape[1] == states.shape[1]:
+    matched = [(i, by_name[n]) for i, n in enumerate(a_names) if n in by_name]
+    if not matched and actions.shape[1] == states.shape[1]:
         matched = [(i, i) for i in range(actions.shape[1])]
-    else:
+    elif not matched:
         moving = [s for s in range(states.shape[1]) if np.ptp(states[:, s])]
         for a in (a for a in range(actions.shape[1]) if np.ptp(actions[:, a])):
             scores = {s: abs(np.corrcoef(actions[:, a], states[:, s])[0, 1]) for s in moving}
             best = max(scores, key=lambda s: scores[s], default=-1)
             if best >= 0 and scores[best] > _CORRELATED and best not in {s for _, s in matched}:
                 matched.append((a, best))
+
+    def covered(values: NDArray[np.float32]) -> tuple[float, float]:
+        return float(values.min()), float(values.max())
+
     return [
-        _Pair(
-            s_names[s],
-            a,
-            s,
-            (float(actions[:, a].min()), float(actions[:, a].max())),
-            (float(states[:, s].min()), float(states[:, s].max())),
-        )
+        _Pair(s_names[s], a, s, covered(actions[:, a]), covered(states[:, s]))
         for a, s in matched
         if a < actions.shape[1] and s < states.shape[1]
     ]

@@ -81,12 +81,7 @@ def _evenly(values: Sequence[int], count: int) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class EpisodeClip:
-    """One episode's stretch of a video file.
-
-    Attributes:
-        start_s: time of the first one in the file [s].
-        end_s: where the episode table says that it ends [s].
-    """
+    """One episode's stretch of a video file, from and to which time of it [s]."""
 
     episode: int
     frames: int

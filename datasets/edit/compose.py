@@ -94,17 +94,19 @@ _NEW: Final = (layout.INFO, layout.STATS, layout.TASKS, layout.LABELS, TRUTH, RU
 def compose(
     pieces: Sequence[DatasetPiece],
     stage: Path,
-    *,
+    done: VideosDone,
     link: bool = False,
     reencode: bool = False,
+    *,
     on_episode: Callable[[], None] = lambda: None,
     hook: staging.Hook = staging.no_hook,
-) -> VideosDone:
+) -> None:
     """Write the dataset that consists of `pieces`, in order, to the new folder `stage`.
 
     Args:
         pieces: at least one episode; all with the same features and rate.
         stage: must not exist; where this fails, what is in it is worth nothing.
+        done: what is done with videos is counted there.
         link: whole videos and telemetry become hard links: only where the source is about to be
             replaced.
         reencode: pictures that can't be cut are decoded and encoded again.
@@ -126,9 +128,9 @@ def compose(
                     placed.rows[-1] |= place
                     on_episode()
         hook("rows written")
-        done = _write_videos(pieces, stage, link, reencode)
+        videos = _write_videos(pieces, stage, done, link, reencode)
         hook("videos written")
-        _write_episodes(pieces, stage, placed, done.rows)
+        _write_episodes(pieces, stage, placed, videos)
         _write_info(pieces, stage, placed)
         for piece in pieces:
             for episode in piece.episodes:
@@ -149,7 +151,6 @@ def compose(
             (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
-    return done
 
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
@@ -217,12 +218,7 @@ class Placed:
 
 
 def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Table:
-    """Return an episode's rows with the numbers that they have in the new dataset.
-
-    Args:
-        names: of the tasks that they number.
-        placed: what went before; the episode is added.
-    """
+    """Return an episode's rows with their numbers in the new dataset, and note it in `placed`."""
     n, first, new = len(rows), placed.frames, len(placed.rows)
     old_tasks = rows["task_index"].to_numpy()
     mapping: dict[int, int] = {}
@@ -237,13 +233,8 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
     was = (int(rows[name][0].as_py()) if n else 0 for name in ("index", "episode_index"))
     placed.moved.append((first - next(was), new - next(was)) if n else (0, 0))
     placed.frames += n
-    placed.rows.append(
-        {
-            "episode_index": new,
-            "dataset_from_index": first,
-            "dataset_to_index": placed.frames,
-        }
-    )
+    ends = {"dataset_from_index": first, "dataset_to_index": placed.frames}
+    placed.rows.append({"episode_index": new, **ends})
     numbers = {
         "index": np.arange(first, first + n),
         "episode_index": np.full(n, new),
@@ -258,14 +249,7 @@ _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.9
 def _write_episodes(
     pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write `meta/episodes` and `meta/stats.json` of a dataset made of `pieces`.
-
-    Args:
-        videos: per episode, the columns about its videos.
-
-    Raises:
-        UnusableInputError: columns of the same name that hold different things.
-    """
+    """Write `meta/episodes`, with `videos`' columns of each episode, and `meta/stats.json`."""
     tagged = any(piece.tagged for piece in pieces)
     table = _together([_of_piece(piece, tagged) for piece in pieces], pieces)
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
@@ -302,9 +286,8 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise damaged(
-            piece.info.root, f"files of {layout.EPISODES} don't fit together ({error})."
-        ) from None
+        what = f"files of {layout.EPISODES} don't fit together ({error})."
+        raise damaged(piece.info.root, what) from None
     numbers = table["episode_index"].to_numpy()
     order = np.argsort(numbers, kind="stable")
     keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
@@ -390,8 +373,6 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     return old
 
 
-type Clip = tuple[int, EpisodeRow, float]
-"""Index in the new dataset, episode, start in its file [s]."""
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."
 
 
@@ -400,28 +381,21 @@ class VideosDone:
     """What was done with videos.
 
     Attributes:
-        rows: per episode of the new dataset, the columns of `meta/episodes` about videos.
         whole: files taken as they are.
         cut: episodes cut out packet by packet.
         encoded: episodes encoded again.
     """
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
     whole: int = 0
     cut: int = 0
     encoded: int = 0
 
 
 def _write_videos(
-    pieces: Sequence[DatasetPiece], stage: Path, link: bool, reencode: bool
-) -> VideosDone:
-    """Write the videos of a dataset made of `pieces`.
-
-    Raises:
-        UnusableInputError: a video is missing or damaged, or can't be cut and must not be encoded
-            again.
-    """
-    done = VideosDone([{} for piece in pieces for _ in piece.chosen])
+    pieces: Sequence[DatasetPiece], stage: Path, done: VideosDone, link: bool, reencode: bool
+) -> list[dict[str, Any]]:
+    """Write the videos; return the columns of `meta/episodes` about them, per new episode."""
+    rows: list[dict[str, Any]] = [{} for piece in pieces for _ in piece.chosen]
     info = replace(pieces[0].info, root=stage)
     for key in info.video_keys:
         with (
@@ -430,7 +404,7 @@ def _write_videos(
         ):
             new = 0
             for piece in pieces:
-                files: dict[Path, list[Clip]] = {}
+                files: dict[Path, list[tuple[int, EpisodeRow, float]]] = {}  # new index, start [s]
                 for episode in piece.episodes:
                     path, start_s = video_of(piece.info, episode.row, key)
                     if path is None:
@@ -455,26 +429,32 @@ def _write_videos(
                         (staging.link_or_copy if link else shutil.copy2)(path, shelf.place())
                         done.whole += 1
                         for row, episode, start_s in clips:
-                            done.rows[row] |= shelf.columns(start_s, episode.length)
-                    else:
-                        for clip in clips:
-                            _cut(path, clip, shelf, reencode, done, Path(scratch, "clip.mp4"))
-    return done
+                            rows[row] |= shelf.columns(start_s, episode.length)
+                        continue
+                    for row, episode, start_s in clips:
+                        again = Path(scratch, "clip.mp4") if reencode else None
+                        rows[row] |= _cut(path, episode, start_s, shelf, done, again)
+    return rows
 
 
 def _cut(
-    path: Path, clip: Clip, shelf: VideoFiles, reencode: bool, done: VideosDone, scratch: Path
-) -> None:
-    """Append one episode of a file, by way of the file `scratch` where it is encoded again."""
-    new, episode, start_s = clip
+    path: Path,
+    episode: EpisodeRow,
+    start_s: float,
+    shelf: VideoFiles,
+    done: VideosDone,
+    again: Path | None,
+) -> dict[str, Any]:
+    """Append one episode of a file, by way of the file `again` where it is encoded again."""
     try:
-        done.rows[new] |= shelf.append(path, start_s, episode.length)
+        columns = shelf.append(path, start_s, episode.length)
         done.cut += 1
     except DamagedVideoError:
         raise  # decoding it wouldn't go better
     except UnusableInputError as error:
-        if not reencode:
+        if again is None:
             raise UnusableInputError(f"{error} {_REENCODE}") from None
-        encode_part(path, start_s, episode.length, episode.info.fps, scratch)
-        done.rows[new] |= shelf.append(scratch, 0.0, episode.length)
+        encode_part(path, start_s, episode.length, episode.info.fps, again)
+        columns = shelf.append(again, 0.0, episode.length)
         done.encoded += 1
+    return columns

@@ -223,11 +223,10 @@ def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class UnitsSpec:
-    """Conversion of units.
+    """Conversion of units, each one of `steps.UNITS`.
 
     Attributes:
-        target: one of `steps.UNITS`.
-        source: as `target`; "" to take what the takes say.
+        source: "" to take what the takes say.
         ranges_deg: joint to its angle [deg] at -100 and at 100.
         gripper_rad: angle [rad] of the gripper at 0 and at 100; None to keep its values.
         gripper_said: the spec says what becomes of the gripper.

@@ -45,12 +45,7 @@ _EXACT: Final = 1e-14
 
 @dataclass(frozen=True)
 class Vector:
-    """One feature of one take.
-
-    Attributes:
-        names: of its entries.
-        values: shape (n_frames, n_entries).
-    """
+    """One feature of one take: names of its entries, and values, shape (n_frames, n_entries)."""
 
     names: tuple[str, ...]
     values: Numbers
@@ -87,11 +82,7 @@ class JointChange:
 
 @dataclass(frozen=True)
 class JointMapping:
-    """Joints renamed, turned round, shifted or left out.
-
-    Attributes:
-        changes: old name without `.pos` to what becomes of it.
-    """
+    """Joints renamed, turned round, shifted or left out, by their old names without `.pos`."""
 
     changes: Mapping[str, JointChange]
     kind: str = "joints"
@@ -145,12 +136,7 @@ class Suffix:
 
 @dataclass(frozen=True)
 class Order:
-    """Entries put in another order.
-
-    Attributes:
-        after: feature to its names in the new order.
-        before: feature to its names in the old order.
-    """
+    """Entries put in another order: feature to its names in the new one, and in the old one."""
 
     after: Mapping[str, tuple[str, ...]]
     before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -182,8 +168,6 @@ class Units:
     """Joint values in other units.
 
     Attributes:
-        source: one of `UNITS`.
-        target: one of `UNITS`.
         ranges_deg: joint to its angle [deg] at -100 and at 100, where one side is m100_100.
         gripper_rad: angle [rad] of a gripper at 0 and at 100, where one side is rad; None to
             keep its values.
@@ -203,16 +187,16 @@ class Units:
     def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
         result = {}
+        needs_ranges = (self.source == "m100_100") != (self.target == "m100_100")
         for feature, vector in vectors.items():
-            if "m100_100" in (self.source, self.target) and self.source != self.target:
-                bodies = [joint(n) for n in vector.names if not is_gripper(n)]
-                bare = [n for n in bodies if n not in self.ranges_deg]
-                if bare:
-                    raise UnusableInputError(
-                        f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
-                        "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
-                        "model."
-                    )
+            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
+            bare = [n for n in bodies if n not in self.ranges_deg]
+            if needs_ranges and bare:
+                raise UnusableInputError(
+                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
+                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
+                    "model."
+                )
             parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
             result[feature] = Vector(vector.names, _columns(parts, len(vector.values)))
         return result

@@ -91,7 +91,6 @@ class IncomingLabels:
     """What a CSV file says that isn't known yet.
 
     Attributes:
-        events: to be written down.
         whole_history: they are events of another log, to be put among ours by time.
         same: statements that are known already.
         ignored: columns that mean nothing here.

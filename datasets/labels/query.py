@@ -50,12 +50,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One name of the query language.
+    """One name of the query language: how its values compare, and for `Kind.WORD` which there are.
 
-    Attributes:
-        kind: how its values compare.
-        words: for `Kind.WORD`, the words there are.
-        optional: an episode may have none, so that the bare name can be asked for.
+    Where it is `optional` an episode may have none, so that the bare name can be asked for.
     """
 
     kind: Kind
@@ -94,7 +91,6 @@ class Facts:
     """What is known about some episodes, one column at a time.
 
     Attributes:
-        count: number of episodes.
         column: from one of `FIELDS` to its values, shape (count,).
         conditions: each episode's conditions, made when asked for.
         known: names of conditions that one may ask for; those of the vocabulary and those that
@@ -115,18 +111,14 @@ class Facts:
                 return [float(e.info.dimensions.get(name, 0.0)) for e in episodes]
             if name in _OF_EPISODE:
                 return [_OF_EPISODE[name](e) for e in episodes]
-            on_info = name in _INFO_TEXTS or name in ("kind", "domain")
+            on_info = name in (*_INFO_TEXTS, "kind", "domain")
             return [str(getattr(e.info if on_info else e, name)) for e in episodes]
 
         return cls(len(episodes), column, lambda: [e.info.conditions for e in episodes])
 
     @classmethod
     def of_table(cls, table: pa.Table, fps: float, robot_type: str = "") -> Facts:
-        """Return the facts of rows of `meta/episodes`, without making an object for each.
-
-        Args:
-            table: with LeRobot's columns and the gap columns.
-            fps: the dataset's frame rate [Hz].
+        """Return the facts of rows of `meta/episodes` at `fps` [Hz], without an object for each.
 
         Raises:
             UnusableInputError: when asked for a column that the table doesn't have.
@@ -280,15 +272,12 @@ class _Query:
         )
         if isinstance(op, ast.In | ast.NotIn):
             if isinstance(b, Literal) and not isinstance(b.value, list):
-                raise self._error(
-                    right, "After in comes a list, as in failure_mode in [slip, drift]."
-                )
+                reason = "After in comes a list, as in failure_mode in [slip, drift]."
+                raise self._error(right, reason)
             if isinstance(b, FieldOperand) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
                 raise self._error(right, f"{b.name} holds one value: compare it with ==.")
             held = [
-                x in y
-                if isinstance(y, list)
-                else isinstance(x, str) and isinstance(y, str) and x in y
+                (isinstance(y, list) or (isinstance(x, str) and isinstance(y, str))) and x in y
                 for x, y in zip(xs, ys, strict=True)
             ]
             return held if isinstance(op, ast.In) else [not yes for yes in held]
@@ -317,15 +306,14 @@ class _Query:
     def _sides(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> tuple[Operand, Operand]:
         """Return both sides: which is a field decides how a bare word on the other is read."""
         a, b = self.field(left), self.field(right)
-        if isinstance(op, ast.In | ast.NotIn) and b is not None and b.spec.kind is not Kind.NUMBER:
+        is_in = isinstance(op, ast.In | ast.NotIn)
+        if b is not None and (a is None or (is_in and b.spec.kind is not Kind.NUMBER)):
             return self._beside(b, left), b
-        if a is not None and (b is None or a.spec.kind is not Kind.NUMBER):
-            return a, self._beside(a, right)
-        if a is None and b is not None:
-            return self._beside(b, left), b
-        if a is not None and b is not None:
-            return a, self._beside(a, right) if b.spec.kind is not Kind.NUMBER else b
-        return self._literal(left, None), self._literal(right, None)
+        if a is None:
+            return self._literal(left, None), self._literal(right, None)
+        if b is not None and a.spec.kind is b.spec.kind is Kind.NUMBER:
+            return a, b
+        return a, self._beside(a, right)
 
     def _beside(self, known: FieldOperand, node: ast.expr) -> Literal:
         """Return the literal that `known` is compared with, checked against its kind."""
@@ -396,9 +384,8 @@ class _Query:
     def _unknown(self, node: ast.expr) -> UnusableInputError:
         """Return the error for a side that should have named a field."""
         if not isinstance(node, ast.Name):
-            return self._error(
-                node, "No field is named here. Write a name first: outcome == failure."
-            )
+            reason = "No field is named here. Write a name first: outcome == failure."
+            return self._error(node, reason)
         valid = [*FIELDS, *self._condition_names]
         return unknown_choice("name", node.id, valid, self._place(node))
 
@@ -436,9 +423,7 @@ _ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 def where(text: str, episodes: Sequence[EpisodeRow], option: str = "--where") -> list[int]:
     """Return the indices of the episodes that a query chooses, in the order given.
 
-    Args:
-        episodes: from `layout.read_episodes`.
-        option: names the option that the query came from, in errors.
+    Errors name the `option` that the query came from.
 
     Raises:
         UnusableInputError: the query can't be understood; says where in it, and what would do.
@@ -453,7 +438,7 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
     Raises:
         UnusableInputError: as in `where`.
     """
-    query = _Query(" ".join(text.split("\n")).strip(), facts, option)
+    query = _Query(text.replace("\n", " ").strip(), facts, option)
     try:
         return query.truth(query.parse())
     except (RecursionError, MemoryError):
@@ -462,6 +447,6 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
 
 def fields_asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
     """Return the fields that a query asks about, with their values, to say why none matches."""
-    query = _Query(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
+    query = _Query(text.replace("\n", " ").strip(), Facts.of_episodes(episodes), "--where")
     found = (query.field(n) for n in ast.walk(query.parse()) if isinstance(n, ast.expr))
     return {field.name: field.values for field in found if field is not None}

@@ -28,8 +28,6 @@ class SourceSpec:
     """One source of a mixture.
 
     Attributes:
-        name: what shares call it.
-        roots: its datasets.
         select: which takes, see `selection.SELECTIONS`.
         where: only takes that this query chooses, see `query`; all of them if empty.
     """
@@ -166,11 +164,6 @@ def _weights(value: Any, where: str) -> dict[str, WeightTable]:
 
 
 def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
-    """Divide a share by size.
-
-    Args:
-        sizes: frames, or weights of frames, of each part.
-        share: what is divided.
-    """
+    """Divide a share by size, such as the frames of each part."""
     total = math.fsum(sizes)
     return [share * size / total for size in sizes]

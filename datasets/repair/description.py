@@ -49,12 +49,7 @@ _CHUNK: Final = re.compile(r"chunk-\d{3,}")
 
 @dataclass(frozen=True)
 class RepairAction:
-    """One thing that repair does.
-
-    Attributes:
-        code: stable name, such as `renamed`.
-        what: in words, with names and numbers.
-    """
+    """One thing that repair does: a stable name, such as `renamed`, and what, in words."""
 
     code: str
     what: str
@@ -150,12 +145,7 @@ def _rename(draft: RepairDraft, old: Path, new: Path) -> None:
 def pair_keys(
     features: Mapping[str, Any], present: Sequence[str], *, videos: bool
 ) -> dict[str, str]:
-    """Return which features and columns mean the same: feature to column or video folder.
-
-    Args:
-        present: columns of the data files, or folders of `videos`.
-        videos: whether `present` are video folders.
-    """
+    """Return which features mean the same as which columns, or which folders of `videos`."""
     wanted = [k for k, f in features.items() if (f.get("dtype") == "video") == videos]
     lost = [k for k in wanted if k not in present]
     spare = [k for k in present if k not in wanted]

@@ -31,7 +31,7 @@ def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Pa
     """Give every episode the gap columns of its take, where the dataset has any.
 
     Args:
-        draft: the dataset, its episode table already in order.
+        draft: its episode table is already in order.
         labels_from: where columns and labels come from that the dataset lost.
 
     Raises:

@@ -65,12 +65,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Whole:
-    """An episode that can stay.
+    """An episode that can stay: its index before, and where its frames are in `Rows`, in order.
 
-    Attributes:
-        old: its index before.
-        rows: positions in `Rows`, in the order of its frames.
-        take: its `gap.take`, 0 where there is none.
+    `take` is its `gap.take`, 0 where there is none.
     """
 
     old: int
@@ -126,7 +123,6 @@ def read_rows(paths: list[Path], numeric: Mapping[str, int], names: Mapping[str,
     """Read the index columns of all files.
 
     Args:
-        paths: readable data files.
         numeric: feature to width.
         names: column to the feature it stands for, where they differ.
     """

@@ -27,13 +27,7 @@ type Place = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Camera:
-    """One camera's files.
-
-    Attributes:
-        key: its feature.
-        files: (chunk, file) to what it holds; only files that can be read.
-        paths: (chunk, file) to the file.
-    """
+    """One camera's files that can be read, by (chunk, file): what each holds, and its path."""
 
     key: str
     files: Mapping[tuple[int, int], VideoIndex]

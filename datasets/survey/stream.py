@@ -32,7 +32,6 @@ BLOCK_ROWS: Final = 20_000
 HUB_AT_ONCE: Final = 8
 """Datasets of a Hub that are read side by side: waiting for answers takes most of the time."""
 INDEX: Final = "episode_index"
-_LEROBOT: Final = (INDEX, "tasks", "length")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class QueryMatch:
 
     Attributes:
         scanned: episodes that it has.
-        frames: frames of the episodes found.
-        episodes: indices of the episodes found, shape (n,).
+        frames: of the episodes found.
+        episodes: indices of those found, shape (n,).
         skipped: why it couldn't be searched; "" where it could.
     """
 
@@ -56,7 +55,7 @@ class QueryMatch:
 class _Asked:
     """Stands for a table without rows and notes which columns are asked for."""
 
-    column_names: Final = (*_LEROBOT, *EPISODE_COLUMNS)
+    column_names: Final = (INDEX, "tasks", "length", *EPISODE_COLUMNS)
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -71,12 +70,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that was understood.
-
-    Attributes:
-        columns: columns of `meta/episodes` that it needs.
-        conditions: names of conditions that it may use.
-    """
+    """A query that was understood: the columns that it needs, the conditions that it may use."""
 
     text: str
     columns: tuple[str, ...]
@@ -131,7 +125,6 @@ def blocks(
 
     Args:
         columns: those wanted; ones that a file lacks are left out. All but statistics if None.
-        rows: most rows of a block.
 
     Raises:
         UnusableInputError: a damaged file.
