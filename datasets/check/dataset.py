@@ -158,12 +158,9 @@ def check_journal(journal: Path, findings: Findings) -> None:
             text = f"Its header names {header.info.uid}."
             findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
         if end is None:
-            findings.warn(
-                "unsealed",
-                folder.name,
-                "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on.",
-                f"gaploop repair {shlex.quote(str(journal))}",
-            )
+            text = "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on."
+            fix = f"gaploop repair {shlex.quote(str(journal))}"
+            findings.warn("unsealed", folder.name, text, fix)
         else:
             _check_sealed(folder, header, end, findings)
 
@@ -182,9 +179,10 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
     except (UnusableInputError, *errors.DAMAGE) as error:
         findings.error("bad_take", folder.name, str(error), _RESTORE)
         return
-    rows = {"frames": (len(take.frames), end.frames)}
-    rows["telemetry rows"] = (len(take.telemetry), end.telemetry_rows)
-    for what, (found, sealed) in rows.items():
+    for what, found, sealed in (
+        ("frames", len(take.frames), end.frames),
+        ("telemetry rows", len(take.telemetry), end.telemetry_rows),
+    ):
         if found != sealed:
             text = f"{found} {what} can be read, {sealed} were sealed."
             findings.error("row_count", folder.name, text, _RESTORE)
@@ -202,9 +200,7 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
         except UnusableInputError as error:
             findings.error("unreadable", where, str(error), _RESTORE)
         if end.dropped.get(camera):
-            text = (
-                f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
-                "rows stand beside the picture before."
-            )
+            text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
             fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
+            text += "rows stand beside the picture before."
             findings.warn("dropped_pictures", folder.name, text, fix)

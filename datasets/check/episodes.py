@@ -67,9 +67,8 @@ def feature_fault(spec: object) -> str:
         return f"has dtype {kind!r}"
     if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 5:
         return f"has shape {shape!r}"
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape):
-        return f"has shape {shape!r}"
-    return ""
+    whole = all(type(n) is int and n > 0 for n in shape)
+    return "" if whole else f"has shape {shape!r}"
 
 
 def check_folders(info: DatasetInfo, findings: Findings) -> None:
@@ -79,12 +78,9 @@ def check_folders(info: DatasetInfo, findings: Findings) -> None:
     for name in needed:
         near = difflib.get_close_matches(name, sorted(present - set(needed)), n=1, cutoff=0.7)
         if name not in present and near:
-            findings.error(
-                "misnamed_folder",
-                near[0],
-                f"There is a folder {near[0]} where LeRobot looks for {name}.",
-                f"mv {shlex.quote(str(info.root / near[0]))} {shlex.quote(str(info.root / name))}",
-            )
+            text = f"There is a folder {near[0]} where LeRobot looks for {name}."
+            fix = shlex.join(["mv", str(info.root / near[0]), str(info.root / name)])
+            findings.error("misnamed_folder", near[0], text, fix)
 
 
 def check_features(info: DatasetInfo, findings: Findings) -> None:
@@ -162,21 +158,15 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
         findings.error("unreadable", layout.EPISODES, f"It can't be used: {reason(error)}")
         return None
     if len(episodes) != info.total_episodes:
-        findings.error(
-            "episode_count",
-            layout.INFO,
-            f"total_episodes is {info.total_episodes}, the episode table has {len(episodes)} "
-            "rows: a recording was killed before it was finalised, or episodes were lost.",
-        )
+        count = f"total_episodes is {info.total_episodes}, the episode table has {len(episodes)} "
+        count += "rows: a recording was killed before it was finalised, or episodes were lost."
+        findings.error("episode_count", layout.INFO, count)
     if (episodes.index != np.arange(len(episodes))).any():
         values, counts = np.unique(episodes.index, return_counts=True)
         twice = values[counts > 1].tolist()
-        more = f" Twice: {numbers(twice)}." if twice else ""
-        findings.error(
-            "episode_numbers",
-            layout.EPISODES,
-            f"Episodes are not numbered 0, 1, 2 … in the order of the table.{more}",
-        )
+        order = "Episodes are not numbered 0, 1, 2 … in the order of the table."
+        order += f" Twice: {numbers(twice)}." if twice else ""
+        findings.error("episode_numbers", layout.EPISODES, order)
     bad = episodes.index[episodes.length < 1].tolist()
     findings.about(bad, "bad_rows", layout.EPISODES, "no frames.")
     if not len(episodes):

@@ -310,11 +310,10 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
 
 def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Findings) -> None:
     stored = [k for k in info.features if k not in info.video_keys]
+    unknown = [n for n in schema.names if n not in stored]
     for feature in stored:
         if feature not in schema.names:
-            near = difflib.get_close_matches(
-                feature, [n for n in schema.names if n not in stored], n=1, cutoff=0.7
-            )
+            near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
             hint = f" There is a column {near[0]}: was it renamed?" if near else ""
             fix = "" if near else "Restore it from a copy."
             findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
@@ -322,7 +321,6 @@ def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Fi
         fault = _type_fault(schema.field(feature).type, info.features[feature])
         if fault:
             findings.error("column_type", f"{name}: {feature}", fault)
-    unknown = [n for n in schema.names if n not in stored]
     if unknown:
         text = f"Columns {', '.join(unknown[:8])} are no features: LeRobot refuses the file."
         findings.error("unknown_column", name, text)
@@ -425,9 +423,5 @@ def check_copies(scan: Scan, findings: Findings) -> None:
     say = findings.warn if 2 * largest > len(scan.runs) else findings.error
     shown = ", ".join(f"{copy} (of {first})" for copy, first in pairs[:8])
     more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
-    say(
-        "duplicate_episode",
-        "data",
-        f"Episodes {shown}{more} repeat action and state of another exactly: it counts twice.",
-        findings.delete([copy for copy, _ in pairs]),
-    )
+    text = f"Episodes {shown}{more} repeat action and state of another exactly: it counts twice."
+    say("duplicate_episode", "data", text, findings.delete([copy for copy, _ in pairs]))

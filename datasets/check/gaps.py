@@ -53,20 +53,17 @@ def check_gaps(
         return
     if not set(columns.EPISODE_COLUMNS) & set(episodes.table.column_names):
         if columns.TAKE in info.features:
-            findings.warn(
-                "no_gap_columns",
-                layout.EPISODES,
-                f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them. "
-                "Outcome, domain and gap dimension of the episodes are unknown.",
-                findings.repair("--labels_from=OLD")
-                + "  # OLD: the dataset or journal before the edit",
-            )
+            severity, whose = WARNING, "the"
+            text = f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them."
+            fix = findings.repair("--labels_from=OLD")
+            fix += "  # OLD: the dataset or journal before the edit"
         else:
-            text = "No gap columns: recorded elsewhere. Outcome, domain and gap dimension of its "
+            severity, whose = NOTE, "its"
+            text = "No gap columns: recorded elsewhere."
             fix = f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
             fix += f"--output_dir={shlex.quote(f'{info.root}_imported')}"
-            where, text = layout.EPISODES, f"{text}episodes are unknown."
-            findings.items.append(Finding("no_gap_columns", NOTE, where, text, fix))
+        text += f" Outcome, domain and gap dimension of {whose} episodes are unknown."
+        findings.items.append(Finding("no_gap_columns", severity, layout.EPISODES, text, fix))
         return
     whole = True
     for code, name, text, bad in gap_faults(episodes.table):

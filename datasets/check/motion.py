@@ -145,14 +145,13 @@ def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> 
                 if at.mean() < CLIPPED or beyond.mean() < _STRONG or not _span(limits):
                     continue
                 furthest = float(other[at].min() if sign < 0 else other[at].max())
-                findings.warn(
-                    "clipped_joint",
-                    f"data: {pair.name}",
-                    f"The {what} stays at exactly {limit:g} in {at.mean():.0%} of frames while "
-                    f"the {name} goes on to {furthest:g}: clipped at a limit or by calibration.",
+                text = f"The {what} stays at exactly {limit:g} in {at.mean():.0%} of frames while "
+                text += f"the {name} goes on to {furthest:g}: clipped at a limit or by calibration."
+                fix = (
                     "Calibrate the arm again (lerobot-calibrate) or widen its limits, then record "
-                    "those episodes again.",
                 )
+                fix += "those episodes again."
+                findings.warn("clipped_joint", f"data: {pair.name}", text, fix)
 
 
 def _check_stalled(

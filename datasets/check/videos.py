@@ -51,6 +51,12 @@ MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
 
 
+type Colour = NDArray[np.float64]
+"""Mean colour of an episode's pictures, RGB in [0, 1]."""
+type Colours = dict[str, dict[int, Colour]]
+"""Camera to episode to mean colour."""
+
+
 def episodes_of_signals(episodes: Collection[int], deep: bool) -> frozenset[int]:
     """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
     return frozenset(episodes) if deep else _evenly(sorted(episodes), SIGNALS)
@@ -106,7 +112,7 @@ def check_videos(
         frames[clip.episode] += clip.frames
     # Of some, those whose signals are known.
     look = episodes_of_pictures(frames, scan.signals if scan is not None else (), deep)
-    colours: dict[str, dict[int, NDArray[np.float64]]] = {}
+    colours: Colours = {}
     for key, paths in files.items():
         for path, clips in paths.items():
             if path in present and _check_file(info, key, path, clips, whole, findings):
@@ -125,12 +131,9 @@ def check_videos(
         absent = [str(p.relative_to(info.root)) for p in paths if p not in present]
         if absent:
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            findings.error(
-                "missing_video",
-                f"{absent[0]}{more}",
-                f"The video of {key} is missing.{hint}",
-                findings.repair() if unclaimed else _without_videos(info),
-            )
+            fix = "" if unclaimed else _without_videos(info)
+            text = f"The video of {key} is missing.{hint}"
+            findings.error("missing_video", f"{absent[0]}{more}", text, fix)
 
 
 def _clips(
@@ -146,7 +149,7 @@ def _clips(
     if not usable.all():
         lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
-        fix = findings.repair() if there else _without_videos(info)
+        fix = "" if there else _without_videos(info)
         findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
     clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
@@ -238,10 +241,10 @@ def _look_at(
     clips: Sequence[EpisodeClip],
     scan: Scan | None,
     findings: Findings,
-) -> dict[int, NDArray[np.float64]]:
-    """Decode some episodes of one file; return each one's mean colour, RGB in [0, 1]."""
+) -> dict[int, Colour]:
+    """Decode some episodes of one file; return each one's mean colour."""
     broken, frozen = [], []
-    colours: dict[int, NDArray[np.float64]] = {}
+    colours: dict[int, Colour] = {}
     for clip in clips:
         try:
             thumbs = list(_thumbs(info.fps, path, clip))
@@ -300,13 +303,9 @@ def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, sc
     return False
 
 
-def _check_colours(
-    info: DatasetInfo,
-    colours: Mapping[str, Mapping[int, NDArray[np.float64]]],
-    findings: Findings,
-) -> None:
+def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> None:
     """Compare mean colours of decoded pictures with the statistics that were recorded with them."""
-    said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
+    said: Colours = {key: {} for key in colours}
     for path in episode_files(info.root):
         for key, table in stat_columns(path, colours):
             if table["mean"].shape[1] == 3:
@@ -334,9 +333,7 @@ def _check_colours(
             findings.warn("wrong_pictures", f"videos/{key}", text, fix)
 
 
-def _apart(
-    found: Mapping[int, NDArray[np.float64]], said: Mapping[int, NDArray[np.float64]]
-) -> float:
+def _apart(found: Mapping[int, Colour], said: Mapping[int, Colour]) -> float:
     """Return how far mean colours are from statistics; 0 where those aren't in [0, 1]."""
     far = [
         float(np.abs(mean - said[e]).max())
@@ -374,14 +371,11 @@ def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[in
         for batch in file.iter_batches(_STORED_ROWS, columns=[key]):
             column = batch.column(0)
             for i in range(-at % step, len(column), step):
-                stored = column[i].as_py()
-                data = stored.get("bytes") if isinstance(stored, dict) else None
                 fine = False
                 with contextlib.suppress(*DAMAGE, SyntaxError):  # as Pillow says of a broken PNG
-                    if isinstance(data, bytes):
-                        picture = Image.open(io.BytesIO(data))
-                        picture.load()
-                        fine = picture.size in sizes
+                    picture = Image.open(io.BytesIO(column[i].as_py()["bytes"]))
+                    picture.load()
+                    fine = picture.size in sizes
                 if not fine:
                     bad.append(at + i)
             at += len(column)

@@ -281,10 +281,7 @@ def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
 
 
 def delete_takes(
-    root: Path,
-    unwanted: Callable[[EpisodeRow], bool],
-    *,
-    hook: staging.Hook = staging.no_hook,
+    root: Path, unwanted: Callable[[EpisodeRow], bool], *, hook: staging.Hook = staging.no_hook
 ) -> tuple[str, ...]:
     """Delete episodes from the dataset at `root`, and return their uids.
 

@@ -13,7 +13,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, cached_property
@@ -219,7 +219,6 @@ class _Query:
     text: str
     facts: Facts
     option: str
-    _columns: dict[str, Sequence[Any]] = field(default_factory=dict)
 
     def parse(self) -> ast.expr:
         """Return the query's tree."""
@@ -357,20 +356,16 @@ class _Query:
     def field(self, node: ast.expr) -> FieldOperand | None:
         """Return the field that `node` names; None where it names none."""
         if isinstance(node, ast.Name) and node.id in FIELDS:
-            if node.id not in self._columns:
-                self._columns[node.id] = self.facts.column(node.id)
-            return FieldOperand(node.id, FIELDS[node.id], self._columns[node.id])
-        name: str | None = None
-        if isinstance(node, ast.Name) and node.id in self._condition_names:
-            name = node.id
-        elif isinstance(node, ast.Attribute | ast.Subscript):  # conditions.key, conditions['key']
-            of = node.value
-            if isinstance(of, ast.Name) and of.id == "conditions":
-                key = node.attr if isinstance(node, ast.Attribute) else node.slice
-                value = key.value if isinstance(key, ast.Constant) else key
-                name = value if isinstance(value, str) else None
-        if name is None:
-            return None
+            return FieldOperand(node.id, FIELDS[node.id], self.facts.column(node.id))
+        match node:
+            case ast.Name(id=name) if name in self._condition_names:
+                pass
+            case ast.Attribute(ast.Name("conditions"), name) | ast.Subscript(
+                ast.Name("conditions"), ast.Constant(str(name))
+            ):
+                pass
+            case _:
+                return None
         return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
 
     @cached_property
