@@ -15,27 +15,9 @@ from gaploop.core.files import existing_folder, read_json, sha256
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import (
-    check_episode_tasks,
-    check_episodes,
-    check_features,
-    check_folders,
-    feature_fault,
-    task_names,
-)
+from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.findings import Findings
-from gaploop.datasets.check.frames import (
-    Scan,
-    check_copies,
-    check_ranges,
-    check_tasks_of_rows,
-    scan_frames,
-)
-from gaploop.datasets.check.gaps import check_gaps
-from gaploop.datasets.check.motion import check_motion
-from gaploop.datasets.check.stats import check_stats
-from gaploop.datasets.check.videos import check_stored, check_videos, episodes_of_signals
 from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.video import count_frames
 
@@ -104,38 +86,38 @@ def check_dataset(
         if value is not None and not layout.is_template(value):
             text = f"{name} is {value!r}: no place for chunk and file number."
             findings.error("bad_info", layout.INFO, text)
-    check_folders(info, findings)
-    check_features(info, findings)
-    if any(feature_fault(spec) for spec in info.features.values()):
+    episodes.check_folders(info, findings)
+    episodes.check_features(info, findings)
+    if any(episodes.feature_fault(spec) for spec in info.features.values()):
         return
-    tasks = task_names(info, findings)
-    episodes = check_episodes(info, findings)
-    indices = episodes.index.tolist() if episodes is not None else []
-    scan: Scan | None = None
+    tasks = episodes.task_names(info, findings)
+    table = episodes.check_episodes(info, findings)
+    indices = table.index.tolist() if table is not None else []
+    scan: frames.Scan | None = None
     with findings.guard("data"):
-        scan = scan_frames(info, episodes_of_signals(indices, deep), findings)
+        scan = frames.scan_frames(info, videos.episodes_of_signals(indices, deep), findings)
     if tasks is not None:
         with findings.guard(layout.EPISODES):
             named = None
-            if episodes is not None:
-                named = check_episode_tasks(episodes, tasks, findings)
+            if table is not None:
+                named = episodes.check_episode_tasks(table, tasks, findings)
             if scan is not None:
-                check_tasks_of_rows(scan, tasks, named, findings)
-    if episodes is not None and scan is not None:
+                frames.check_tasks_of_rows(scan, tasks, named, findings)
+    if table is not None and scan is not None:
         with findings.guard("data"):
-            check_ranges(info, episodes, scan, findings)
-            check_copies(scan, findings)
+            frames.check_ranges(info, table, scan, findings)
+            frames.check_copies(scan, findings)
         with findings.guard("data"):
             if scan.whole:
-                check_motion(info, scan, findings)
-    if episodes is not None:
+                motion.check_motion(info, scan, findings)
+    if table is not None:
         with findings.guard("videos"):
-            check_videos(info, episodes, scan, deep, findings, advance)
-            check_stored(info, deep, findings)
+            videos.check_videos(info, table, scan, deep, findings, advance)
+            videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
-            check_gaps(info, episodes, scan, consents, findings)
+            gaps.check_gaps(info, table, scan, consents, findings)
     with findings.guard(layout.STATS):
-        check_stats(info, scan, findings)
+        stats.check_stats(info, scan, findings)
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."

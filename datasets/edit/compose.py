@@ -26,7 +26,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
-from gaploop.datasets import episodes_table, layout, staging
+from gaploop.datasets import episodes_table, layout, staging, v3_files
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader
@@ -34,13 +34,6 @@ from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.v3_files import (
-    DataFiles,
-    VideoFiles,
-    with_columns,
-    write_episodes,
-    write_tasks,
-)
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 
@@ -117,7 +110,7 @@ def compose(
     stage.mkdir(parents=True)
     with layout.sound(*(piece.info.root for piece in pieces)):
         placed = Placed()
-        with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
+        with contextlib.closing(v3_files.DataFiles(replace(pieces[0].info, root=stage))) as files:
             for piece in pieces:
                 features = piece.info.features.items()
                 kept = [name for name, spec in features if spec.get("dtype") != "video"]
@@ -155,7 +148,7 @@ def compose(
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    write_tasks(stage, {index: task for task, index in placed.tasks.items()})
+    v3_files.write_tasks(stage, {index: task for task, index in placed.tasks.items()})
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
     info: dict[str, Any] = descriptions[0]
     count = len(placed.rows)
@@ -240,7 +233,7 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
         "episode_index": np.full(n, new),
         "task_index": tasks,
     }
-    return with_columns(rows, numbers)
+    return v3_files.with_columns(rows, numbers)
 
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -267,8 +260,8 @@ def _write_episodes(
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
             changed[name] = [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks]
-    table = with_columns(table, changed)
-    write_episodes(stage, table)
+    table = v3_files.with_columns(table, changed)
+    v3_files.write_episodes(stage, table)
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 
@@ -399,7 +392,7 @@ def _write_videos(
     info = replace(pieces[0].info, root=stage)
     for key in info.video_keys:
         with (
-            contextlib.closing(VideoFiles(info, key)) as shelf,
+            contextlib.closing(v3_files.VideoFiles(info, key)) as shelf,
             tempfile.TemporaryDirectory(dir=stage) as scratch,
         ):
             new = 0
@@ -441,7 +434,7 @@ def _cut(
     path: Path,
     episode: EpisodeRow,
     start_s: float,
-    shelf: VideoFiles,
+    shelf: v3_files.VideoFiles,
     done: VideosDone,
     again: Path | None,
 ) -> dict[str, Any]:

@@ -21,17 +21,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import parse_json
-from gaploop.core.vocabulary import (
-    CONDITIONS,
-    Domain,
-    FailureMode,
-    GapDimension,
-    Outcome,
-    Phase,
-    TakeKind,
-)
+from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.layout import EpisodeRow
 
 
@@ -67,12 +60,12 @@ _INFO_TEXTS: Final = (
 """Fields of `TakeInfo` that are texts."""
 
 FIELDS: Final[dict[str, FieldSpec]] = {
-    "outcome": FieldSpec(Kind.WORD, frozenset(Outcome)),
-    "failure_mode": FieldSpec(Kind.WORD, frozenset(FailureMode), optional=True),
-    "phase": FieldSpec(Kind.WORD, frozenset(Phase), optional=True),
+    "outcome": FieldSpec(Kind.WORD, frozenset(vocabulary.Outcome)),
+    "failure_mode": FieldSpec(Kind.WORD, frozenset(vocabulary.FailureMode), optional=True),
+    "phase": FieldSpec(Kind.WORD, frozenset(vocabulary.Phase), optional=True),
     "dimensions": FieldSpec(Kind.NAMES, optional=True),
-    "kind": FieldSpec(Kind.WORD, frozenset(TakeKind)),
-    "domain": FieldSpec(Kind.WORD, frozenset(Domain)),
+    "kind": FieldSpec(Kind.WORD, frozenset(vocabulary.TakeKind)),
+    "domain": FieldSpec(Kind.WORD, frozenset(vocabulary.Domain)),
     **dict.fromkeys(_INFO_TEXTS, FieldSpec(Kind.TEXT, optional=True)),
     "date": FieldSpec(Kind.TEXT, optional=True),  # YYYY-MM-DD, UTC
     "episode": FieldSpec(Kind.NUMBER),  # in a journal its place, oldest first from 0
@@ -372,7 +365,7 @@ class _Query:
     def _condition_names(self) -> frozenset[str]:
         if self.facts.known is not None:
             return self.facts.known
-        return frozenset(CONDITIONS).union(*self.facts.conditions())
+        return frozenset(vocabulary.CONDITIONS).union(*self.facts.conditions())
 
     # What is wrong, and where
 

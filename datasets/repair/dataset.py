@@ -31,34 +31,10 @@ from gaploop.datasets.check.videos import (
     episodes_of_signals,
 )
 from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.description import (
-    RepairAction,
-    RepairDraft,
-    read_object,
-    rename_features,
-    repair_counts,
-    repair_files,
-    repair_info,
-    repair_keys,
-)
+from gaploop.datasets.repair import description, rows, tables
+from gaploop.datasets.repair.description import RepairAction, RepairDraft
 from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.rows import (
-    copies,
-    mark_damaged_pictures,
-    read_rows,
-    rewrite_files,
-    salvage_files,
-    whole_episodes,
-)
-from gaploop.datasets.repair.tables import (
-    OldTable,
-    known_places,
-    read_old,
-    repair_episodes,
-    repair_stats,
-    repair_tasks,
-)
 from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, set_sizes
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
@@ -195,28 +171,28 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         UnusableInputError: no episode is whole, or options that don't fit.
     """
     name = draft.root.name
-    version = str(read_object(draft.root / layout.INFO).get("codebase_version") or "")
+    version = str(description.read_object(draft.root / layout.INFO).get("codebase_version") or "")
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
-    repair_files(draft)
-    repair_info(draft)
-    salvage_files(draft)
+    description.repair_files(draft)
+    description.repair_info(draft)
+    rows.salvage_files(draft)
     if not layout.data_files(draft.root):
         raise UnusableInputError(
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
-    repair_info(draft)
+    description.repair_info(draft)
     if options.rename:
-        rename_features(draft, options.rename)
-    names = repair_keys(draft)
+        description.rename_features(draft, options.rename)
+    names = description.repair_keys(draft)
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)
-    rows = read_rows(paths, numeric_features(info), names)
-    mark_damaged_pictures(info, paths, rows)
-    old = read_old(draft.root, rows.runs())
+    held = rows.read_rows(paths, numeric_features(info), names)
+    rows.mark_damaged_pictures(info, paths, held)
+    old = tables.read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
-    episodes, lost, spoilt = whole_episodes(
-        rows, info.fps, {e: n for e, n in lengths.items() if n > 0}
+    episodes, lost, spoilt = rows.whole_episodes(
+        held, info.fps, {e: n for e, n in lengths.items() if n > 0}
     )
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft)
@@ -224,7 +200,7 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     every = {**lengths, **spoilt, **here}
     found = _with_pictures(info, old, here, every, cameras, lost, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
-    for copy, first in copies(rows, episodes).items():
+    for copy, first in rows.copies(held, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
     episodes = [e for e in episodes if e.old not in lost]
     if not episodes:
@@ -232,7 +208,7 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         raise UnusableInputError(
             f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
-    present = set(rows.episode.tolist())
+    present = set(held.episode.tolist())
     for value in old.table["episode_index"].to_pylist() if old.table is not None else ():
         if isinstance(value, int) and value not in present:
             lost.setdefault(value, "none of its rows are left")
@@ -240,19 +216,19 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         which = sorted(episode for episode, why in lost.items() if why == reason)
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, tasks_of, changed = repair_tasks(draft, rows, episodes, said, options.task)
-    homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, changed)
-    repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
+    tasks, tasks_of, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
+    homes = rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
+    description.repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
-    repair_stats(draft, info, scan)
+    tables.repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
+    tables.repair_stats(draft, info, scan)
     repair_labels(draft, episodes, options.labels_from)
 
 
 def _with_pictures(
     info: DatasetInfo,
-    old: OldTable,
+    old: tables.OldTable,
     lengths: Mapping[int, int],
     every: Mapping[int, int],
     cameras: list[Camera],
@@ -276,7 +252,7 @@ def _with_pictures(
         if not camera.files:
             found.append((camera, {}))
             continue
-        known = known_places(old, camera.key)
+        known = tables.known_places(old, camera.key)
         here = places(camera, known, sorted(every.items()), info.fps)
         for episode, frames in lengths.items():
             if episode not in here:
