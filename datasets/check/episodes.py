@@ -153,7 +153,7 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
             findings.error("empty", info.root.name, text, fix)
         return None
     try:
-        episodes = read_episode_table(info.root)
+        episodes = _read_episode_table(info.root)
     except DAMAGE as error:
         findings.error("unreadable", layout.EPISODES, f"It can't be used: {reason(error)}")
         return None
@@ -174,13 +174,8 @@ def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None
     return episodes
 
 
-def read_episode_table(root: Path) -> EpisodeTable:
-    """Read the episode table.
-
-    Raises:
-        UnusableInputError: a column that everything needs is missing or has holes.
-        OSError, ValueError: damaged Parquet.
-    """
+def _read_episode_table(root: Path) -> EpisodeTable:
+    """Read the episode table, or raise `DAMAGE`."""
     tables = []
     for path in layout.episode_files(root):
         names = pq.read_schema(path).names

@@ -177,11 +177,10 @@ def _check_stalled(
     findings.about(stalled, "frozen_state", f"data: {STATE}", text, fix, WARNING)
 
 
-def lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
-    """Return by how many frames `state` follows `action`, both of shape (n,), or None.
+def _lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
+    """Return by how many frames, at most `window`, `state` follows `action`, of shape (n,) both.
 
-    The lag with the highest correlation of their first differences, in ± `window` frames;
-    None where even that is low.
+    That is where their first differences correlate best; None where even that is low.
     """
     a, s = np.diff(action.astype(np.float64)), np.diff(state.astype(np.float64))
     a, s = a - a.mean(), s - s.mean()
@@ -199,13 +198,12 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     window = max(3, round(WINDOW_S * info.fps))
     lags: dict[int, float] = {}
     for episode, signal in signals.items():
-        found = [
-            lag
-            for p in pairs
-            if np.ptp(signal[ACTION][:, p.action]) > MOVES * _span(p.action_range) > 0
-            for lag in (lag_frames(signal[ACTION][:, p.action], signal[STATE][:, p.state], window),)
-            if lag is not None
-        ]
+        found = []
+        for pair in pairs:
+            action, state = signal[ACTION][:, pair.action], signal[STATE][:, pair.state]
+            if np.ptp(action) > MOVES * _span(pair.action_range) > 0:
+                lag = _lag_frames(action, state, window)
+                found += [lag] if lag is not None else []
         if len(found) >= min(2, len(pairs)):
             lags[episode] = float(np.median(found))
     if not lags:

@@ -291,10 +291,7 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
 
 
 def _together(tables: Sequence[pa.Table], pieces: Sequence[DatasetPiece]) -> pa.Table:
-    """Put tables below each other; a column that some lack is empty there.
-
-    Statistics that some lack go: LeRobot can't add them up.
-    """
+    """Put tables below each other; statistics that some lack go, other columns are empty there."""
     if len(tables) == 1:
         return tables[0]
     shared = set.intersection(*(set(t.column_names) for t in tables))
@@ -320,8 +317,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     """Return the statistics of all episodes together, as LeRobot's `aggregate_stats` does.
 
     Means are weighted by count, variances added with the squared distance of the means (Chan et
-    al. 1979), quantiles averaged. Where the episode table has none, and nothing is left out, they
-    are the old ones.
+    al. 1979), quantiles averaged. Where the table has none, and all is kept, they are the old ones.
     """
     found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     for name in table.column_names:

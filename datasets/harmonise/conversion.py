@@ -132,7 +132,7 @@ class Conversion:
                 table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
-                table[new]["shape"] = picture_shape(shape, change)
+                table[new]["shape"] = _picture_shape(shape, change)
         if self.fill:
             ages = (columns.camera_of_age(name) for name in self.fill)
             ours = columns.gap_features(table[columns.ACTION], ages)
@@ -162,12 +162,8 @@ def empty_vectors(info: DatasetInfo) -> dict[str, Vector]:
     }
 
 
-def picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
-    """Return a picture's shape (height, width, channels) after a change.
-
-    Raises:
-        UnusableInputError: the crop reaches out of the picture.
-    """
+def _picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
+    """Return a picture's shape (height, width, channels) after a change."""
     height, width, *rest = shape
     if change.crop is not None:
         x, y, w, h = change.crop

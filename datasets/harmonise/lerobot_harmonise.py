@@ -211,19 +211,15 @@ def _pictures(
                 f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
             )
         same = info.fps == conversion.fps and not found[1].touches_pictures
-        changed = shown if same else partial(changed_pictures, shown, index, found[1])
+        changed = shown if same else partial(_changed_pictures, shown, index, found[1])
         result[found[0].removeprefix(columns.IMAGES)] = changed
     return result
 
 
-def changed_pictures(
+def _changed_pictures(
     pictures: Images, index: NDArray[np.int64], change: CameraSpec
 ) -> Iterator[Image]:
-    """Yield chosen pictures of a take, cropped and scaled, as far as there are any.
-
-    Args:
-        index: which of them, never falling, shape (n,).
-    """
+    """Yield those pictures of a take whose never falling index is given, cropped and scaled."""
     import cv2
 
     shown, at, picture = pictures(), -1, None

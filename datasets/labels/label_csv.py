@@ -191,7 +191,7 @@ def _read_takes(
             if take not in uids:
                 raise UnusableInputError(f"{store.root} has no {store.what} {take!r}.")
             for name in (n for n in FIELDS if row.get(n)):
-                value = parse_cell(name, row[name])
+                value = _parse_cell(name, row[name])
                 event = _filled(replace(template, uid=uids[take], field=name, value=value), row)
                 before = stated.setdefault(event.key, (line, event))
                 if before[1].value != event.value:
@@ -231,12 +231,7 @@ def _read_takes(
     return IncomingLabels(tuple(new), False, len(events) - len(new), ignored)
 
 
-def parse_cell(name: str, text: str) -> Any:
-    """Return the value that a cell holds.
-
-    Raises:
-        UnusableInputError: it can't be read.
-    """
+def _parse_cell(name: str, text: str) -> Any:
     if text.strip().lower() == NONE:
         return NOTHING_SAID[name]
     if name != "dimensions":

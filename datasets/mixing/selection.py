@@ -77,6 +77,7 @@ def wanted_frames(
         UnusableInputError: takes without an outcome, or none is left.
     """
     chosen = wanted_episodes(info.root, episodes, select)
+    usable: dict[int, NDArray[np.bool_]]
     usable = {e.index: np.ones(e.length, dtype=bool) for e in chosen}
     rollouts = [e for e in chosen if e.info.kind is TakeKind.ROLLOUT]
     if rollouts and select == "demonstrations":  # only where a person drove, as far as it is said

@@ -145,7 +145,7 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
                 found.append(MixedTake(*place, frames + first, ends + first, 1.0))
             datasets.append(info)
     require_trainable_together(profiles)
-    weights = take_weights([t.episode for t in found], spec.weights)
+    weights = _take_weights([t.episode for t in found], spec.weights)
     weighted = [replace(t, weight=float(w)) for t, w in zip(found, weights, strict=True) if w > 0]
     for number, source in enumerate(spec.sources):
         if all(t.source != number for t in weighted):
@@ -155,17 +155,10 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
     return OpenMixture(spec, tuple(datasets), tuple(weighted))
 
 
-def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
-    """Return the weight of each take: the product of what the tables give it, shape (n,).
-
-    Raises:
-        UnusableInputError: a field or all values of a table that no take has, or a value that
-            should be a number and isn't.
-    """
+def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
+    """Return the weight of each take: the product of what the tables give it, shape (n,)."""
     result = np.ones(len(episodes))
-    if not tables:
-        return result
-    said = [take_fields(episode) for episode in episodes]
+    said = [_take_fields(episode) for episode in episodes] if tables else []
     for name, table in tables.items():
         where = f"weights, {name}"
         rows = table if isinstance(table, Mapping) else {}
@@ -183,8 +176,7 @@ def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTabl
         values = [fields.get(name) for fields in said]
         if table == VALUE:
             for value in values:
-                numeric = isinstance(value, int | float) and not isinstance(value, bool)
-                if not (numeric and 0 <= float(value or 0) < np.inf):
+                if type(value) not in (int, float) or not 0 <= value < np.inf:
                     raise UnusableInputError(
                         f"{where}: a take says {value!r}, which is no weight. Every take needs a "
                         "number ≥ 0 there; or give a table of value: weight."
@@ -198,12 +190,8 @@ def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTabl
     return result
 
 
-def take_fields(episode: EpisodeRow) -> dict[str, Any]:
-    """Return what a take says of itself: what weights may go by, besides its dimensions.
-
-    That is outcome, kind, domain and the like, every condition that was set, and every number
-    or text that the dataset's episode table holds besides LeRobot's own.
-    """
+def _take_fields(episode: EpisodeRow) -> dict[str, Any]:
+    """Return what weights may go by: conditions, tags, and numbers and texts in others' columns."""
     info = episode.info
     other = {
         k.removeprefix("gap_"): v

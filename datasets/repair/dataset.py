@@ -153,7 +153,7 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
 
     draft, findings = RepairDraft(stage), Findings(stage)
     try:
-        repair_draft(draft, options)
+        _repair_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(told(str(error))) from None
     check_dataset(stage, findings, options.deep)
@@ -164,12 +164,8 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
     return RepairReport(tuple(draft.actions), tuple(left))
 
 
-def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
-    """Make the dataset in the draft's folder as sound as what is left of it allows.
-
-    Raises:
-        UnusableInputError: no episode is whole, or options that don't fit.
-    """
+def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
+    """Make the dataset in the draft's folder as sound as what is left of it allows."""
     name = draft.root.name
     version = str(description.read_object(draft.root / layout.INFO).get("codebase_version") or "")
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
@@ -235,14 +231,10 @@ def _with_pictures(
     lost: dict[int, str],
     deep: bool,
 ) -> list[tuple[Camera, Mapping[int, Place]]]:
-    """Find each episode's pictures; those without any are added to `lost`.
+    """Find each episode's pictures; those without any are added to `lost`, with why.
 
-    A camera of which no file is left says nothing about single episodes: they all stay.
-
-    Args:
-        lengths: episode to frames, of those whose rows are whole.
-        every: the same of all that there were, as far as known.
-        lost: episode to why it goes.
+    A camera of which no file is left says nothing about single episodes: they all stay. `lengths`
+    are the frames of episodes whose rows are whole, `every` of all that there were.
     """
     found: list[tuple[Camera, Mapping[int, Place]]] = []
     count = sum(1 for camera in cameras if camera.files)

@@ -393,11 +393,7 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
 
 
 def _describe_more(draft: RepairDraft, stored: Mapping[str, str]) -> None:
-    """Describe the features that LeRobot makes itself, and columns beyond all that is described.
-
-    Args:
-        stored: column to the feature that it stands for.
-    """
+    """Describe the features that LeRobot makes itself, and columns beyond all that is described."""
     features = draft.info["features"]
     more = {
         name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}

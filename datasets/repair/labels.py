@@ -37,7 +37,7 @@ def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Pa
     Raises:
         UnusableInputError: `labels_from` knows none of the takes.
     """
-    given = source_rows(labels_from) if labels_from is not None else {}
+    given = _source_rows(labels_from) if labels_from is not None else {}
     table = read_table(draft.root)
     if table is None or not len(table):
         return
@@ -66,12 +66,8 @@ def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Pa
         draft.did("attached_labels", f"gap columns of {len(rows)} episodes brought in line")
 
 
-def source_rows(source: Path) -> dict[int, Row]:
-    """Return `gap.take` to gap columns, of every episode of a dataset or take of a journal.
-
-    Raises:
-        UnusableInputError: it is neither, has no gap columns, or has links that lead out.
-    """
+def _source_rows(source: Path) -> dict[int, Row]:
+    """Return `gap.take` to gap columns, of every episode of a dataset or take of a journal."""
     refuse_links_out(source)
     found: list[Row] = []
     if layout.is_dataset(source):
