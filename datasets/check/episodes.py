@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import shlex
 from collections.abc import Mapping
@@ -48,14 +49,11 @@ class EpisodeTable:
     def __len__(self) -> int:
         return len(self.index)
 
-    def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return a column of numbers, NaN where a row has none; None without that column."""
-        if name not in self.table.column_names:
-            return None
-        try:
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Return a column of numbers, NaN where a row has none, or there is no such column."""
+        with contextlib.suppress(KeyError, pa.ArrowException):
             return np.asarray(self.table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
-        except pa.ArrowException:
-            return None
+        return np.full(len(self), np.nan)
 
 
 def feature_fault(spec: object) -> str:

@@ -356,9 +356,8 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
     wrong = defaultdict[str, list[int]](list)
     chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
     homes: list[Path] | None = None
-    if chunk is not None and file is not None and np.isfinite(chunk + file).all():
-        places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
-        homes = [info.root / info.data_name(c, f) for c, f in places]
+    if np.isfinite(chunk + file).all():
+        homes = [info.root / info.data_name(c, f) for c, f in zip(chunk, file, strict=True)]
     claims = np.stack([episodes.index, episodes.length, episodes.first, episodes.last], axis=1)
     paths = layout.data_files(info.root)
     for at, (index, length, first, last) in enumerate(claims.tolist()):

@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +107,7 @@ def check_videos(
     files = {key: _clips(info, episodes, key, findings) for key in info.video_keys}
     present = {p for clips in files.values() for p in clips if p.is_file()}
     whole = deep or sum(p.stat().st_size for p in present) <= BYTES
-    frames: dict[int, int] = defaultdict(int)
+    frames = Counter[int]()
     for clip in (c for paths in files.values() for clips in paths.values() for c in clips):
         frames[clip.episode] += clip.frames
     # Of some, those whose signals are known.
@@ -141,11 +141,8 @@ def _clips(
 ) -> dict[Path, list[EpisodeClip]]:
     """Return each file of a camera with the stretches that episodes claim of it."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-    found = {name: episodes.numbers(f"videos/{key}/{name}") for name in names}
-    present = {name: x for name, x in found.items() if x is not None}
-    usable = np.isfinite(sum(present.values(), np.zeros(len(episodes))))
-    if len(present) < len(names):
-        usable[:] = False
+    found = np.array([episodes.numbers(f"videos/{key}/{name}") for name in names])
+    usable = np.isfinite(found).all(axis=0)
     if not usable.all():
         lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
@@ -153,10 +150,9 @@ def _clips(
         findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
     clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
-        chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
+        chunk, file, start_s, end_s = found[:, i].tolist()
         name = info.video_name(key, chunk, file)
-        start, end = float(present["from_timestamp"][i]), float(present["to_timestamp"][i])
-        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start, end)
+        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start_s, end_s)
         clips[info.root / name].append(clip)
     return dict(clips)
 

@@ -112,10 +112,9 @@ def compose(
         placed = Placed()
         with contextlib.closing(v3_files.DataFiles(replace(pieces[0].info, root=stage))) as files:
             for piece in pieces:
-                features = piece.info.features.items()
-                kept = [name for name, spec in features if spec.get("dtype") != "video"]
-                reader = EpisodeReader(piece.info, kept)
-                tasks = read_tasks(piece.info.root / layout.TASKS)
+                info = piece.info
+                reader = EpisodeReader(info, [n for n in info.features if n not in info.video_keys])
+                tasks = read_tasks(info.root / layout.TASKS)
                 for episode in piece.episodes:
                     place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
                     placed.rows[-1] |= place
@@ -150,8 +149,7 @@ def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> 
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
     v3_files.write_tasks(stage, {index: task for task, index in placed.tasks.items()})
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
-    info: dict[str, Any] = descriptions[0]
-    count = len(placed.rows)
+    info, count = descriptions[0], len(placed.rows)
     info |= {
         "total_episodes": count,
         "total_frames": placed.frames,
@@ -162,12 +160,9 @@ def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> 
         notes = [d["features"].get(key, {}).get("info") for d in descriptions]
         if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
             # As LeRobot's own merge does: what the sources don't agree on isn't claimed.
-            spec["info"] = {
-                name: value
-                if all(isinstance(n, dict) and n.get(name) == value for n in notes)
-                else None
-                for name, value in spec["info"].items()
-            }
+            for name, value in spec["info"].items():
+                if not all(isinstance(n, dict) and n.get(name) == value for n in notes):
+                    spec["info"][name] = None
     write_json(stage / layout.INFO, info)
 
 

@@ -251,18 +251,14 @@ def resolve(
 
 
 def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
-    joints = {joint(n) for v in empty_vectors(info).values() for n in v.names}
-    for name in spec.joints:
-        if name not in joints:
-            raise unknown_choice("joint", name, joints, str(info.root))
-    known = {n.removeprefix(columns.IMAGES) for n in info.picture_keys}
-    for name in spec.cameras:
-        if name not in known:
-            raise unknown_choice("camera", name, known, str(info.root))
-    for name in spec.drop:
-        valid = [n for n in info.features if n not in columns.AUTOMATIC]
-        if name not in valid:
-            raise unknown_choice("feature", name, valid, str(info.root))
+    for what, asked, known in (
+        ("joint", spec.joints, {joint(n) for v in empty_vectors(info).values() for n in v.names}),
+        ("camera", spec.cameras, {n.removeprefix(columns.IMAGES) for n in info.picture_keys}),
+        ("feature", spec.drop, set(info.features) - set(columns.AUTOMATIC)),
+    ):
+        for name in asked:
+            if name not in known:
+                raise unknown_choice(what, name, known, str(info.root))
 
 
 def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
@@ -319,11 +315,8 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
             f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
         )
     steps = [back for s in reversed(entry["steps"]) if (back := _step_of(s).inverse()) is not None]
-    cameras = {
-        change["name"]: CameraSpec(old)
-        for old, change in entry["cameras"].items()
-        if change["name"]
-    }
+    changes = entry["cameras"].items()
+    cameras = {change["name"]: CameraSpec(old) for old, change in changes if change["name"]}
     units, robot = entry["units"]["from"], entry["robot_type"]["from"]
     added = tuple(entry.get("filled", ()))
     called = {new: old for old, new in entry.get("renamed", {}).items()}
