@@ -35,9 +35,7 @@ _BATCH: Final = 1000
 class EpisodeTable:
     """`meta/episodes` without its statistics, in the order of its files; arrays of shape (n,).
 
-    Attributes:
-        first: `dataset_from_index`.
-        last: `dataset_to_index`.
+    `first` and `last` are `dataset_from_index` and `dataset_to_index`.
     """
 
     table: pa.Table

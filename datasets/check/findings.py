@@ -61,12 +61,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects findings while a folder is checked.
-
-    Attributes:
-        root: the folder; commands that fix name it.
-        episodes: how many it has; 0 where nothing says.
-    """
+    """Collects findings while a folder of so many episodes is checked; 0 where nothing says."""
 
     root: Path = Path()
     episodes: int = 0

@@ -270,8 +270,7 @@ _SAYS: Final = {
 def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) -> Scan | None:
     """Read every frame once, with findings for what can't be read; None where nothing can be.
 
-    Args:
-        keep: episodes whose signals the result carries.
+    The result carries the signals of the episodes in `keep`.
     """
     files = layout.data_files(info.root)
     if not files:

@@ -240,10 +240,7 @@ def differing_episodes(
 ) -> list[int]:
     """Return rows of an episode table whose statistics are not those of their frames.
 
-    Args:
-        moments: feature to its statistics, recomputed, one row for each episode there is.
-        rows: frames of each episode there is.
-        episodes: which of them each row of `table` is about.
+    `moments` and `rows` are recomputed of each episode there is, `episodes` are those of `table`.
     """
     wrong: set[int] = set()
     for key, found in moments.items():

@@ -355,11 +355,9 @@ def check_stored(info: DatasetInfo, deep: bool, findings: Findings) -> None:
 
 
 def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[int]:
-    """Return rows of a data file whose picture is missing, damaged or of another size.
+    """Return rows of a data file whose picture is missing, damaged or not of `shape` [pixels].
 
-    Args:
-        shape: as the dataset describes it [pixels].
-        step: look at every how many rows.
+    Every `step`-th row is looked at.
     """
     bad, at = [], 0
     sizes = {(shape[1], shape[0]), (shape[-1], shape[1])}  # width, height; channels last or first

@@ -105,7 +105,6 @@ def plan_split(
     """Plan one dataset for each part.
 
     Args:
-        parts: name to episodes.
         named: the episodes were named one by one.
         shared: a session may be in several parts.
 
@@ -219,10 +218,8 @@ def plan_merge(
 ) -> EditPlan:
     """Plan the dataset that holds all takes of several, in order.
 
-    Args:
-        config: the options that decided, for `run.json`.
-        duplicates: what becomes of a take whose uid is in several: `refuse`, or `first` to take
-            it from the first one that has it, with the labels of all.
+    Of a take that is in several, `duplicates` are refused, or the `first` one is taken, with the
+    labels of all.
 
     Raises:
         UnusableInputError: fewer than two, or datasets that differ in robot, rate, features,

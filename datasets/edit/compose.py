@@ -39,12 +39,7 @@ from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 @dataclass(frozen=True)
 class DatasetPiece:
-    """Some episodes of one dataset.
-
-    Attributes:
-        held: all of its episodes, in order.
-        chosen: indices of those that are meant.
-    """
+    """Some episodes of one dataset: all that it has, in order, and the indices of those meant."""
 
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
@@ -362,13 +357,7 @@ _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with 
 
 @dataclass
 class VideosDone:
-    """What was done with videos.
-
-    Attributes:
-        whole: files taken as they are.
-        cut: episodes cut out packet by packet.
-        encoded: episodes encoded again.
-    """
+    """What was done: files taken whole, and episodes cut out packet by packet or encoded again."""
 
     whole: int = 0
     cut: int = 0

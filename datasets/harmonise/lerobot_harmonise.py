@@ -48,15 +48,11 @@ def harmonise(
     target: Path,
     on_episode: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write a dataset's takes, converted, to `target`; return how many.
-
-    Args:
-        piece: the dataset; within `edit.opened`.
-        target: a folder that doesn't exist or is empty.
+    """Write a dataset's takes, converted, to `target`; return how many. Within `edit.opened`.
 
     Raises:
         UnusableInputError: the source is damaged, has features that can't be converted, or the
-            target can't be used. Nothing is left at the target then.
+            target holds something. Nothing is left at the target then.
     """
     target = Path(target).resolve()
     info = piece.info
@@ -244,16 +240,9 @@ def _changed_pictures(
 
 
 def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) -> NDArray[np.int64]:
-    """Return which frame of a take stands at each moment of another rate.
+    """Return which frame of a take stands at each moment of another rate [Hz].
 
-    Args:
-        frames: how many the take has.
-        source_fps: its rate [Hz].
-        target_fps: the new rate [Hz].
-        rule: one of `spec.RULES`; `linear` chooses as `hold`.
-
-    Returns:
-        Shape (n,), never falling; as many as fit into the take's time.
+    Of shape (n,), never falling; as many as fit into the take's time. `linear` chooses as `hold`.
     """
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
@@ -262,11 +251,7 @@ def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) ->
 
 
 def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:
-    """Return rows at the moments of another rate, on straight lines between the given ones.
-
-    Args:
-        values: shape (n_frames, width).
-    """
+    """Return rows, shape (n_frames, width), at the moments of another rate [Hz], interpolated."""
     count = len(chosen_rows(len(values), source_fps, target_fps, "hold"))
     place = np.minimum(np.arange(count) * source_fps / target_fps, len(values) - 1)
     rows = np.arange(len(values))

@@ -43,13 +43,7 @@ _TICKS: Final = 4096.0
 
 @dataclass(frozen=True)
 class CameraSpec:
-    """What becomes of one camera.
-
-    Attributes:
-        name: its new name, or "" to keep it.
-        crop: x, y, width, height in the old picture [px].
-        resize: width, height afterwards [px].
-    """
+    """What becomes of one camera: another name, x, y, width, height of a crop, a new size [px]."""
 
     name: str = ""
     crop: tuple[int, int, int, int] | None = None

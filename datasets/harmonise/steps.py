@@ -67,12 +67,9 @@ def is_gripper(name: str) -> bool:
 
 @dataclass(frozen=True)
 class JointChange:
-    """What becomes of one joint: new value = sign · old value + offset.
+    """What becomes of one joint: new value = sign · old value + offset, in the old units.
 
-    Attributes:
-        name: its new name; "" to leave it out.
-        sign: 1 or -1.
-        offset: in the units before the conversion of units.
+    Its new name is "" to leave it out.
     """
 
     name: str

@@ -51,14 +51,10 @@ class Agreement:
 
 
 def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreement]:
-    """Return for each field how far all labellers agree, then how far each two do.
+    """Return for each field how far all labellers agree on some takes, then how far each two do.
 
     A labeller's last word on a take counts, also where somebody else's stands. Automatic labels
     are left out: they are no second opinion.
-
-    Args:
-        events: in the order of their file.
-        uids: the takes that count.
     """
     wanted = set(uids)
     people = [e for e in events if e.source != labels.SOURCES[0] and e.uid in wanted]

@@ -88,12 +88,9 @@ _SHOWN: Final = 3  # how many problems a message names
 
 @dataclass(frozen=True)
 class IncomingLabels:
-    """What a CSV file says that isn't known yet.
+    """What a CSV file says that isn't known yet, how much of it is, and columns that mean nothing.
 
-    Attributes:
-        whole_history: they are events of another log, to be put among ours by time.
-        same: statements that are known already.
-        ignored: columns that mean nothing here.
+    Events of a `whole_history` are to be put among ours by time.
     """
 
     events: tuple[LabelEvent, ...]
@@ -106,8 +103,7 @@ def read_labels(store: LabelStore, path: Path, template: LabelEvent) -> Incoming
     """Read a CSV file of takes or of events, and check all of it before anything is written.
 
     Args:
-        store: what it is about.
-        path: the file; separated by commas, semicolons or tabs.
+        path: separated by commas, semicolons or tabs.
         template: whose author, source, time, confidence and note a row has that gives none.
 
     Raises:

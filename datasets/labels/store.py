@@ -57,12 +57,9 @@ class LabelStore:
     What it knows is what was there when it was opened, until `refresh` is called. Writing needs
     no fresh knowledge: events are only ever added.
 
-    Args:
+    Attributes:
         recorded: its episodes as they are written down: a journal's as they were sealed, numbered
             from 0, oldest first; a dataset's as its columns show them.
-        events: everything that was said, in order.
-
-    Attributes:
         episodes: `recorded` with the labels that stood when it was opened.
     """
 
@@ -103,10 +100,7 @@ class LabelStore:
         return self._of_take.get(uid, ())
 
     def select(self, indices: Iterable[int], uids: Iterable[str]) -> list[EpisodeRow]:
-        """Return the episodes that are named by index or by uid, in order of index.
-
-        Args:
-            uids: their uids, or beginnings that only one of them has.
+        """Return the episodes named by index or by uid, or its beginning, in order of index.
 
         Raises:
             UnusableInputError: one isn't there, or a beginning names several.
@@ -199,8 +193,7 @@ class LabelStore:
     def show(self, uids: Set[str]) -> bool:
         """Show in a dataset's columns what was written about some takes; the rest of `say`.
 
-        Returns:
-            Whether they show it; not where another process changes the dataset for too long.
+        Return False where another process changes the dataset for too long.
         """
         try:
             with staging.locked(self.root):

@@ -25,12 +25,8 @@ def carried_over(root: Path, staging: Path) -> Iterator[None]:
 
     A change (publishing, an edit) works on a copy for minutes; then the two folders trade names. A
     label goes to the old folder's file at once, under that file's lock, so that nobody waits. Who
-    trades the names holds the lock meanwhile and first takes over what the copy lacks. Labels of
-    takes that `staging` doesn't hold stay behind: they were deleted.
-
-    Args:
-        root: the dataset as it is, whose lock is held.
-        staging: what is to take its place.
+    trades the names holds the dataset's lock meanwhile and first takes over what the copy lacks.
+    Labels of takes that `staging` doesn't hold stay behind: they were deleted.
     """
     path, target = root / layout.LABELS, staging / layout.LABELS
     held = contextlib.ExitStack()
@@ -73,7 +69,6 @@ def publish_events(
 
     Args:
         stage: a dataset that nobody else writes; its columns don't show the new events yet.
-        new: what it doesn't have yet.
         folders: folder and header of each take that is published now.
     """
     path = stage / layout.LABELS
@@ -102,15 +97,9 @@ def copy_events(roots: Iterable[Path], uids: Collection[str], stage: Path) -> No
 
 
 def bring_events(source: Path, target: Path, takes: Collection[int]) -> int:
-    """Put a dataset's or journal's events about some takes among another dataset's, by time.
+    """Put a dataset's or journal's events about takes of these hashes among another dataset's.
 
-    Args:
-        source: the dataset or journal.
-        target: a dataset that nobody else writes.
-        takes: hashes of the takes' uids (`gap.take`).
-
-    Returns:
-        how many were new.
+    Return how many were new. Nobody else may write the `target`.
 
     Raises:
         UnusableInputError: a line of either can't be read; nothing is written over it.

@@ -139,14 +139,10 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
 
 
 def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> Any:
-    """Return LeRobot metadata of a mixture as a whole.
+    """Return LeRobot metadata of a mixture as a whole, of its datasets' in order.
 
     Features are those that all datasets have, tasks are numbered anew, statistics are those of
-    what is drawn.
-
-    Args:
-        metas: LeRobot's metadata of its datasets, in order.
-        shares: share of each source over the run.
+    what is drawn by the sources' shares over the run.
     """
     meta = copy.copy(metas[0])
     meta.info = copy.copy(metas[0].info)

@@ -33,12 +33,9 @@ _MASK: Final = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Pool:
-    """What one source has to draw from; arrays have one entry per row, shape (n_rows,).
+    """What one source has to draw from: dataset and frame of each row, shape (n_rows,).
 
-    Attributes:
-        dataset: which dataset the row is in.
-        frame: which frame of that dataset it is.
-        weight: how often it is drawn, relative to the other rows of this source; above 0.
+    `weight`, above 0, is how often a row is drawn, relative to the others of this source.
     """
 
     name: str
@@ -49,11 +46,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """A stretch of training with fixed shares.
+    """A stretch of training with fixed shares of the pools, in their order, normalised to sum to 1.
 
-    Attributes:
-        shares: share of each source, in the order of the pools; normalised to sum to 1.
-        steps: how many training steps it lasts; None for a last stage without end.
+    Only a last stage may last without end (`steps` None).
     """
 
     shares: tuple[float, ...]
@@ -80,7 +75,6 @@ class Mixture:
         stages: shares over the steps of a run; the last one holds on when its steps are over.
         batch_size: samples per step and rank.
         world_size: ranks that train together.
-        seed: decides every draw.
 
     Raises:
         UnusableInputError: shares that make no sense, or a source without rows.

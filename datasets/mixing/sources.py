@@ -28,11 +28,9 @@ REPORT: Final = "mixture.json"
 
 @dataclass(frozen=True)
 class MixedTake:
-    """A take, or the parts of it that a person drove.
+    """A take, or the parts of it that a person drove, with the indices of its source and dataset.
 
     Attributes:
-        source: its index.
-        dataset: its index.
         frames: frames that a chunk may start at, counted from the dataset's first, shape (n,).
         ends: for each, the frame at which its span or take is over, shape (n,).
         weight: how often its frames are drawn, relative to others of its source.
@@ -57,11 +55,7 @@ class OpenMixture:
     def mixture(self, batch_size: int, world_size: int = 1, drop_last: int = 0) -> Mixture:
         """Return the stream of samples.
 
-        Args:
-            batch_size: samples per step and rank.
-            world_size: ranks that train together.
-            drop_last: leave out the last frames of every take or span, as policies with long
-                chunks ask for.
+        `drop_last` frames of every take or span are left out, as policies with long chunks ask for.
 
         Raises:
             UnusableInputError: that leaves a source without frames.
@@ -84,11 +78,7 @@ class OpenMixture:
         return Mixture(pools, stages, batch_size=batch_size, world_size=world_size, seed=seed)
 
     def stages(self, sizes: Sequence[float]) -> list[MixtureStage]:
-        """Return the stages, shares in the order of the sources.
-
-        Args:
-            sizes: weights of each source's frames in all, which are its share where none is given.
-        """
+        """Return the stages, shares in the order of the sources; `sizes` where none are given."""
         if not self.spec.stages:
             return [MixtureStage(tuple(by_size(sizes)))]
         names = [s.name for s in self.spec.sources]

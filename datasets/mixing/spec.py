@@ -40,12 +40,9 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stretch of training.
+    """One stretch of training: source to relative share, for so many steps.
 
-    Attributes:
-        shares: source to relative share; sources that aren't named have none.
-        steps: how many training steps; None for a last stage without end.
-        name: what it is for, in reports.
+    Sources that aren't named have no share; only a last stage may go without steps.
     """
 
     shares: Mapping[str, float]
@@ -57,11 +54,8 @@ class StageSpec:
 class MixtureSpec:
     """What `mixture.yaml` says.
 
-    Attributes:
-        sources: what to draw from.
-        stages: shares over the steps; empty to draw every frame equally often.
-        weights: field of a take to a table of weights; a take's weights multiply.
-        seed: decides every draw.
+    Without stages every frame is drawn equally often. A take's weights multiply: `weights` is a
+    field of a take to its table.
     """
 
     sources: tuple[SourceSpec, ...]

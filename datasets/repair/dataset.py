@@ -60,12 +60,9 @@ class RepairOptions:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """What a repair did, or would do, and the errors left that it can't fix.
 
-    Attributes:
-        left: errors that it can't fix.
-        written: where the sound dataset is; None where nothing was written.
-        kept: where the folder before was kept; None where it wasn't touched.
+    `written` is where the sound dataset is, `kept` the folder before; None where there is none.
     """
 
     actions: tuple[RepairAction, ...]

@@ -59,11 +59,8 @@ class RepairAction:
 class RepairDraft:
     """A dataset being repaired, in a folder of its own whose files are links or copies.
 
-    Files are only ever replaced there, never written in place.
-
-    Attributes:
-        info: what `meta/info.json` holds.
-        actions: what has been done so far.
+    Files are only ever replaced there, never written in place. `info` is what `meta/info.json`
+    holds, `actions` what has been done so far.
     """
 
     root: Path
@@ -351,10 +348,10 @@ def repair_counts(draft: RepairDraft, episodes: int, frames: int, tasks: Sequenc
 
 
 def repair_keys(draft: RepairDraft) -> dict[str, str]:
-    """Rename keys so that description, data, videos and statistics agree.
+    """Rename keys so that description, videos and statistics agree; data files are left for later.
 
     Returns:
-        data column to the feature it stands for; the data files are left for later.
+        data column to the feature it stands for.
     """
     features, stored = draft.info["features"], first_schema(draft.root).names
     columns: dict[str, str] = {}

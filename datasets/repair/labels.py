@@ -28,14 +28,10 @@ _SAYS: Final = "the dataset or journal in which the takes still have their label
 
 
 def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None) -> None:
-    """Give every episode the gap columns of its take, where the dataset has any.
-
-    Args:
-        draft: its episode table is already in order.
-        labels_from: where columns and labels come from that the dataset lost.
+    """Give every episode the gap columns of its take, where the dataset has any, or had.
 
     Raises:
-        UnusableInputError: `labels_from` knows none of the takes.
+        UnusableInputError: `labels_from`, where they come from, knows none of the takes.
     """
     given = _source_rows(labels_from) if labels_from is not None else {}
     table = read_table(draft.root)

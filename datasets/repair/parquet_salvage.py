@@ -165,11 +165,9 @@ class _Leaf:
 
 
 def salvage(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a file's whole row groups.
+    """Return the rows of the whole row groups of a Parquet file that lacks its footer.
 
-    Args:
-        path: a Parquet file that lacks its footer, without encryption.
-        schema: its columns, in order. Lists must be of fixed length.
+    Its columns must be those of `schema`, in order; lists of fixed length, nothing encrypted.
 
     Raises:
         UnusableInputError: nothing whole is left, or the columns are others.

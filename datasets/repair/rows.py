@@ -36,11 +36,11 @@ _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative has
 
 @dataclass(frozen=True)
 class Rows:
-    """Index columns of every row of the data files, in the order of the files.
+    """Index columns of every row of the data files, in the order of the files; of shape (n,) each.
 
     Attributes:
-        file: number of the file, shape (n,).
-        row: row in that file, shape (n,).
+        file: its number.
+        row: row in that file.
         episode: `episode_index`, -1 where it can't be used.
         values: other index columns as numbers, NaN where missing.
         finite: whether every number in the row is.
@@ -120,12 +120,7 @@ def _salvaged(path: Path, draft: RepairDraft) -> pa.Table | None:
 
 
 def read_rows(paths: list[Path], numeric: Mapping[str, int], names: Mapping[str, str]) -> Rows:
-    """Read the index columns of all files.
-
-    Args:
-        numeric: feature to width.
-        names: column to the feature it stands for, where they differ.
-    """
+    """Read the index columns of all files; `names` are columns that stand for another feature."""
     parts: list[dict[str, NDArray[Any]]] = []
     for number, path in enumerate(paths):
         at = 0
@@ -185,10 +180,7 @@ def whole_episodes(
     """Return the episodes whose rows are whole, in order, and why the others aren't.
 
     Third, the frames of those left out only for what stands in their rows: their pictures lie
-    among the others'.
-
-    Args:
-        lengths: episode to its number of frames, as far as the episode table says.
+    among the others'. `lengths` are the frames of episodes, as far as their table says.
     """
     found: list[Whole] = []
     lost: dict[int, str] = {}
@@ -273,10 +265,9 @@ def rewrite_files(
     names: Mapping[str, str],
     tasks: Mapping[int, int],
 ) -> list[Path]:
-    """Bring the data files in line with the episodes that stay.
+    """Bring the data files in line with the episodes that stay, each numbered by its place.
 
     Args:
-        episodes: what stays, in order; each becomes the episode of its position.
         names: column to the feature it stands for, where they differ.
         tasks: episode's new index to its task index, where that changes.
 

@@ -66,9 +66,7 @@ class OldTable:
 def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
     """Read the episode table that there is.
 
-    Args:
-        runs: (first row, rows) to the episode whose rows stand there; finds the episode of a
-            row of the table whose own number is lost.
+    `runs`, (first row, rows) to the episode that stands there, find that of a row without a number.
     """
     tables = []
     files = layout.episode_files(root)
@@ -178,14 +176,11 @@ def repair_episodes(
     found: Sequence[tuple[Camera, Mapping[int, Place]]],
     tasks: Sequence[Sequence[str]],
 ) -> None:
-    """Write the episode table anew where it isn't right.
+    """Write the episode table anew where it isn't right; data files are in order already.
 
     Args:
-        draft: the dataset, its data files already in order.
-        episodes: what stays, in order.
-        homes: each one's data file.
+        episodes: what stays, in order, each with its data file in `homes` and its `tasks`.
         found: each camera, with each episode's place (by its old index).
-        tasks: each one's tasks.
     """
     columns = _due_columns(info, episodes, homes, found, tasks)
     kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]

@@ -97,7 +97,7 @@ def places(
     """Return where each episode's pictures are, for those that have any.
 
     Args:
-        known: episode to what the episode table says.
+        known: what the episode table says.
         lengths: (episode, frames) of all episodes there were, as far as known, in order.
     """
     found = {
