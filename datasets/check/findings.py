@@ -117,8 +117,8 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def numbers(values: Sequence[int], at_most: int = 8) -> str:
-    """Return a short list of numbers, such as `3, 7, 8 and 12 more`."""
+def numbers(values: Sequence[object], at_most: int = 8) -> str:
+    """Return a short list of numbers or names, such as `3, 7, 8 and 12 more`."""
     shown = ", ".join(str(v) for v in values[:at_most])
     more = len(values) - at_most
     return f"{shown} and {more} more" if more > 0 else shown

@@ -419,7 +419,6 @@ def check_copies(scan: Scan, findings: Findings) -> None:
         return
     largest = max(len(found) for found in groups.values())
     say = findings.warn if 2 * largest > len(scan.runs) else findings.error
-    shown = ", ".join(f"{copy} (of {first})" for copy, first in pairs[:8])
-    more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
-    text = f"Episodes {shown}{more} repeat action and state of another exactly: it counts twice."
+    shown = numbers([f"{copy} (of {first})" for copy, first in pairs])
+    text = f"Episodes {shown} repeat action and state of another exactly: it counts twice."
     say("duplicate_episode", "data", text, findings.delete([copy for copy, _ in pairs]))

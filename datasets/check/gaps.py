@@ -219,8 +219,7 @@ def _check_rows(
 
 
 def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
-    folder = info.root / layout.TELEMETRY
-    files = sorted(folder.glob("*.zarr.zip")) if folder.is_dir() else []
+    files = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     whole = sum(path.stat().st_size for path in files) <= TELEMETRY_BYTES
     known = set(episodes.table["gap_uid"].to_pylist())
     for path in files:

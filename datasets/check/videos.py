@@ -123,17 +123,15 @@ def check_videos(
             advance()
     with findings.guard(layout.EPISODES):
         _check_colours(info, colours, findings)
-    folder = info.root / "videos"
-    others = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    others = sorted(p.name for p in (info.root / "videos").glob("*"))
     unclaimed = [n for n in others if n not in info.video_keys]
     hint = f" There is a folder videos/{unclaimed[0]}: was it renamed?" if unclaimed else ""
     for key, paths in files.items():
         absent = [str(p.relative_to(info.root)) for p in paths if p not in present]
         if absent:
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             fix = "" if unclaimed else _without_videos(info)
             text = f"The video of {key} is missing.{hint}"
-            findings.error("missing_video", f"{absent[0]}{more}", text, fix)
+            findings.error("missing_video", numbers(absent, 1), text, fix)
 
 
 def _clips(

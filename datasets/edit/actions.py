@@ -20,6 +20,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder
 from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
+from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import Profile, require_same
 from gaploop.datasets.edit import splits
@@ -122,8 +123,7 @@ def plan_split(
     if twice:
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
     common = splits.shared_sessions(parts, piece.held)
-    more = f" and {len(common) - 3} more" if len(common) > 3 else ""
-    names = f"{', '.join(common[:3])}{more}"
+    names = numbers(common, 3)
     # Where all takes are of one session, no split keeps it whole, and whoever names episodes then
     # has decided.
     decided = named and len(set(map(splits.session_of, piece.held))) == 1

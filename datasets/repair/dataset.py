@@ -202,7 +202,7 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
             f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
     present = set(held.episode.tolist())
-    for value in old.table["episode_index"].to_pylist() if old.table is not None else ():
+    for value in old.table["episode_index"].to_pylist():
         if isinstance(value, int) and value not in present:
             lost.setdefault(value, "none of its rows are left")
     for reason in dict.fromkeys(reason for _, reason in sorted(lost.items())):

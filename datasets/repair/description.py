@@ -81,20 +81,17 @@ class RepairDraft:
 def repair_files(draft: RepairDraft) -> None:
     """Rename folders and files."""
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
-    meta = draft.root / "meta"
-    if meta.is_dir():
-        _rename_near(draft, meta, META)
+    _rename_near(draft, draft.root / "meta", META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
         _repair_chunks(draft, parent, ".parquet")
-    videos = draft.root / "videos"
-    for camera in sorted(videos.iterdir()) if videos.is_dir() else ():
+    for camera in sorted((draft.root / "videos").glob("*")):
         _repair_chunks(draft, camera, ".mp4")
 
 
 def _rename_near(
     draft: RepairDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
 ) -> None:
-    present = {p.name for p in parent.iterdir() if p.is_dir() or not folders_only}
+    present = {p.name for p in parent.glob("*") if p.is_dir() or not folders_only}
     missing = [name for name in wanted if name not in present]
     spare = sorted(present - set(wanted) - {layout.TELEMETRY, "gap"})
     for name in missing:
@@ -113,9 +110,7 @@ def best_match(name: str, among: Sequence[str]) -> str:
 
 
 def _repair_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
-    if not parent.is_dir():
-        return
-    for folder in [p for p in sorted(parent.iterdir()) if p.is_dir()]:
+    for folder in [p for p in sorted(parent.glob("*")) if p.is_dir()]:
         number = re.findall(r"\d+", folder.name)
         good = folder
         if not _CHUNK.fullmatch(folder.name):
@@ -260,8 +255,7 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     for column in schema:
         if column.name not in features and (spec := _described(column.type)):
             features[column.name] = spec
-    videos = root / "videos"
-    for folder in sorted(videos.iterdir()) if videos.is_dir() else ():
+    for folder in sorted((root / "videos").glob("*")):
         if not folder.is_dir() or folder.name in features:
             continue
         for path in sorted(folder.glob("*/*.mp4")):
@@ -363,7 +357,7 @@ def repair_keys(draft: RepairDraft) -> dict[str, str]:
         if feature != name:
             renamed[feature] = name
     folder = draft.root / "videos"
-    present = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    present = sorted(p.name for p in folder.glob("*") if p.is_dir())
     for feature, name in pair_keys(features, present, videos=True).items():
         kept = right_name(feature, name, videos=True)
         if name != kept:

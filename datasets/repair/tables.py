@@ -46,18 +46,18 @@ class OldTable:
     """`meta/episodes` as far as it can be read.
 
     Attributes:
-        table: all readable rows, with statistics; None where there are none.
+        table: all readable rows, with statistics.
         row_of: episode to its row.
         whole: whether every file could be read, and all have the same columns.
     """
 
-    table: pa.Table | None
+    table: pa.Table
     row_of: Mapping[int, int]
-    whole: bool = False
+    whole: bool
 
     def column(self, name: str) -> dict[int, Any]:
         """Return episode to value of a column; {} without that column."""
-        if self.table is None or name not in self.table.column_names:
+        if name not in self.table.column_names:
             return {}
         values = self.table[name].to_pylist()
         return {e: values[i] for e, i in self.row_of.items() if values[i] is not None}
@@ -78,12 +78,12 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
             continue
         if "episode_index" in table.column_names:
             tables.append(table)
+    if not tables:
+        return OldTable(pa.table({"episode_index": pa.array([], pa.int64())}), {}, whole=False)
     try:
-        table = pa.concat_tables(tables, promote_options="permissive") if tables else None
+        table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:
         table = tables[0]
-    if table is None:
-        return OldTable(None, {})
     row_of: dict[int, int] = {}
     spare = []
     known = set(runs.values())
@@ -185,7 +185,7 @@ def repair_episodes(
     columns = _due_columns(info, episodes, homes, found, tasks)
     kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
     wrong = set(range(len(episodes)))
-    if old.table is not None and kept and "stats/action/mean" in old.table.column_names:
+    if kept and "stats/action/mean" in old.table.column_names:
         rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
         lengths = np.array([len(e) for e in episodes], dtype=np.float64)
         moments = scan.moments if scan is not None else {}
@@ -195,14 +195,13 @@ def repair_episodes(
         return
     parts = []
     right = [i for i in range(len(episodes)) if i not in wrong]
-    before = old.table.column_names if old.table is not None else []
-    if old.table is not None and right:
+    if right:
         parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
     if wrong:
         parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
     table = pa.concat_tables(parts, promote_options="permissive")
     table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
-    order = list(dict.fromkeys([*before, *columns, *table.column_names]))
+    order = list(dict.fromkeys([*old.table.column_names, *columns, *table.column_names]))
     shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
     whole = pa.table({n: columns[n] if n in columns else table[n] for n in order})
     write_episodes(draft.root, whole.combine_chunks())
@@ -224,7 +223,7 @@ def known_places(old: OldTable, key: str) -> dict[int, Place]:
 def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa.Array]) -> bool:
     """Say whether the table that there is says what it should."""
     table = old.table
-    if table is None or not old.whole or len(table) != len(episodes):
+    if not old.whole or len(table) != len(episodes):
         return False
     if any(old.row_of.get(e.old) != i for i, e in enumerate(episodes)):
         return False
@@ -298,7 +297,7 @@ def _fresh_rows(
         for i in (i for i in wanted if homes[i] == home):
             part = table.filter(pa.array(index == i))
             row: dict[str, Any] = {}
-            if old.table is not None and episodes[i].old in old.row_of:
+            if episodes[i].old in old.row_of:
                 row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
             for name, stats in of_rows(part, info).items():
                 row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
@@ -315,11 +314,9 @@ def _fresh_rows(
     arrays = {}
     for name in dict.fromkeys(name for i in wanted for name in rows[i]):
         values = [rows[i].get(name) for i in wanted]
-        kind = None
-        if old.table is not None and name in old.table.column_names:
-            kind = old.table.schema.field(name).type
+        known = name in old.table.column_names
         try:
-            arrays[name] = pa.array(values, kind)
+            arrays[name] = pa.array(values, old.table.schema.field(name).type if known else None)
         except pa.ArrowException:
             arrays[name] = pa.array(values)
     return pa.table(arrays)
