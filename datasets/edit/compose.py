@@ -142,7 +142,7 @@ def compose(
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    v3_files.write_tasks(stage, {index: task for task, index in placed.tasks.items()})
+    v3_files.write_tasks(stage, dict(enumerate(placed.tasks)))
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
     info, count = descriptions[0], len(placed.rows)
     info |= {
@@ -190,13 +190,13 @@ class Placed:
         rows: per episode, the columns of `meta/episodes` that say so.
         tasks: instruction to its new task index.
         task_indices: per episode, its rows' new task indices, shape (length,).
-        moved: per episode, by how much its rows' `index` and its `episode_index` have grown.
+        moved: per episode, by how much these numbers of its rows have grown.
     """
 
     rows: list[dict[str, int]] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     task_indices: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    moved: list[tuple[int, int]] = field(default_factory=list)
+    moved: dict[str, list[int]] = field(default_factory=lambda: {"index": [], "episode_index": []})
     frames: int = 0
 
 
@@ -213,17 +213,13 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
         mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
     placed.task_indices.append(tasks)
-    was = (int(rows[name][0].as_py()) if n else 0 for name in ("index", "episode_index"))
-    placed.moved.append((first - next(was), new - next(was)) if n else (0, 0))
+    for name, now in (("index", first), ("episode_index", new)):
+        placed.moved[name].append(now - int(rows[name][0].as_py()) if n else 0)
     placed.frames += n
     ends = {"dataset_from_index": first, "dataset_to_index": placed.frames}
     placed.rows.append({"episode_index": new, **ends})
-    numbers = {
-        "index": np.arange(first, first + n),
-        "episode_index": np.full(n, new),
-        "task_index": tasks,
-    }
-    return v3_files.with_columns(rows, numbers)
+    numbers = {"index": np.arange(first, first + n), "episode_index": np.full(n, new)}
+    return v3_files.with_columns(rows, {**numbers, "task_index": tasks})
 
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -237,15 +233,14 @@ def _write_episodes(
     table = _together([_of_piece(piece, tagged) for piece in pieces], pieces)
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     changed: dict[str, list[Any]] = {name: [row[name] for row in new] for name in new[0]}
-    moved = {"index": [m[0] for m in placed.moved], "episode_index": [m[1] for m in placed.moved]}
     for name in table.column_names:  # the statistics of what was numbered anew
         folder, _, rest = name.partition("/")
         feature, _, stat = rest.rpartition("/")
         if folder != "stats" or stat == "count":
             continue
         old = table[name].to_pylist()
-        if feature in moved and stat != "std":
-            pairs = zip(old, moved[feature], strict=True)
+        if feature in placed.moved and stat != "std":
+            pairs = zip(old, placed.moved[feature], strict=True)
             changed[name] = [v and [x + by for x in v] for v, by in pairs]
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
