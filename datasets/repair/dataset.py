@@ -35,7 +35,7 @@ from gaploop.datasets.repair import description, rows, tables
 from gaploop.datasets.repair.description import RepairAction, RepairDraft
 from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, set_sizes
+from gaploop.datasets.repair.videos import Camera, places, read_cameras, set_sizes
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
@@ -184,14 +184,13 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
     rows.mark_damaged_pictures(info, paths, held)
     old = tables.read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
-    episodes, lost, spoilt = rows.whole_episodes(
-        held, info.fps, {e: n for e, n in lengths.items() if n > 0}
-    )
+    known = {e: n for e, n in lengths.items() if n > 0}
+    episodes, lost, spoilt = rows.whole_episodes(paths, held, info.fps, known)
     here = {e.old: len(e) for e in episodes}
     cameras = read_cameras(draft)
     set_sizes(draft, cameras)
     every = {**lengths, **spoilt, **here}
-    found = _with_pictures(info, old, here, every, cameras, lost, options.deep)
+    cameras = _with_pictures(info, old, here, every, cameras, lost, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
     for copy, first in rows.copies(held, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
@@ -209,12 +208,12 @@ def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         which = sorted(episode for episode, why in lost.items() if why == reason)
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, tasks_of, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
-    homes = rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
+    tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
+    rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
     description.repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    tables.repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
+    tables.repair_episodes(draft, info, scan, old, episodes, cameras)
     tables.repair_stats(draft, info, scan)
     repair_labels(draft, episodes, options.labels_from)
 
@@ -227,19 +226,19 @@ def _with_pictures(
     cameras: list[Camera],
     lost: dict[int, str],
     deep: bool,
-) -> list[tuple[Camera, Mapping[int, Place]]]:
+) -> list[Camera]:
     """Find each episode's pictures; those without any are added to `lost`, with why.
 
     A camera of which no file is left says nothing about single episodes: they all stay. `lengths`
     are the frames of episodes whose rows are whole, `every` of all that there were.
     """
-    found: list[tuple[Camera, Mapping[int, Place]]] = []
+    found = []
     count = sum(1 for camera in cameras if camera.files)
     pictures = {e: count * n for e, n in lengths.items()}
     tried = episodes_of_pictures(pictures, episodes_of_signals(lengths, deep), deep)
     for camera in cameras:
         if not camera.files:
-            found.append((camera, {}))
+            found.append(camera)
             continue
         known = tables.known_places(old, camera.key)
         here = places(camera, known, sorted(every.items()), info.fps)
@@ -251,5 +250,5 @@ def _with_pictures(
             clip = EpisodeClip(episode, frames, start_s)
             if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
                 lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
-        found.append((camera, here))
+        found.append(replace(camera, places=here))
     return found

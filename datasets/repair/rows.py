@@ -67,12 +67,14 @@ class Rows:
 class Whole:
     """An episode that can stay: its index before, and where its frames are in `Rows`, in order.
 
-    `take` is its `gap.take`, 0 where there is none.
+    `take` is its `gap.take`, 0 where there is none; `home` the data file of its first frame.
     """
 
     old: int
     rows: Ints
-    take: int = 0
+    take: int
+    home: Path
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -175,7 +177,7 @@ def _part(
 
 
 def whole_episodes(
-    rows: Rows, fps: float, lengths: Mapping[int, int]
+    paths: Sequence[Path], rows: Rows, fps: float, lengths: Mapping[int, int]
 ) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
     """Return the episodes whose rows are whole, in order, and why the others aren't.
 
@@ -200,7 +202,8 @@ def whole_episodes(
             lost[episode] = f"NaN, infinite or missing values, or damaged pictures, in {bad} frames"
         else:
             takes = np.unique(rows.take[chosen])
-            found.append(Whole(episode, chosen, int(takes[0]) if len(takes) == 1 else 0))
+            take, home = int(takes[0]) if len(takes) == 1 else 0, paths[rows.file[chosen[0]]]
+            found.append(Whole(episode, chosen, take, home))
     found.sort(key=lambda e: (int(rows.file[e.rows[0]]), e.old))
     return found, lost, spoilt
 
@@ -264,15 +267,12 @@ def rewrite_files(
     fps: float,
     names: Mapping[str, str],
     tasks: Mapping[int, int],
-) -> list[Path]:
+) -> None:
     """Bring the data files in line with the episodes that stay, each numbered by its place.
 
     Args:
         names: column to the feature it stands for, where they differ.
         tasks: episode's new index to its task index, where that changes.
-
-    Returns:
-        for each episode the file that its first frame is in.
     """
     kept = np.concatenate([episode.rows for episode in episodes])
     count = np.concatenate([np.arange(len(episode)) for episode in episodes])
@@ -333,7 +333,6 @@ def rewrite_files(
         replace_table(path, table, groups.tolist())
         text = f"{path.relative_to(draft.root)}: rows of {len(groups)} episodes in order, counted "
         draft.did("rewrote_data", f"{text}anew")
-    return [paths[int(rows.file[episode.rows[0]])] for episode in episodes]
 
 
 def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:

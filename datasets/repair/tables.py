@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ def repair_tasks(
     episodes: Sequence[Whole],
     said: Mapping[int, Sequence[str]],
     task: str,
-) -> tuple[list[str], list[list[str]], dict[int, int]]:
+) -> tuple[list[str], list[Whole], dict[int, int]]:
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
@@ -125,8 +125,8 @@ def repair_tasks(
         task: name of tasks that nothing names any more; "" for a place holder.
 
     Returns:
-        The tasks by index; the names of each episode's tasks; and the task index that the rows of
-        an episode (its new index) get, where that changes.
+        The tasks by index; the episodes with theirs; and the task index that the rows of an
+        episode (its new index) get, where that changes.
     """
     path = draft.root / layout.TASKS
     names: list[str] | None = None
@@ -148,22 +148,21 @@ def repair_tasks(
             slots.setdefault(i, _unnamed(task, slots))
         table = [slots[i] for i in sorted(slots) if i <= highest]
     changed: dict[int, int] = {}
-    of_episode = []
+    with_tasks = []
     for new, (episode, indices) in enumerate(zip(episodes, used, strict=True)):
-        if indices and all(0 <= i < len(table) for i in indices):
-            of_episode.append([table[i] for i in indices])
-            continue
-        words = [str(w) for w in said.get(episode.old, ())][:1] or [_unnamed(task, {})]
-        if words[0] not in table:
-            table.append(words[0])
-        changed[new] = table.index(words[0])
-        of_episode.append(words)
+        if not indices or not all(0 <= i < len(table) for i in indices):
+            word = next(map(str, said.get(episode.old, ())), _unnamed(task, {}))
+            if word not in table:
+                table.append(word)
+            changed[new] = table.index(word)
+            indices = [changed[new]]
+        with_tasks.append(replace(episode, tasks=tuple(table[i] for i in indices)))
     if table != names:
         write_tasks(draft.root, dict(enumerate(table)))
         draft.did("rebuilt_tasks", f"{layout.TASKS}: {len(table)} tasks, such as {table[:1]}")
     if changed:
         draft.did("set_tasks", f"task_index of {len(changed)} episodes set to a task there is")
-    return table, of_episode, changed
+    return table, with_tasks, changed
 
 
 def repair_episodes(
@@ -172,17 +171,10 @@ def repair_episodes(
     scan: Scan | None,
     old: OldTable,
     episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
-    tasks: Sequence[Sequence[str]],
+    cameras: Sequence[Camera],
 ) -> None:
-    """Write the episode table anew where it isn't right; data files are in order already.
-
-    Args:
-        episodes: what stays, in order, each with its data file in `homes` and its `tasks`.
-        found: each camera, with each episode's place (by its old index).
-    """
-    columns = _due_columns(info, episodes, homes, found, tasks)
+    """Write the episode table anew where it isn't right; data files are in order already."""
+    columns = _due_columns(info, episodes, cameras)
     kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
     wrong = set(range(len(episodes)))
     if kept and "stats/action/mean" in old.table.column_names:
@@ -198,7 +190,7 @@ def repair_episodes(
     if right:
         parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
     if wrong:
-        parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
+        parts.append(_fresh_rows(info, old, episodes, cameras, sorted(wrong)))
     table = pa.concat_tables(parts, promote_options="permissive")
     table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
     order = list(dict.fromkeys([*old.table.column_names, *columns, *table.column_names]))
@@ -240,31 +232,27 @@ def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa
 
 
 def _due_columns(
-    info: DatasetInfo,
-    episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
-    tasks: Sequence[Sequence[str]],
+    info: DatasetInfo, episodes: Sequence[Whole], cameras: Sequence[Camera]
 ) -> dict[str, pa.Array]:
     """Return every column that isn't a statistic, in LeRobot's order and types."""
     n = len(episodes)
     lengths = np.array([len(e) for e in episodes], dtype=np.int64)
     stops = np.cumsum(lengths)
-    numbers = np.array([numbers_of(p) for p in homes], dtype=np.int64).reshape(n, 2)
+    numbers = np.array([numbers_of(e.home) for e in episodes], dtype=np.int64).reshape(n, 2)
     columns = {
         "episode_index": pa.array(np.arange(n)),
-        "tasks": pa.array([list(t) for t in tasks], pa.list_(pa.string())),
+        "tasks": pa.array([list(e.tasks) for e in episodes], pa.list_(pa.string())),
         "length": pa.array(lengths),
         "data/chunk_index": pa.array(numbers[:, 0]),
         "data/file_index": pa.array(numbers[:, 1]),
         "dataset_from_index": pa.array(stops - lengths),
         "dataset_to_index": pa.array(stops),
     }
-    for camera, places in found:
-        here = [places.get(e.old) for e in episodes]
-        if any(p is None for p in here):
+    for camera in cameras:
+        here = [camera.places[e.old] for e in episodes if e.old in camera.places]
+        if len(here) < n:
             continue  # a camera without videos: what the table says of it stays
-        chunk, file, start = zip(*(p for p in here if p is not None), strict=True)
+        chunk, file, start = zip(*here, strict=True)
         name = f"videos/{camera.key}"
         columns |= {
             f"{name}/chunk_index": pa.array(chunk, pa.int64()),
@@ -279,8 +267,7 @@ def _fresh_rows(
     info: DatasetInfo,
     old: OldTable,
     episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
+    cameras: Sequence[Camera],
     wanted: Sequence[int],
 ) -> pa.Table:
     """Return rows with statistics computed from the frames, for these episodes, in order.
@@ -291,18 +278,18 @@ def _fresh_rows(
 
     rows: dict[int, dict[str, Any]] = {}
     whole = read_object(info.root / layout.STATS)
-    for home in sorted({homes[i] for i in wanted}):
+    for home in sorted({episodes[i].home for i in wanted}):
         table = pq.read_table(home, partitioning=None)
         index = matrix(table["episode_index"], 1)[:, 0]
-        for i in (i for i in wanted if homes[i] == home):
+        for i in (i for i in wanted if episodes[i].home == home):
             part = table.filter(pa.array(index == i))
             row: dict[str, Any] = {}
             if episodes[i].old in old.row_of:
                 row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
             for name, stats in of_rows(part, info).items():
                 row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
-            for camera, places in found:
-                key, place = camera.key, places.get(episodes[i].old)
+            for camera in cameras:
+                key, place = camera.key, camera.places.get(episodes[i].old)
                 if row.get(f"stats/{key}/mean") is not None:
                     continue
                 if place is not None:

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +27,15 @@ type Place = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Camera:
-    """One camera's files that can be read, by (chunk, file): what each holds, and its path."""
+    """One camera's files that can be read, by (chunk, file): what each holds, and its path.
+
+    `places` are where each episode's pictures are.
+    """
 
     key: str
     files: Mapping[tuple[int, int], VideoIndex]
     paths: Mapping[tuple[int, int], Path]
+    places: Mapping[int, Place] = field(default_factory=dict)
 
     def holds(self, place: Place, frames: int, fps: float) -> bool:
         """Say whether `frames` pictures are there."""
