@@ -222,9 +222,6 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
     return v3_files.with_columns(rows, {**numbers, "task_index": tasks})
 
 
-_QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-
-
 def _write_episodes(
     pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -253,8 +250,8 @@ def _write_episodes(
 def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
     if (values == values[0]).all():
         return 0.0 if stat == "std" else float(values[0])
-    if stat in _QUANTILES:
-        return float(np.quantile(values, _QUANTILES[stat]))
+    if stat.startswith("q"):  # q01, q10, …
+        return float(np.quantile(values, int(stat[1:]) / 100))
     return float(getattr(values, stat)())  # min, max, mean, std
 
 

@@ -32,16 +32,7 @@ from gaploop.datasets.video import video_index
 
 FOLDERS: Final = ("data", "meta", "videos")
 META: Final = ("info.json", "stats.json", "tasks.parquet", "episodes")
-STANDARD: Final = (
-    columns.ACTION,
-    columns.STATE,
-    columns.ENVIRONMENT,
-    "timestamp",
-    "frame_index",
-    "episode_index",
-    "index",
-    "task_index",
-)
+STANDARD: Final = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
 """Keys that LeRobot or policies know by name."""
 _NEAR: Final = 0.6
 _CHUNK: Final = re.compile(r"chunk-\d{3,}")
@@ -102,8 +93,10 @@ def _rename_near(
 
 def best_match(name: str, among: Sequence[str]) -> str:
     """Return the one of `among` that `name` was probably meant to be; "" if none or several."""
-    ratios = {w: difflib.SequenceMatcher(None, name.lower(), w.lower()).ratio() for w in among}
-    scores = sorted(((ratio, w) for w, ratio in ratios.items() if ratio >= _NEAR), reverse=True)
+    scores = [
+        (difflib.SequenceMatcher(None, name.lower(), word.lower()).ratio(), word) for word in among
+    ]
+    scores = sorted((s for s in scores if s[0] >= _NEAR), reverse=True)
     if not scores or (len(scores) > 1 and scores[0][0] - scores[1][0] < 0.05):
         return ""
     return scores[0][1]
@@ -244,17 +237,15 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     """Return the features that are described soundly, and those found only in the files."""
     table = known if isinstance(known, dict) else {}
     features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
-    schema = first_schema(root)
-    for column in schema:
-        spec = _described(column.type)
-        known_shape = features.get(column.name, {}).get("shape")
-        if spec and known_shape is not None and list(known_shape) != spec["shape"]:
-            features[column.name] |= {"shape": spec["shape"], "names": None}
-    if features and len(features) == len(table):
-        return features
-    for column in schema:
-        if column.name not in features and (spec := _described(column.type)):
+    whole = bool(features) and len(features) == len(table)
+    for column in first_schema(root):
+        spec, told = _described(column.type), features.get(column.name)
+        if spec and told is not None and list(told["shape"]) != spec["shape"]:
+            told |= {"shape": spec["shape"], "names": None}
+        elif spec and told is None and not whole:
             features[column.name] = spec
+    if whole:
+        return features
     for folder in sorted((root / "videos").glob("*")):
         if not folder.is_dir() or folder.name in features:
             continue
