@@ -6,12 +6,10 @@ one block of one dataset is in memory, and of it only the columns that the query
 
 from __future__ import annotations
 
-import collections
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -180,11 +178,5 @@ def in_order[T](work: Callable[[Metadata], T], sources: Sequence[Metadata]) -> I
     if not any(isinstance(source, HubMetadata) for source in sources):
         yield from map(work, sources)
         return
-    waiting = iter(sources)
     with ThreadPoolExecutor(HUB_AT_ONCE, thread_name_prefix="metadata") as pool:
-        running: collections.deque[Future[Any]] = collections.deque()
-        running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 2 * HUB_AT_ONCE))
-        while running:
-            done: T = running.popleft().result()
-            running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 1))
-            yield done
+        yield from pool.map(work, sources)
