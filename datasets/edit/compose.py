@@ -170,10 +170,9 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
     for number, piece in enumerate(pieces):
         for path in sorted(p for p in piece.info.root.rglob("*") if p.is_file()):
             name = path.relative_to(piece.info.root)
-            known = name.as_posix() in _NEW or name.as_posix().startswith(f"{layout.EPISODES}/")
+            known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
+            known |= name.as_posix() == CARD and len(pieces) > 1
             if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not hidden):
-                continue
-            if name.as_posix() == CARD and len(pieces) > 1:
                 continue
             target = stage / name
             if target.exists() and not filecmp.cmp(path, target, shallow=False):

@@ -192,9 +192,8 @@ def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
             change = {"name": change}
         entry = mapping(change, here, "key: value")
         check_keys(entry, ("name", "crop", "resize"), here)
-        crop, resize = (
-            _sizes(entry.get(k), n, f"{here}, {k}") for k, n in (("crop", 4), ("resize", 2))
-        )
+        crop = _sizes(entry.get("crop"), 4, f"{here}, crop")
+        resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
         new = plain_name(entry["name"], "name", here) if entry.get("name") else ""
         cameras[str(name)] = CameraSpec(new, crop, resize)  # type: ignore[arg-type]
     return cameras
