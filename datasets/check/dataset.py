@@ -98,9 +98,9 @@ def check_dataset(
         scan = frames.scan_frames(info, videos.episodes_of_signals(indices, deep), findings)
     if tasks is not None:
         with findings.guard(layout.EPISODES):
-            named = None
-            if table is not None:
-                named = episodes.check_episode_tasks(table, tasks, findings)
+            named = (
+                episodes.check_episode_tasks(table, tasks, findings) if table is not None else {}
+            )
             if scan is not None:
                 frames.check_tasks_of_rows(scan, tasks, named, findings)
     if table is not None and scan is not None:

@@ -206,11 +206,11 @@ def is_json_object(text: object) -> bool:
 
 def check_episode_tasks(
     episodes: EpisodeTable, tasks: list[str], findings: Findings
-) -> dict[int, set[str]] | None:
+) -> dict[int, set[str]]:
     """Check that each episode names tasks of the table; return episode to its tasks."""
     if "tasks" not in episodes.table.column_names:
         findings.error("bad_tasks", layout.EPISODES, "Column tasks is missing.")
-        return None
+        return {}
     known, named, bad = set(tasks), {}, []
     for index, words in zip(episodes.index.tolist(), episodes.table["tasks"], strict=True):
         listed: Any = words.as_py()

@@ -354,7 +354,7 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
     runs = {run.start: run for run in scan.runs}
     wrong = defaultdict[str, list[int]](list)
     chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
-    homes: list[Path] | None = None
+    homes = []
     if np.isfinite(chunk + file).all():
         homes = [info.root / info.data_name(c, f) for c, f in zip(chunk, file, strict=True)]
     claims = np.stack([episodes.index, episodes.length, episodes.first, episodes.last], axis=1)
@@ -366,7 +366,7 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
             continue
         for name in run.odd:
             wrong[name].append(index)
-        if homes is not None and paths[run.file] != homes[at]:
+        if homes and paths[run.file] != homes[at]:
             wrong["file"].append(index)
     text = "the row range in the episode table is not theirs."
     findings.about(wrong["rows"], "bad_rows", layout.EPISODES, text)
@@ -379,7 +379,7 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
 
 
 def check_tasks_of_rows(
-    scan: Scan, tasks: list[str], named: dict[int, set[str]] | None, findings: Findings
+    scan: Scan, tasks: list[str], named: Mapping[int, set[str]], findings: Findings
 ) -> None:
     """Check that rows name tasks that exist, and those that the episode table names."""
     unknown = [r.episode for r in scan.runs if any(not 0 <= t < len(tasks) for t in r.tasks)]
@@ -390,9 +390,7 @@ def check_tasks_of_rows(
     other = [
         run.episode
         for run in scan.runs
-        if named is not None
-        and run.episode in named
-        and {tasks[t] for t in run.tasks} != named[run.episode]
+        if run.episode in named and {tasks[t] for t in run.tasks} != named[run.episode]
     ]
     text = f"rows have another task than {layout.EPISODES} says."
     findings.about(other, "bad_tasks", "data", text)
