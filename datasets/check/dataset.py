@@ -183,6 +183,6 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
             findings.error("unreadable", where, str(error), _RESTORE)
         if end.dropped.get(camera):
             text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
-            fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
             text += "rows stand beside the picture before."
+            fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
             findings.warn("dropped_pictures", folder.name, text, fix)
