@@ -21,7 +21,7 @@ from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets import columns, episodes_table, layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.check.findings import ERROR
-from gaploop.datasets.edit.compose import DatasetPiece, compose
+from gaploop.datasets.edit.compose import DatasetPiece, VideosDone, compose
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.dataset import exported_features, recordings, write_dataset
 from gaploop.datasets.formats.lerobot_v2 import is_v2, upgrade
@@ -103,9 +103,9 @@ def import_dataset(
         else:
             layout.read_info(source)
             staging.clone(source, layout_v3, follow=True)
-        draft = RepairDraft(layout_v3)
         if options.rename:
-            rename_features(draft, read_object(layout_v3 / layout.INFO), options.rename)
+            draft = RepairDraft(layout_v3, read_object(layout_v3 / layout.INFO))
+            rename_features(draft, options.rename)
         count = _import_v3(layout_v3, target, options, on_episode)
     except UnusableInputError as error:
         raise UnusableInputError(str(error).replace(str(layout_v3), str(source))) from None
@@ -173,7 +173,7 @@ def _import_v3(
             shutil.copytree(info.root, stage)
         else:
             chosen = DatasetPiece.whole(info.root).only([e.index for e in episodes])
-            compose([chosen], stage, reencode=True)
+            compose([chosen], stage, VideosDone(), reencode=True)
         rows = {k: {**gap_row(e), **changed} for k, e in enumerate(episodes)}
         episodes_table.materialise(stage, rows)
         staging.commit(stage, target)

@@ -336,19 +336,11 @@ def load_source(
     """
     selection.check_selection(select)
     info = layout.read_info(root)
-    known = layout.read_episodes(info, episodes)
-    chosen = {e.index: e for e in selection.wanted_episodes(root, known, select)}
-    table = _frames(info, list(chosen)) if chosen else None
-    driven = selection.interventions(info, list(chosen.values()))
-    taken = []
-    for episode in chosen.values():
-        usable = selection.usable_frames(episode, select, driven.get(episode.index))
-        if table is not None and usable.any():
-            taken.append(_episode(episode, table, usable))
-    if not taken:
-        raise UnusableInputError(selection.nothing_left(root, known, select))
+    wanted = selection.wanted_frames(info, layout.read_episodes(info, episodes), select)
+    rows = [episode for episode, _ in wanted]
+    table = _frames(info, [e.index for e in rows])
+    taken = [_episode(episode, table, usable) for episode, usable in wanted]
     _check_finite(root, taken)
-    rows = [chosen[e.index] for e in taken]
     return TrainingSource(
         str(root),
         _domain(root, rows),

@@ -84,9 +84,8 @@ def check(config: CheckConfig) -> list[Finding]:
     from gaploop.datasets.check import dataset
 
     root = config.dataset.folder("check")
-    effort = dataset.DEEP if config.deep else dataset.QUICK
     with progress("Checking video files") as advance:
-        return dataset.check(root, effort, consents=config.consents, advance=advance)
+        return dataset.check(root, config.deep, consents=config.consents, advance=advance)
 
 
 def _show(findings: Sequence[Finding], title: str) -> None:

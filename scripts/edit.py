@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -202,13 +203,12 @@ def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None
         output: the new folder; None for the place of the plan's only dataset.
         go: its user said where to.
     """
-    from gaploop.datasets.edit.actions import EditRules, carry_out
+    from gaploop.datasets.edit.actions import carry_out
 
     done = None
     if go and not config.dry_run:
         with progress("Writing", plan.takes) as advance:
-            rules = EditRules(config.reencode, config.consents, advance)
-            done = carry_out(plan, output, rules)
+            done = carry_out(plan, output, config.reencode, config.consents, on_episode=advance)
     target = output.resolve() if output else plan.source
     if config.json:
         emit(True, _answer(plan, target, done))
@@ -319,7 +319,7 @@ def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
 
 def retag(config: EditConfig) -> int:
     """Show which tags change, and change them unless that is a dry run or nobody said where."""
-    from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice
+    from gaploop.datasets.edit.actions import carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
 
     if not config.set:
@@ -341,9 +341,9 @@ def retag(config: EditConfig) -> int:
         source = [config.dataset.folder()]
         with opened(source) as (piece,), progress("Writing", len(piece.held)) as advance:
             plan = plan_choice("edit retag", piece, piece.chosen, _told(config))
-            rules = EditRules(config.reencode, config.consents, advance)
-            held = piece.held
-            carry_out(plan, config.output_dir, rules, lambda stage: add_events(stage, held, events))
+            amend = partial(add_events, episodes=piece.held, events=events)
+            rules = (config.reencode, config.consents)
+            carry_out(plan, config.output_dir, *rules, on_episode=advance, amend=amend)
     elif write and config.yes:
         shown = store.say(events)
     # What changes, episodes with the same change together.

@@ -15,36 +15,16 @@ from gaploop.core.files import existing_folder, read_json, sha256
 from gaploop.core.journal_format import TakeEnd, TakeHeader
 from gaploop.core.paths import link_fix, links_out
 from gaploop.datasets import layout
-from gaploop.datasets.check.episodes import (
-    check_episode_tasks,
-    check_episodes,
-    check_features,
-    check_folders,
-    feature_fault,
-    task_names,
-)
+from gaploop.datasets.check import episodes, frames, gaps, motion, stats, videos
 from gaploop.datasets.check.findings import Finding as Finding
 from gaploop.datasets.check.findings import Findings
-from gaploop.datasets.check.frames import (
-    Scan,
-    check_copies,
-    check_ranges,
-    check_tasks_of_rows,
-    scan_frames,
-)
-from gaploop.datasets.check.gaps import check_gaps
-from gaploop.datasets.check.motion import check_motion
-from gaploop.datasets.check.stats import check_stats
-from gaploop.datasets.check.videos import DEEP as DEEP
-from gaploop.datasets.check.videos import QUICK as QUICK
-from gaploop.datasets.check.videos import ReadEffort, check_stored, check_videos
 from gaploop.datasets.formats.lerobot_v2 import is_v2
 from gaploop.datasets.video import count_frames
 
 
 def check(
     root: Path,
-    effort: ReadEffort = QUICK,
+    deep: bool = False,
     *,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -52,7 +32,7 @@ def check(
     """Check a LeRobot v3 dataset or a journal.
 
     Args:
-        effort: how many pictures are decoded; `DEEP` for all.
+        deep: decode every picture; otherwise some of a large dataset, spread evenly.
         consents: the consent register; the default one where None.
         advance: called after each video file.
 
@@ -64,10 +44,10 @@ def check(
     for path in links_out(root):
         text = "It is a link that leads out of the folder: not followed, and never pushed."
         findings.error("link_out", path.relative_to(root), text, link_fix(path))
-    if list(findings):
-        return list(findings)
+    if findings.items:
+        return findings.items
     if layout.is_dataset(root):
-        check_dataset(root, findings, effort, consents, advance)
+        check_dataset(root, findings, deep, consents, advance)
     elif journal_format.is_journal(root):
         with findings.guard(root.name):
             check_journal(root, findings)
@@ -79,13 +59,13 @@ def check(
         raise UnusableInputError(
             f"{root} {what}. Name a LeRobot dataset (meta/info.json) or a journal."
         )
-    return list(findings)
+    return findings.items
 
 
 def check_dataset(
     root: Path,
     findings: Findings,
-    effort: ReadEffort = QUICK,
+    deep: bool,
     consents: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> None:
@@ -106,39 +86,38 @@ def check_dataset(
         if value is not None and not layout.is_template(value):
             text = f"{name} is {value!r}: no place for chunk and file number."
             findings.error("bad_info", layout.INFO, text)
-    check_folders(info, findings)
-    check_features(info, findings)
-    if any(feature_fault(spec) for spec in info.features.values()):
+    episodes.check_folders(info, findings)
+    episodes.check_features(info, findings)
+    if any(episodes.feature_fault(spec) for spec in info.features.values()):
         return
-    tasks = task_names(info, findings)
-    episodes = check_episodes(info, findings)
-    keep = frozenset[int]()
-    if episodes is not None:
-        keep = effort.episodes_of_signals(episodes.index.tolist())
-    scan: Scan | None = None
+    tasks = episodes.task_names(info, findings)
+    table = episodes.check_episodes(info, findings)
+    indices = table.index.tolist() if table is not None else []
+    scan: frames.Scan | None = None
     with findings.guard("data"):
-        scan = scan_frames(info, keep, findings)
-    with findings.guard(layout.EPISODES):
-        named = None
-        if episodes is not None and tasks is not None:
-            named = check_episode_tasks(episodes, tasks, findings)
-        if scan is not None and tasks is not None:
-            check_tasks_of_rows(scan, tasks, named, findings)
-    if episodes is not None and scan is not None:
+        scan = frames.scan_frames(info, videos.episodes_of_signals(indices, deep), findings)
+    if tasks is not None:
+        with findings.guard(layout.EPISODES):
+            named = (
+                episodes.check_episode_tasks(table, tasks, findings) if table is not None else {}
+            )
+            if scan is not None:
+                frames.check_tasks_of_rows(scan, tasks, named, findings)
+    if table is not None and scan is not None:
         with findings.guard("data"):
-            check_ranges(info, episodes, scan, findings)
-            check_copies(scan, findings)
+            frames.check_ranges(info, table, scan, findings)
+            frames.check_copies(scan, findings)
         with findings.guard("data"):
             if scan.whole:
-                check_motion(info, scan, findings)
-    if episodes is not None:
+                motion.check_motion(info, scan, findings)
+    if table is not None:
         with findings.guard("videos"):
-            check_videos(info, episodes, scan, effort, findings, advance)
-            check_stored(info, effort.pictures, findings)
+            videos.check_videos(info, table, scan, deep, findings, advance)
+            videos.check_stored(info, deep, findings)
         with findings.guard(layout.EPISODES):
-            check_gaps(info, episodes, scan, consents, findings)
+            gaps.check_gaps(info, table, scan, consents, findings)
     with findings.guard(layout.STATS):
-        check_stats(info, scan, findings)
+        stats.check_stats(info, scan, findings)
 
 
 _RESTORE: Final = "Restore the take's folder from a copy, or discard the take."
@@ -161,12 +140,9 @@ def check_journal(journal: Path, findings: Findings) -> None:
             text = f"Its header names {header.info.uid}."
             findings.error("bad_take", folder.name, text, "Rename the folder to that uid.")
         if end is None:
-            findings.warn(
-                "unsealed",
-                folder.name,
-                "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on.",
-                f"gaploop repair {shlex.quote(str(journal))}",
-            )
+            text = "Never sealed, so no dataset takes it: a crash or kill ended it, or it goes on."
+            fix = f"gaploop repair {shlex.quote(str(journal))}"
+            findings.warn("unsealed", folder.name, text, fix)
         else:
             _check_sealed(folder, header, end, findings)
 
@@ -185,9 +161,10 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
     except (UnusableInputError, *errors.DAMAGE) as error:
         findings.error("bad_take", folder.name, str(error), _RESTORE)
         return
-    rows = {"frames": (len(take.frames), end.frames)}
-    rows["telemetry rows"] = (len(take.telemetry), end.telemetry_rows)
-    for what, (found, sealed) in rows.items():
+    for what, found, sealed in (
+        ("frames", len(take.frames), end.frames),
+        ("telemetry rows", len(take.telemetry), end.telemetry_rows),
+    ):
         if found != sealed:
             text = f"{found} {what} can be read, {sealed} were sealed."
             findings.error("row_count", folder.name, text, _RESTORE)
@@ -205,9 +182,7 @@ def _check_sealed(folder: Path, header: TakeHeader, end: TakeEnd, findings: Find
         except UnusableInputError as error:
             findings.error("unreadable", where, str(error), _RESTORE)
         if end.dropped.get(camera):
-            text = (
-                f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
-                "rows stand beside the picture before."
-            )
+            text = f"{camera}: {end.dropped[camera]} of {end.frames} pictures were dropped; those "
+            text += "rows stand beside the picture before."
             fix = "Use it if that will do. With fewer or smaller pictures the encoder keeps up."
             findings.warn("dropped_pictures", folder.name, text, fix)

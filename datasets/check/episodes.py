@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import shlex
 from collections.abc import Mapping
@@ -32,14 +33,9 @@ _BATCH: Final = 1000
 
 @dataclass(frozen=True)
 class EpisodeTable:
-    """`meta/episodes` without its statistics, in the order of its files.
+    """`meta/episodes` without its statistics, in the order of its files; arrays of shape (n,).
 
-    Attributes:
-        table: the other columns.
-        index: `episode_index`, shape (n,).
-        length: frames, shape (n,).
-        first: `dataset_from_index`, shape (n,).
-        last: `dataset_to_index`, shape (n,).
+    `first` and `last` are `dataset_from_index` and `dataset_to_index`.
     """
 
     table: pa.Table
@@ -51,14 +47,11 @@ class EpisodeTable:
     def __len__(self) -> int:
         return len(self.index)
 
-    def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return a column of numbers, NaN where a row has none; None without that column."""
-        if name not in self.table.column_names:
-            return None
-        try:
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Return a column of numbers, NaN where a row has none, or there is no such column."""
+        with contextlib.suppress(KeyError, pa.ArrowException):
             return np.asarray(self.table[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
-        except pa.ArrowException:
-            return None
+        return np.full(len(self), np.nan)
 
 
 def feature_fault(spec: object) -> str:
@@ -70,9 +63,8 @@ def feature_fault(spec: object) -> str:
         return f"has dtype {kind!r}"
     if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= 5:
         return f"has shape {shape!r}"
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape):
-        return f"has shape {shape!r}"
-    return ""
+    whole = all(type(n) is int and n > 0 for n in shape)
+    return "" if whole else f"has shape {shape!r}"
 
 
 def check_folders(info: DatasetInfo, findings: Findings) -> None:
@@ -82,12 +74,9 @@ def check_folders(info: DatasetInfo, findings: Findings) -> None:
     for name in needed:
         near = difflib.get_close_matches(name, sorted(present - set(needed)), n=1, cutoff=0.7)
         if name not in present and near:
-            findings.error(
-                "misnamed_folder",
-                near[0],
-                f"There is a folder {near[0]} where LeRobot looks for {name}.",
-                f"mv {shlex.quote(str(info.root / near[0]))} {shlex.quote(str(info.root / name))}",
-            )
+            text = f"There is a folder {near[0]} where LeRobot looks for {name}."
+            fix = shlex.join(["mv", str(info.root / near[0]), str(info.root / name)])
+            findings.error("misnamed_folder", near[0], text, fix)
 
 
 def check_features(info: DatasetInfo, findings: Findings) -> None:
@@ -132,9 +121,7 @@ def task_names(info: DatasetInfo, findings: Findings) -> list[str] | None:
 
 
 def read_tasks(path: Path) -> list[str]:
-    """Return the tasks in order of their index.
-
-    LeRobot takes row i for task i, and the name from the index that pandas stored.
+    """Return the tasks by index: LeRobot takes row i for task i, its name from pandas' index.
 
     Raises:
         UnusableInputError: rows out of order, or without a name.
@@ -154,48 +141,37 @@ def read_tasks(path: Path) -> list[str]:
 
 def check_episodes(info: DatasetInfo, findings: Findings) -> EpisodeTable | None:
     """Read `meta/episodes`; None where it can't be used."""
-    empty = ("empty", info.root.name, "The dataset has no episodes.")
+    text, fix = "The dataset has no episodes.", "Record some: gaploop record --help"
     if not layout.episode_files(info.root):
         if info.total_episodes or (info.root / "data").exists():
             findings.error("missing_episodes", layout.EPISODES, "There is no episode table.")
         else:
-            findings.error(*empty, "Record some: gaploop record --help")
+            findings.error("empty", info.root.name, text, fix)
         return None
     try:
-        episodes = read_episode_table(info.root)
+        episodes = _read_episode_table(info.root)
     except DAMAGE as error:
         findings.error("unreadable", layout.EPISODES, f"It can't be used: {reason(error)}")
         return None
     if len(episodes) != info.total_episodes:
-        findings.error(
-            "episode_count",
-            layout.INFO,
-            f"total_episodes is {info.total_episodes}, the episode table has {len(episodes)} "
-            "rows: a recording was killed before it was finalised, or episodes were lost.",
-        )
+        count = f"total_episodes is {info.total_episodes}, the episode table has {len(episodes)} "
+        count += "rows: a recording was killed before it was finalised, or episodes were lost."
+        findings.error("episode_count", layout.INFO, count)
     if (episodes.index != np.arange(len(episodes))).any():
         values, counts = np.unique(episodes.index, return_counts=True)
         twice = values[counts > 1].tolist()
-        more = f" Twice: {numbers(twice)}." if twice else ""
-        findings.error(
-            "episode_numbers",
-            layout.EPISODES,
-            f"Episodes are not numbered 0, 1, 2 … in the order of the table.{more}",
-        )
+        order = "Episodes are not numbered 0, 1, 2 … in the order of the table."
+        order += f" Twice: {numbers(twice)}." if twice else ""
+        findings.error("episode_numbers", layout.EPISODES, order)
     bad = episodes.index[episodes.length < 1].tolist()
     findings.about(bad, "bad_rows", layout.EPISODES, "no frames.")
     if not len(episodes):
-        findings.error(*empty, "Record some: gaploop record --help")
+        findings.error("empty", info.root.name, text, fix)
     return episodes
 
 
-def read_episode_table(root: Path) -> EpisodeTable:
-    """Read the episode table.
-
-    Raises:
-        UnusableInputError: a column that everything needs is missing or has holes.
-        OSError, ValueError: damaged Parquet.
-    """
+def _read_episode_table(root: Path) -> EpisodeTable:
+    """Read the episode table, or raise `DAMAGE`."""
     tables = []
     for path in layout.episode_files(root):
         names = pq.read_schema(path).names
@@ -230,11 +206,11 @@ def is_json_object(text: object) -> bool:
 
 def check_episode_tasks(
     episodes: EpisodeTable, tasks: list[str], findings: Findings
-) -> dict[int, set[str]] | None:
+) -> dict[int, set[str]]:
     """Check that each episode names tasks of the table; return episode to its tasks."""
     if "tasks" not in episodes.table.column_names:
         findings.error("bad_tasks", layout.EPISODES, "Column tasks is missing.")
-        return None
+        return {}
     known, named, bad = set(tasks), {}, []
     for index, words in zip(episodes.index.tolist(), episodes.table["tasks"], strict=True):
         listed: Any = words.as_py()

@@ -61,12 +61,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects findings while a folder is checked.
-
-    Attributes:
-        root: the folder; commands that fix name it.
-        episodes: how many it has; 0 where nothing says.
-    """
+    """Collects findings while a folder of so many episodes is checked; 0 where nothing says."""
 
     root: Path = Path()
     episodes: int = 0
@@ -94,10 +89,6 @@ class Findings:
             text = f"Episodes {numbers(episodes)}: {message}"
             self.items.append(Finding(code, severity, str(where), text, fix or self.repair()))
 
-    def note(self, code: str, where: object, message: str, fix: str) -> None:
-        """Add what is no fault."""
-        self.items.append(Finding(code, NOTE, str(where), message, fix))
-
     def repair(self, options: str = "") -> str:
         """Return the command that repairs the folder."""
         words = ("gaploop repair", shlex.quote(str(self.root)), options, "--yes")
@@ -120,17 +111,14 @@ class Findings:
         except DAMAGE as error:
             self.error("unreadable", where, f"It can't be read: {reason(error)}")
 
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.items)
-
 
 def reason(error: BaseException) -> str:
     """Return what an error says, in one short line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def numbers(values: Sequence[int], at_most: int = 8) -> str:
-    """Return a short list of numbers, such as `3, 7, 8 and 12 more`."""
+def numbers(values: Sequence[object], at_most: int = 8) -> str:
+    """Return a short list of numbers or names, such as `3, 7, 8 and 12 more`."""
     shown = ", ".join(str(v) for v in values[:at_most])
     more = len(values) - at_most
     return f"{shown} and {more} more" if more > 0 else shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +50,6 @@ class RunMoments(NamedTuple):
                 for join, a, b in zip(_JOINS, self, later, strict=True)
             )
         )
-
-    def only(self, run: int) -> RunMoments:
-        """Return those of one run."""
-        return RunMoments(*(values[run : run + 1] for values in self))
 
     @classmethod
     def of(cls, values: NDArray[np.float64], starts: NDArray[np.int64]) -> RunMoments:
@@ -120,7 +116,7 @@ def numeric_features(info: DatasetInfo) -> dict[str, int]:
         if kind in ("video", "image", "string", "language") or name in INDICES:
             continue
         if isinstance(shape, list | tuple) and all(isinstance(n, int) and n > 0 for n in shape):
-            found[name] = int(np.prod(shape, dtype=np.int64)) if shape else 1
+            found[name] = int(np.prod(shape, dtype=np.int64))  # 1 of an empty one
     return found
 
 
@@ -134,7 +130,7 @@ def matrix(column: pa.ChunkedArray, width: int) -> NDArray[np.float64]:
     if isinstance(flat, pa.ChunkedArray):  # combine_chunks of no chunk at all
         return np.empty((0, width))
     if flat.null_count and pa.types.is_nested(flat.type):
-        filled = [[float("nan")] * width if row is None else row for row in flat.to_pylist()]
+        filled = [[np.nan] * width if row is None else row for row in flat.to_pylist()]
         flat = pa.array(filled, type=pa.list_(pa.float64()))
     elif flat.null_count:
         flat = flat.cast(pa.float64())
@@ -164,7 +160,7 @@ class Scanner:
         self._bad: dict[tuple[str, str], list[int]] = {}
         self._runs: list[EpisodeRows] = []
         self._rows = 0
-        self._file_rows: dict[str, int] = {}
+        self._file_rows = Counter[str]()
 
     def add(self, table: pa.Table, file: int, name: str) -> None:
         """Add some rows of a file; they must have `episode_index`."""
@@ -180,8 +176,8 @@ class Scanner:
             values[key] = matrix(table[key], width)
             bad = np.flatnonzero(~np.isfinite(values[key]).all(axis=1))
             if len(bad):
-                at = self._file_rows.get(name, 0)
-                self._bad.setdefault((name, key), []).extend((bad + at).tolist())
+                rows = (bad + self._file_rows[name]).tolist()
+                self._bad.setdefault((name, key), []).extend(rows)
         for key, x in values.items():
             moments, parts = RunMoments.of(x, starts), self._parts[key]
             if goes_on and parts:
@@ -195,7 +191,7 @@ class Scanner:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             self._extend(int(episode[start]), slice(start, stop), file, index, values)
         self._rows += len(episode)
-        self._file_rows[name] = self._file_rows.get(name, 0) + len(episode)
+        self._file_rows[name] += len(episode)
 
     def _extend(
         self,
@@ -274,8 +270,7 @@ _SAYS: Final = {
 def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) -> Scan | None:
     """Read every frame once, with findings for what can't be read; None where nothing can be.
 
-    Args:
-        keep: episodes whose signals the result carries.
+    The result carries the signals of the episodes in `keep`.
     """
     files = layout.data_files(info.root)
     if not files:
@@ -314,11 +309,10 @@ def scan_frames(info: DatasetInfo, keep: Collection[int], findings: Findings) ->
 
 def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Findings) -> None:
     stored = [k for k in info.features if k not in info.video_keys]
+    unknown = [n for n in schema.names if n not in stored]
     for feature in stored:
         if feature not in schema.names:
-            near = difflib.get_close_matches(
-                feature, [n for n in schema.names if n not in stored], n=1, cutoff=0.7
-            )
+            near = difflib.get_close_matches(feature, unknown, n=1, cutoff=0.7)
             hint = f" There is a column {near[0]}: was it renamed?" if near else ""
             fix = "" if near else "Restore it from a copy."
             findings.error("missing_column", name, f"Column {feature} is missing.{hint}", fix)
@@ -326,7 +320,6 @@ def _check_columns(info: DatasetInfo, schema: pa.Schema, name: str, findings: Fi
         fault = _type_fault(schema.field(feature).type, info.features[feature])
         if fault:
             findings.error("column_type", f"{name}: {feature}", fault)
-    unknown = [n for n in schema.names if n not in stored]
     if unknown:
         text = f"Columns {', '.join(unknown[:8])} are no features: LeRobot refuses the file."
         findings.error("unknown_column", name, text)
@@ -361,26 +354,19 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
     runs = {run.start: run for run in scan.runs}
     wrong = defaultdict[str, list[int]](list)
     chunk, file = episodes.numbers("data/chunk_index"), episodes.numbers("data/file_index")
-    homes: list[Path] | None = None
-    if chunk is not None and file is not None and np.isfinite(chunk + file).all():
-        places = zip(chunk.astype(int).tolist(), file.astype(int).tolist(), strict=True)
-        homes = [info.root / info.data_name(c, f) for c, f in places]
-    claims = zip(
-        episodes.index.tolist(),
-        episodes.length.tolist(),
-        episodes.first.tolist(),
-        episodes.last.tolist(),
-        strict=True,
-    )
+    homes = []
+    if np.isfinite(chunk + file).all():
+        homes = [info.root / info.data_name(c, f) for c, f in zip(chunk, file, strict=True)]
+    claims = np.stack([episodes.index, episodes.length, episodes.first, episodes.last], axis=1)
     paths = layout.data_files(info.root)
-    for at, (index, length, first, last) in enumerate(claims):
+    for at, (index, length, first, last) in enumerate(claims.tolist()):
         run = runs.get(first)
         if run is None or run.episode != index or not run.rows == last - first == length:
             wrong["rows"].append(index)
             continue
         for name in run.odd:
             wrong[name].append(index)
-        if homes is not None and paths[run.file] != homes[at]:
+        if homes and paths[run.file] != homes[at]:
             wrong["file"].append(index)
     text = "the row range in the episode table is not theirs."
     findings.about(wrong["rows"], "bad_rows", layout.EPISODES, text)
@@ -393,7 +379,7 @@ def check_ranges(info: DatasetInfo, episodes: EpisodeTable, scan: Scan, findings
 
 
 def check_tasks_of_rows(
-    scan: Scan, tasks: list[str], named: dict[int, set[str]] | None, findings: Findings
+    scan: Scan, tasks: list[str], named: Mapping[int, set[str]], findings: Findings
 ) -> None:
     """Check that rows name tasks that exist, and those that the episode table names."""
     unknown = [r.episode for r in scan.runs if any(not 0 <= t < len(tasks) for t in r.tasks)]
@@ -404,9 +390,7 @@ def check_tasks_of_rows(
     other = [
         run.episode
         for run in scan.runs
-        if named is not None
-        and run.episode in named
-        and {tasks[t] for t in run.tasks} != named[run.episode]
+        if run.episode in named and {tasks[t] for t in run.tasks} != named[run.episode]
     ]
     text = f"rows have another task than {layout.EPISODES} says."
     findings.about(other, "bad_tasks", "data", text)
@@ -433,11 +417,6 @@ def check_copies(scan: Scan, findings: Findings) -> None:
         return
     largest = max(len(found) for found in groups.values())
     say = findings.warn if 2 * largest > len(scan.runs) else findings.error
-    shown = ", ".join(f"{copy} (of {first})" for copy, first in pairs[:8])
-    more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
-    say(
-        "duplicate_episode",
-        "data",
-        f"Episodes {shown}{more} repeat action and state of another exactly: it counts twice.",
-        findings.delete([copy for copy, _ in pairs]),
-    )
+    shown = numbers([f"{copy} (of {first})" for copy, first in pairs])
+    text = f"Episodes {shown} repeat action and state of another exactly: it counts twice."
+    say("duplicate_episode", "data", text, findings.delete([copy for copy, _ in pairs]))

@@ -24,7 +24,7 @@ from gaploop.core.take import TakeInfo
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets import columns, layout
 from gaploop.datasets.check.episodes import EpisodeTable, is_json_object
-from gaploop.datasets.check.findings import DAMAGE, WARNING, Findings
+from gaploop.datasets.check.findings import DAMAGE, NOTE, WARNING, Finding, Findings
 from gaploop.datasets.check.frames import Scan
 from gaploop.datasets.episodes_table import apply_labels
 from gaploop.datasets.layout import DatasetInfo
@@ -53,23 +53,17 @@ def check_gaps(
         return
     if not set(columns.EPISODE_COLUMNS) & set(episodes.table.column_names):
         if columns.TAKE in info.features:
-            findings.warn(
-                "no_gap_columns",
-                layout.EPISODES,
-                f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them. "
-                "Outcome, domain and gap dimension of the episodes are unknown.",
-                findings.repair("--labels_from=OLD")
-                + "  # OLD: the dataset or journal before the edit",
-            )
+            severity, whose = WARNING, "the"
+            text = f"No gap columns, though {columns.TAKE} is there: an edit tool dropped them."
+            fix = findings.repair("--labels_from=OLD")
+            fix += "  # OLD: the dataset or journal before the edit"
         else:
-            findings.note(
-                "no_gap_columns",
-                layout.EPISODES,
-                "No gap columns: recorded elsewhere. Outcome, domain and gap dimension of its "
-                "episodes are unknown.",
-                f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
-                f"--output_dir={shlex.quote(f'{info.root}_imported')}",
-            )
+            severity, whose = NOTE, "its"
+            text = "No gap columns: recorded elsewhere."
+            fix = f"gaploop import {shlex.quote(str(info.root))} --format=lerobot "
+            fix += f"--output_dir={shlex.quote(f'{info.root}_imported')}"
+        text += f" Outcome, domain and gap dimension of {whose} episodes are unknown."
+        findings.items.append(Finding("no_gap_columns", severity, layout.EPISODES, text, fix))
         return
     whole = True
     for code, name, text, bad in gap_faults(episodes.table):
@@ -86,8 +80,7 @@ def check_gaps(
 def gap_faults(table: pa.Table) -> Iterator[tuple[str, str, str, NDArray[np.int64]]]:
     """Yield what is wrong with the gap columns of some rows of `meta/episodes`.
 
-    Yields:
-        code, column, what is wrong in words, and the episodes of which that is so.
+    That is code, column, what is wrong in words, and the episodes of which that is so.
     """
     table = table.combine_chunks()
     index = table["episode_index"].to_numpy()
@@ -226,29 +219,29 @@ def _check_rows(
 
 
 def _check_telemetry(info: DatasetInfo, episodes: EpisodeTable, findings: Findings) -> None:
-    folder = info.root / layout.TELEMETRY
-    files = sorted(folder.glob("*.zarr.zip")) if folder.is_dir() else []
+    files = sorted((info.root / layout.TELEMETRY).glob("*.zarr.zip"))
     whole = sum(path.stat().st_size for path in files) <= TELEMETRY_BYTES
     known = set(episodes.table["gap_uid"].to_pylist())
-    restore = "Copy the file again, or publish the journal again to a new folder."
     for path in files:
         name = path.relative_to(info.root)
-        try:
-            with zipfile.ZipFile(regular_file(path)) as archive:
-                bad = archive.testzip() if whole else None
-        except DAMAGE as error:
-            findings.error("bad_telemetry", name, f"It can't be read: {error}", restore)
-            continue
-        if bad is not None:
-            findings.error("bad_telemetry", name, f"{bad} in it is damaged.", restore)
-            continue
-        try:
-            rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
-        except UnusableInputError as error:
-            findings.error("bad_telemetry", name, f"It can't be used: {error}", restore)
-            continue
-        if not rows:
-            findings.error("bad_telemetry", name, "It holds no rows.", restore)
+        if fault := _telemetry_fault(path, whole):
+            fix = "Copy the file again, or publish the journal again to a new folder."
+            findings.error("bad_telemetry", name, fault, fix)
         elif path.name.removesuffix(".zarr.zip") not in known:
             text = "It belongs to no episode."
             findings.warn("orphan_telemetry", name, text, "It may be deleted.")
+
+
+def _telemetry_fault(path: Path, whole: bool) -> str:
+    try:
+        with zipfile.ZipFile(regular_file(path)) as archive:
+            bad = archive.testzip() if whole else None
+    except DAMAGE as error:
+        return f"It can't be read: {error}"
+    if bad is not None:
+        return f"{bad} in it is damaged."
+    try:
+        rows = len(read_telemetry(path)) if whole else telemetry_rows(path)
+    except UnusableInputError as error:
+        return f"It can't be used: {error}"
+    return "" if rows else "It holds no rows."

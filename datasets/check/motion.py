@@ -46,12 +46,7 @@ type Signals = Mapping[int, Mapping[str, NDArray[np.float32]]]
 
 @dataclass(frozen=True)
 class _Pair:
-    """One joint as action and as state.
-
-    Attributes:
-        name: of the state's entry.
-        range: what the state covers in the dataset, and the action, in their units.
-    """
+    """One joint as action and as state: places, and what each covers in the dataset."""
 
     name: str
     action: int
@@ -83,27 +78,23 @@ def _pairs(info: DatasetInfo, signals: Signals) -> list[_Pair]:
     actions = np.concatenate([s[ACTION] for s in signals.values()])
     states = np.concatenate([s[STATE] for s in signals.values()])
     a_names, s_names = info.names(ACTION), info.names(STATE)
-    matched: list[tuple[int, int]] = []
     by_name = {name: i for i, name in enumerate(s_names)}
-    if set(a_names) & set(s_names):
-        matched = [(i, by_name[n]) for i, n in enumerate(a_names) if n in by_name]
-    elif actions.shape[1] == states.shape[1]:
+    matched = [(i, by_name[n]) for i, n in enumerate(a_names) if n in by_name]
+    if not matched and actions.shape[1] == states.shape[1]:
         matched = [(i, i) for i in range(actions.shape[1])]
-    else:
+    elif not matched:
         moving = [s for s in range(states.shape[1]) if np.ptp(states[:, s])]
         for a in (a for a in range(actions.shape[1]) if np.ptp(actions[:, a])):
             scores = {s: abs(np.corrcoef(actions[:, a], states[:, s])[0, 1]) for s in moving}
             best = max(scores, key=lambda s: scores[s], default=-1)
             if best >= 0 and scores[best] > _CORRELATED and best not in {s for _, s in matched}:
                 matched.append((a, best))
+
+    def covered(values: NDArray[np.float32]) -> tuple[float, float]:
+        return float(values.min()), float(values.max())
+
     return [
-        _Pair(
-            s_names[s],
-            a,
-            s,
-            (float(actions[:, a].min()), float(actions[:, a].max())),
-            (float(states[:, s].min()), float(states[:, s].max())),
-        )
+        _Pair(s_names[s], a, s, covered(actions[:, a]), covered(states[:, s]))
         for a, s in matched
         if a < actions.shape[1] and s < states.shape[1]
     ]
@@ -154,14 +145,13 @@ def _check_clipped(pairs: list[_Pair], signals: Signals, findings: Findings) -> 
                 if at.mean() < CLIPPED or beyond.mean() < _STRONG or not _span(limits):
                     continue
                 furthest = float(other[at].min() if sign < 0 else other[at].max())
-                findings.warn(
-                    "clipped_joint",
-                    f"data: {pair.name}",
-                    f"The {what} stays at exactly {limit:g} in {at.mean():.0%} of frames while "
-                    f"the {name} goes on to {furthest:g}: clipped at a limit or by calibration.",
+                text = f"The {what} stays at exactly {limit:g} in {at.mean():.0%} of frames while "
+                text += f"the {name} goes on to {furthest:g}: clipped at a limit or by calibration."
+                fix = (
                     "Calibrate the arm again (lerobot-calibrate) or widen its limits, then record "
-                    "those episodes again.",
                 )
+                fix += "those episodes again."
+                findings.warn("clipped_joint", f"data: {pair.name}", text, fix)
 
 
 def _check_stalled(
@@ -187,11 +177,10 @@ def _check_stalled(
     findings.about(stalled, "frozen_state", f"data: {STATE}", text, fix, WARNING)
 
 
-def lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
-    """Return by how many frames `state` follows `action`, both of shape (n,), or None.
+def _lag_frames(action: NDArray[np.float32], state: NDArray[np.float32], window: int) -> int | None:
+    """Return by how many frames, at most `window`, `state` follows `action`, of shape (n,) both.
 
-    The lag with the highest correlation of their first differences, in ± `window` frames;
-    None where even that is low.
+    That is where their first differences correlate best; None where even that is low.
     """
     a, s = np.diff(action.astype(np.float64)), np.diff(state.astype(np.float64))
     a, s = a - a.mean(), s - s.mean()
@@ -209,13 +198,12 @@ def _check_lag(info: DatasetInfo, pairs: list[_Pair], signals: Signals, findings
     window = max(3, round(WINDOW_S * info.fps))
     lags: dict[int, float] = {}
     for episode, signal in signals.items():
-        found = [
-            lag
-            for p in pairs
-            if np.ptp(signal[ACTION][:, p.action]) > MOVES * _span(p.action_range) > 0
-            for lag in (lag_frames(signal[ACTION][:, p.action], signal[STATE][:, p.state], window),)
-            if lag is not None
-        ]
+        found = []
+        for pair in pairs:
+            action, state = signal[ACTION][:, pair.action], signal[STATE][:, pair.state]
+            if np.ptp(action) > MOVES * _span(pair.action_range) > 0:
+                lag = _lag_frames(action, state, window)
+                found += [lag] if lag is not None else []
         if len(found) >= min(2, len(pairs)):
             lags[episode] = float(np.median(found))
     if not lags:

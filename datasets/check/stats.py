@@ -8,6 +8,7 @@ what the episodes say.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,11 @@ _FLOAT32: Final = 1e-5
 _FLOAT64: Final = 1e-11
 """The same of our own sums."""
 QUANTILES: Final = ("q01", "q10", "q50", "q90", "q99")
+
+
+type Floats = NDArray[np.float64]
+type Summary = Mapping[str, Floats]
+"""Name of a statistic to its values, shape (width,)."""
 
 
 def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> None:
@@ -77,7 +83,7 @@ def check_stats(info: DatasetInfo, scan: Scan | None, findings: Findings) -> Non
         for key, found in moments.items():
             _compare_whole(key, stats.get(key), found, rows, findings)
     with findings.guard(f"{layout.EPISODES}: statistics"):
-        _check_episode_stats(info, scan, moments, stats, findings)
+        _check_episode_stats(info, scan, moments, rows, stats, findings)
 
 
 def _problems(entry: Mapping[str, Any]) -> list[str]:
@@ -101,29 +107,21 @@ def _problems(entry: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _vector(value: Any) -> NDArray[np.float64]:
+def _vector(value: Any) -> Floats:
     return np.asarray(value, dtype=np.float64).reshape(-1)
 
 
-def summary(moments: RunMoments, rows: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return min, max, mean, std of all runs together, each of shape (width,)."""
+def summary(moments: RunMoments, rows: Floats) -> Summary:
+    """Return min, max, mean, std of all runs together."""
     n = rows.sum()
     mean = moments.total.sum(axis=0) / n
     variance = np.maximum(moments.squares.sum(axis=0) / n - mean**2, 0)
-    return {
-        "min": moments.low.min(axis=0),
-        "max": moments.high.max(axis=0),
-        "mean": mean,
-        "std": np.sqrt(variance),
-    }
+    low, high = moments.low.min(axis=0), moments.high.max(axis=0)
+    return {"min": low, "max": high, "mean": mean, "std": np.sqrt(variance)}
 
 
 def _compare_whole(
-    key: str,
-    entry: Any,
-    moments: RunMoments,
-    rows: NDArray[np.float64],
-    findings: Findings,
+    key: str, entry: Any, moments: RunMoments, rows: Floats, findings: Findings
 ) -> None:
     if not isinstance(entry, dict) or not set(NAMES) <= set(entry) or _problems(entry):
         return  # reported already, or a feature that no policy reads
@@ -145,12 +143,7 @@ def _compare_whole(
         findings.warn("wrong_stats", where, text)
 
 
-def _agree(
-    name: str,
-    written: NDArray[np.float64],
-    found: Mapping[str, NDArray[np.float64]],
-    relative: float = RELATIVE,
-) -> bool:
+def _agree(name: str, written: Floats, found: Summary, relative: float = RELATIVE) -> bool:
     if written.shape != found["min"].shape:
         return False
     low, high = found["min"], found["max"]
@@ -163,7 +156,7 @@ def _agree(
     return bool((np.abs(written - found[name]) <= slack).all())
 
 
-def _imprecise(written: NDArray[np.float64], found: Mapping[str, NDArray[np.float64]]) -> bool:
+def _imprecise(written: Floats, found: Summary) -> bool:
     """Say whether a deviation of `_agree`'s is off all the same, as float32 makes it.
 
     Of an entry far from 0 that hardly varies, LeRobot's float32 mean of squares leaves little.
@@ -178,38 +171,30 @@ def _check_episode_stats(
     info: DatasetInfo,
     scan: Scan,
     moments: Mapping[str, RunMoments],
+    rows: Floats,
     stats: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
     run_of = {run.episode: i for i, run in enumerate(scan.runs)}
-    rows = np.array([run.rows for run in scan.runs], dtype=np.float64)
-    wrong: dict[str, list[int]] = {}
-    imprecise: dict[str, list[int]] = {}
-    parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
+    found: dict[str, dict[str, list[int]]] = {"wrong": {}, "imprecise": {}}
+    parts: dict[str, list[Summary]] = {}
     for path in layout.episode_files(info.root):
         # Edit tools leave the indices' statistics behind.
         for key, table in stat_columns(path, [k for k in info.features if k not in INDICES]):
             if "count" in table:
                 parts.setdefault(key, []).append(table)
-            if key not in moments:
-                continue
             for row, episode in enumerate(table["episode_index"].astype(int).tolist()):
-                run = run_of.get(episode)
-                written = {name: table[name][row] for name in NAMES}
-                if run is None:
-                    continue
-                due = summary(moments[key].only(run), rows[run : run + 1])
-                if not _is_of_run(written, due):
-                    wrong.setdefault(key, []).append(episode)
-                elif _imprecise(written["std"], due):
-                    imprecise.setdefault(key, []).append(episode)
-    for key, found in wrong.items():
+                if key in moments and (run := run_of.get(episode)) is not None:
+                    written = {name: table[name][row] for name in NAMES}
+                    if fault := _fault_of_run(written, moments[key], rows, run):
+                        found[fault].setdefault(key, []).append(episode)
+    for key, which in found["wrong"].items():
         text = f"statistics of {key} are not those of their frames."
-        findings.about(found, "episode_stats", layout.EPISODES, text)
-    for key, found in imprecise.items():
+        findings.about(which, "episode_stats", layout.EPISODES, text)
+    for key, which in found["imprecise"].items():
         text = f"std of {key} was computed in float32 and is far off."
-        findings.about(found, "episode_stats", layout.EPISODES, text, severity=WARNING)
-    if stats is None or wrong:
+        findings.about(which, "episode_stats", layout.EPISODES, text, severity=WARNING)
+    if stats is None or found["wrong"]:
         return
     for key, tables in parts.items():  # what only the episodes can vouch for
         entry = stats.get(key)
@@ -219,16 +204,15 @@ def _check_episode_stats(
             findings.error("wrong_stats", f"{layout.STATS}: {key}", text)
 
 
-def _is_of_run(
-    written: Mapping[str, NDArray[np.float64]], due: Mapping[str, NDArray[np.float64]]
-) -> bool:
-    """Say whether statistics are those of the frames of a run."""
-    return all(_agree(name, written[name], due, EXACT) for name in NAMES)
+def _fault_of_run(written: Summary, moments: RunMoments, rows: Floats, run: int) -> str:
+    """Return "wrong" or "imprecise" where statistics aren't those of the frames of a run."""
+    due = summary(RunMoments(*(x[run : run + 1] for x in moments)), rows[run : run + 1])
+    if not all(_agree(name, written[name], due, EXACT) for name in NAMES):
+        return "wrong"
+    return "imprecise" if _imprecise(written["std"], due) else ""
 
 
-def _unlike_episodes(
-    entry: Mapping[str, Any], tables: Sequence[Mapping[str, NDArray[np.float64]]]
-) -> list[str]:
+def _unlike_episodes(entry: Mapping[str, Any], tables: Sequence[Summary]) -> list[str]:
     """Return which quantiles, or statistics of pictures, can't be those of all episodes."""
     counts = np.concatenate([t["count"][:, :1] for t in tables])
     low = np.concatenate([t["min"] for t in tables]).min(axis=0)
@@ -240,56 +224,44 @@ def _unlike_episodes(
             continue
         values = np.concatenate([t[name] for t in tables])
         due = (values * counts).sum(axis=0) / counts.sum()
-        try:
+        fits = False
+        with contextlib.suppress(TypeError, ValueError):  # no numbers, or of another width
             written = _vector(entry[name])
-        except (TypeError, ValueError):
-            written = np.empty(0)
-        inside = written.shape == low.shape and bool(
-            ((written >= low - slack) & (written <= high + slack)).all()
-        )
-        if not inside or (name == "mean" and not (np.abs(written - due) <= slack).all()):
+            inside = (written >= low - slack) & (written <= high + slack)
+            near = name != "mean" or (np.abs(written - due) <= slack).all()
+            fits = bool(written.shape == low.shape and inside.all() and near)
+        if not fits:
             wrong.append(name)
     return wrong
 
 
 def differing_episodes(
-    table: pa.Table,
-    moments: Mapping[str, RunMoments],
-    rows: NDArray[np.float64],
-    episodes: Sequence[int],
+    table: pa.Table, moments: Mapping[str, RunMoments], rows: Floats, episodes: Sequence[int]
 ) -> list[int]:
     """Return rows of an episode table whose statistics are not those of their frames.
 
-    Args:
-        table: rows of `meta/episodes` with statistics.
-        moments: feature to its statistics, recomputed, one row for each episode there is.
-        rows: frames of each episode there is.
-        episodes: which of them each row of `table` is about.
+    `moments` and `rows` are recomputed of each episode there is, `episodes` are those of `table`.
     """
     wrong: set[int] = set()
     for key, found in moments.items():
         names = [n for n in NAMES if f"stats/{key}/{n}" in table.column_names]
         if len(names) < len(NAMES) or len(found.low) != len(rows):
             continue
-        columns_ = {n: table[f"stats/{key}/{n}"].to_pylist() for n in names}
+        cells = {n: table[f"stats/{key}/{n}"].to_pylist() for n in names}
         for i, episode in enumerate(episodes):
-            try:
-                written = {n: _vector(columns_[n][i]) for n in names}
-            except (TypeError, ValueError):
-                wrong.add(i)
-                continue
-            due = summary(found.only(episode), rows[episode : episode + 1])
-            if not _is_of_run(written, due) or _imprecise(written["std"], due):
+            fault = "no numbers"
+            with contextlib.suppress(TypeError, ValueError):
+                written = {n: _vector(cells[n][i]) for n in names}
+                fault = _fault_of_run(written, found, rows, episode)
+            if fault:
                 wrong.add(i)
     return sorted(wrong)
 
 
-def stat_columns(
-    path: Path, keys: Iterable[str]
-) -> Iterator[tuple[str, dict[str, NDArray[np.float64]]]]:
-    """Yield features and an episode file's statistics of them, with the index.
+def stat_columns(path: Path, keys: Iterable[str]) -> Iterator[tuple[str, dict[str, Floats]]]:
+    """Yield features and their statistics in an episode file, shape (episodes, width).
 
-    Those that it has none of are left out. Statistics have shape (episodes, width).
+    Beside them stands `episode_index`; features without statistics are left out.
     """
     with pq.ParquetFile(path) as file:
         present = set(file.schema_arrow.names)
@@ -303,7 +275,7 @@ def stat_columns(
                 yield key, {"episode_index": _rows(table["episode_index"])[:, 0], **found}
 
 
-def _rows(column: pa.ChunkedArray) -> NDArray[np.float64]:
+def _rows(column: pa.ChunkedArray) -> Floats:
     flat: Any = column.combine_chunks()
     while pa.types.is_nested(flat.type):
         flat = flat.flatten()

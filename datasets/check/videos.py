@@ -1,8 +1,7 @@
 """Rules of `check` for pictures: every one that LeRobot asks for is there, decodes, and moves.
 
 Packets say how many pictures a file holds and when they are shown; that needs no decoding.
-Pictures are decoded as far as `ReadEffort` allows: all of them in a small dataset, else those of
-some episodes, spread evenly.
+All pictures of a small dataset are decoded, else those of some episodes, spread evenly.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import math
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,6 @@ BYTES: Final = 2 * 1024**3
 """Videos are read packet by packet up to this size in all; beyond it, only their last packets."""
 SIGNALS: Final = 200
 """Episodes whose motion is looked at unless all are asked for, spread evenly."""
-
-
 THUMB: Final = 160
 """Pictures are compared at this width at most [pixels]."""
 FROZEN_S: Final = 1.0
@@ -53,58 +51,43 @@ MOVED: Final = 0.05
 """The joints must have covered this share of their range while the pictures stood still."""
 
 
-@dataclass(frozen=True)
-class ReadEffort:
-    """How much is read.
+type Colour = NDArray[np.float64]
+"""Mean colour of an episode's pictures, RGB in [0, 1]."""
+type Colours = dict[str, dict[int, Colour]]
+"""Camera to episode to mean colour."""
 
-    Attributes:
-        pictures: how many pictures are decoded at most; None for all.
-        bytes: videos larger than this in all are not read from end to end; None for no limit.
+
+def episodes_of_signals(episodes: Collection[int], deep: bool) -> frozenset[int]:
+    """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
+    return frozenset(episodes) if deep else _evenly(sorted(episodes), SIGNALS)
+
+
+def episodes_of_pictures(
+    frames: Mapping[int, int], among: Collection[int], deep: bool
+) -> frozenset[int]:
+    """Return the episodes whose pictures are decoded: all, or some spread evenly.
+
+    Args:
+        frames: episode to its pictures, of all cameras.
+        among: episodes to choose from, where not all can be; empty for any.
     """
-
-    pictures: int | None = PICTURES
-    bytes: int | None = BYTES
-
-    def episodes_of_signals(self, episodes: Collection[int]) -> frozenset[int]:
-        """Return the episodes whose signals are looked at: all, or `SIGNALS` spread evenly."""
-        every = sorted(episodes)
-        if self.pictures is None or len(every) <= SIGNALS:
-            return frozenset(every)
-        return _evenly(every, SIGNALS)
-
-    def episodes_of_pictures(
-        self, frames: Mapping[int, int], among: Collection[int] = ()
-    ) -> frozenset[int]:
-        """Return the episodes whose pictures are decoded, spread evenly.
-
-        Args:
-            frames: episode to its pictures, of all cameras.
-            among: episodes to choose from, where not all can be; empty for any.
-        """
-        every, total = sorted(frames), sum(frames.values())
-        if self.pictures is None or total <= self.pictures:
-            return frozenset(every)
-        mean = max(1.0, total / len(every))
-        return _evenly(sorted(set(every) & set(among)) or every, int(self.pictures / mean))
+    total = sum(frames.values())
+    if deep or total <= PICTURES:
+        return frozenset(frames)
+    mean = max(1.0, total / len(frames))
+    return _evenly(sorted(set(frames) & set(among) or frames), int(PICTURES / mean))
 
 
 def _evenly(values: Sequence[int], count: int) -> frozenset[int]:
+    if len(values) <= count:
+        return frozenset(values)
     at = np.unique(np.linspace(0, len(values) - 1, max(1, count)).astype(int))
     return frozenset(values[i] for i in at)
 
 
-QUICK: Final = ReadEffort()
-DEEP: Final = ReadEffort(None, None)
-
-
 @dataclass(frozen=True)
 class EpisodeClip:
-    """One episode's stretch of a video file.
-
-    Attributes:
-        start_s: time of the first one in the file [s].
-        end_s: where the episode table says that it ends [s].
-    """
+    """One episode's stretch of a video file, from and to which time of it [s]."""
 
     episode: int
     frames: int
@@ -116,20 +99,20 @@ def check_videos(
     info: DatasetInfo,
     episodes: EpisodeTable,
     scan: Scan | None,
-    effort: ReadEffort,
+    deep: bool,
     findings: Findings,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[], None],
 ) -> None:
     """Check every camera's videos against the episode table."""
     files = {key: _clips(info, episodes, key, findings) for key in info.video_keys}
     present = {p for clips in files.values() for p in clips if p.is_file()}
-    whole = effort.bytes is None or sum(p.stat().st_size for p in present) <= effort.bytes
-    frames: dict[int, int] = defaultdict(int)
+    whole = deep or sum(p.stat().st_size for p in present) <= BYTES
+    frames = Counter[int]()
     for clip in (c for paths in files.values() for clips in paths.values() for c in clips):
         frames[clip.episode] += clip.frames
     # Of some, those whose signals are known.
-    look = effort.episodes_of_pictures(frames, scan.signals if scan is not None else ())
-    colours: dict[str, dict[int, NDArray[np.float64]]] = {}
+    look = episodes_of_pictures(frames, scan.signals if scan is not None else (), deep)
+    colours: Colours = {}
     for key, paths in files.items():
         for path, clips in paths.items():
             if path in present and _check_file(info, key, path, clips, whole, findings):
@@ -140,20 +123,15 @@ def check_videos(
             advance()
     with findings.guard(layout.EPISODES):
         _check_colours(info, colours, findings)
-    folder = info.root / "videos"
-    others = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    others = sorted(p.name for p in (info.root / "videos").glob("*"))
     unclaimed = [n for n in others if n not in info.video_keys]
     hint = f" There is a folder videos/{unclaimed[0]}: was it renamed?" if unclaimed else ""
     for key, paths in files.items():
         absent = [str(p.relative_to(info.root)) for p in paths if p not in present]
         if absent:
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            findings.error(
-                "missing_video",
-                f"{absent[0]}{more}",
-                f"The video of {key} is missing.{hint}",
-                findings.repair() if unclaimed else _without_videos(info),
-            )
+            fix = "" if unclaimed else _without_videos(info)
+            text = f"The video of {key} is missing.{hint}"
+            findings.error("missing_video", numbers(absent, 1), text, fix)
 
 
 def _clips(
@@ -161,22 +139,18 @@ def _clips(
 ) -> dict[Path, list[EpisodeClip]]:
     """Return each file of a camera with the stretches that episodes claim of it."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-    found = {name: episodes.numbers(f"videos/{key}/{name}") for name in names}
-    present = {name: x for name, x in found.items() if x is not None}
-    usable = np.isfinite(sum(present.values(), np.zeros(len(episodes))))
-    if len(present) < len(names):
-        usable[:] = False
+    found = np.array([episodes.numbers(f"videos/{key}/{name}") for name in names])
+    usable = np.isfinite(found).all(axis=0)
     if not usable.all():
         lost, text = episodes.index[~usable].tolist(), f"nothing says in which file their {key} is."
         there = next((info.root / "videos" / key).glob("*/*.mp4"), None) is not None
-        fix = findings.repair() if there else _without_videos(info)
+        fix = "" if there else _without_videos(info)
         findings.about(lost, "no_video_columns", layout.EPISODES, text, fix)
     clips: dict[Path, list[EpisodeClip]] = defaultdict(list)
     for i in np.flatnonzero(usable).tolist():
-        chunk, file = int(present["chunk_index"][i]), int(present["file_index"][i])
+        chunk, file, start_s, end_s = found[:, i].tolist()
         name = info.video_name(key, chunk, file)
-        start, end = float(present["from_timestamp"][i]), float(present["to_timestamp"][i])
-        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start, end)
+        clip = EpisodeClip(int(episodes.index[i]), int(episodes.length[i]), start_s, end_s)
         clips[info.root / name].append(clip)
     return dict(clips)
 
@@ -211,7 +185,7 @@ def _check_file(
     rate_hz = index.spacing_hz or index.rate_hz
     if rate_hz and abs(rate_hz - info.fps) > 0.01 * info.fps:
         text = f"{key}: {rate_hz:g} pictures a second, {layout.INFO} says {info.fps:g}."
-        stamped = not any(f.code == "bad_timestamp" for f in findings)  # fps is right, then
+        stamped = not any(f.code == "bad_timestamp" for f in findings.items)  # fps is right, then
         findings.error("video_fps", name, text, _without_videos(info) if stamped else "")
         return False
     spans = [(round(c.start_s * info.fps), c) for c in sorted(clips, key=lambda c: c.start_s)]
@@ -261,10 +235,10 @@ def _look_at(
     clips: Sequence[EpisodeClip],
     scan: Scan | None,
     findings: Findings,
-) -> dict[int, NDArray[np.float64]]:
-    """Decode some episodes of one file; return each one's mean colour, RGB in [0, 1]."""
+) -> dict[int, Colour]:
+    """Decode some episodes of one file; return each one's mean colour."""
     broken, frozen = [], []
-    colours: dict[int, NDArray[np.float64]] = {}
+    colours: dict[int, Colour] = {}
     for clip in clips:
         try:
             thumbs = list(_thumbs(info.fps, path, clip))
@@ -293,17 +267,13 @@ def decodes(fps: float, path: Path, clip: EpisodeClip) -> bool:
 
 
 def _thumbs(fps: float, path: Path, clip: EpisodeClip) -> Iterator[NDArray[np.uint8]]:
-    """Yield an episode's pictures, small, RGB, shape (height, width, 3).
-
-    Raises:
-        UnusableInputError: the decoder had to make up part of a picture.
-    """
+    """Yield an episode's pictures, small, RGB, shape (height, width, 3)."""
     with open_video(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.options = {"err_detect": "explode"}
         stream.thread_type = "AUTO"
         for frame in shown_frames(path, container, clip.start_s, clip.frames, fps):
-            if frame.is_corrupt:
+            if frame.is_corrupt:  # the decoder had to make up part of it
                 raise UnusableInputError(f"{path}: a picture is damaged.")
             width = min(THUMB, frame.width)
             height = max(2, frame.height * width // frame.width)
@@ -327,17 +297,9 @@ def _is_frozen(thumbs: Sequence[NDArray[np.uint8]], fps: float, episode: int, sc
     return False
 
 
-def _check_colours(
-    info: DatasetInfo,
-    colours: Mapping[str, Mapping[int, NDArray[np.float64]]],
-    findings: Findings,
-) -> None:
-    """Compare pictures with the image statistics that each episode was recorded with.
-
-    Args:
-        colours: camera to episode to mean colour of the decoded pictures.
-    """
-    said: dict[str, dict[int, NDArray[np.float64]]] = {key: {} for key in colours}
+def _check_colours(info: DatasetInfo, colours: Colours, findings: Findings) -> None:
+    """Compare mean colours of decoded pictures with the statistics that were recorded with them."""
+    said: Colours = {key: {} for key in colours}
     for path in episode_files(info.root):
         for key, table in stat_columns(path, colours):
             if table["mean"].shape[1] == 3:
@@ -365,9 +327,7 @@ def _check_colours(
             findings.warn("wrong_pictures", f"videos/{key}", text, fix)
 
 
-def _apart(
-    found: Mapping[int, NDArray[np.float64]], said: Mapping[int, NDArray[np.float64]]
-) -> float:
+def _apart(found: Mapping[int, Colour], said: Mapping[int, Colour]) -> float:
     """Return how far mean colours are from statistics; 0 where those aren't in [0, 1]."""
     far = [
         float(np.abs(mean - said[e]).max())
@@ -377,15 +337,10 @@ def _apart(
     return float(np.mean(far)) if far else 0.0
 
 
-def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) -> None:
-    """Check pictures that stand in the data files themselves (dtype `image`).
-
-    Args:
-        pictures: how many are decoded at most, spread evenly; None for all.
-    """
+def check_stored(info: DatasetInfo, deep: bool, findings: Findings) -> None:
+    """Check pictures that stand in the data files themselves (dtype `image`)."""
     keys = [k for k, spec in info.features.items() if spec.get("dtype") == "image"]
-    total = max(1, info.total_frames * len(keys))
-    step = 1 if pictures is None else -(-total // pictures)
+    step = 1 if deep else max(1, math.ceil(info.total_frames * len(keys) / PICTURES))
     for key in keys:
         shape = list(info.features[key]["shape"])
         for path in data_files(info.root):
@@ -398,11 +353,9 @@ def check_stored(info: DatasetInfo, pictures: int | None, findings: Findings) ->
 
 
 def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[int]:
-    """Return rows of a data file whose picture is missing, damaged or of another size.
+    """Return rows of a data file whose picture is missing, damaged or not of `shape` [pixels].
 
-    Args:
-        shape: as the dataset describes it [pixels].
-        step: look at every how many rows.
+    Every `step`-th row is looked at.
     """
     bad, at = [], 0
     sizes = {(shape[1], shape[0]), (shape[-1], shape[1])}  # width, height; channels last or first
@@ -410,14 +363,11 @@ def bad_stored(path: Path, key: str, shape: list[int], step: int = 1) -> list[in
         for batch in file.iter_batches(_STORED_ROWS, columns=[key]):
             column = batch.column(0)
             for i in range(-at % step, len(column), step):
-                stored = column[i].as_py()
-                data = stored.get("bytes") if isinstance(stored, dict) else None
                 fine = False
                 with contextlib.suppress(*DAMAGE, SyntaxError):  # as Pillow says of a broken PNG
-                    if isinstance(data, bytes):
-                        picture = Image.open(io.BytesIO(data))
-                        picture.load()
-                        fine = picture.size in sizes
+                    picture = Image.open(io.BytesIO(column[i].as_py()["bytes"]))
+                    picture.load()
+                    fine = picture.size in sizes
                 if not fine:
                     bad.append(at + i)
             at += len(column)

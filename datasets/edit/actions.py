@@ -20,6 +20,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import existing_folder
 from gaploop.core.run_record import write_record
 from gaploop.datasets import layout, lineage, staging
+from gaploop.datasets.check.findings import numbers
 from gaploop.datasets.consented import note_and_refuse_withdrawn
 from gaploop.datasets.differences import Profile, require_same
 from gaploop.datasets.edit import splits
@@ -105,7 +106,6 @@ def plan_split(
     """Plan one dataset for each part.
 
     Args:
-        parts: name to episodes.
         named: the episodes were named one by one.
         shared: a session may be in several parts.
 
@@ -123,8 +123,7 @@ def plan_split(
     if twice:
         raise UnusableInputError(f"Episodes {twice} are in two parts. Name each in one.")
     common = splits.shared_sessions(parts, piece.held)
-    more = f" and {len(common) - 3} more" if len(common) > 3 else ""
-    names = f"{', '.join(common[:3])}{more}"
+    names = numbers(common, 3)
     # Where all takes are of one session, no split keeps it whole, and whoever names episodes then
     # has decided.
     decided = named and len(set(map(splits.session_of, piece.held))) == 1
@@ -149,38 +148,29 @@ def plan_split(
     return EditPlan("edit split", chosen, config, tuple(common), tuple(notes))
 
 
-@dataclass(frozen=True)
-class EditRules:
-    """How a plan is carried out.
-
-    Attributes:
-        reencode: pictures that can't be cut out are decoded and encoded again.
-        consents: the consent register; the default one where None.
-    """
-
-    reencode: bool = False
-    consents: Path | None = None
-    on_episode: Callable[[], None] = lambda: None
-    hook: staging.Hook = staging.no_hook
-
-
 def carry_out(
     plan: EditPlan,
     output: Path | None,
-    rules: EditRules,
+    reencode: bool = False,
+    consents: Path | None = None,
+    *,
+    on_episode: Callable[[], None] = lambda: None,
     amend: Callable[[Path], None] | None = None,
+    hook: staging.Hook = staging.no_hook,
 ) -> VideosDone:
     """Write what was planned; within `opened`.
 
     Args:
         output: a new folder; None to put the result in the place of the plan's only dataset.
+        reencode: pictures that can't be cut out are decoded and encoded again.
+        consents: the consent register; the default one where None.
         amend: changes each new dataset before anybody sees it.
 
     Raises:
         UnusableInputError: the output folder can't be used, or a source is damaged. Nothing is
             changed then.
     """
-    sources = {piece.info.root for pieces in plan.parts.values() for piece in pieces}
+    sources = {piece.info.root: piece for pieces in plan.parts.values() for piece in pieces}
     target = plan.source if output is None else Path(output).resolve()
     with ExitStack() as stack:
         if output is not None:
@@ -189,22 +179,16 @@ def carry_out(
                 target / name: [e.info for piece in pieces for e in piece.episodes]
                 for name, pieces in plan.parts.items()
             }
-            note_and_refuse_withdrawn(takes, rules.consents)
+            note_and_refuse_withdrawn(takes, consents)
         stage = staging.beside(target, "staging")
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
-        total = VideosDone()
-        inputs = {p.info.root: lineage.source_of(p) for ps in plan.parts.values() for p in ps}
+        inputs = {root: lineage.source_of(piece) for root, piece in sources.items()}
+        done = VideosDone()
         for name, pieces in plan.parts.items():
-            done = compose(
-                pieces,
-                stage / name,
-                link=output is None,
-                reencode=rules.reencode,
-                on_episode=rules.on_episode,
-                hook=rules.hook,
-            )
+            part = stage / name
+            compose(pieces, part, done, output is None, reencode, on_episode=on_episode, hook=hook)
             if amend is not None:
-                amend(stage / name)
+                amend(part)
             used = [
                 {
                     **inputs[piece.info.root],
@@ -219,13 +203,10 @@ def carry_out(
                 "frames": sum(e.length for piece in pieces for e in piece.episodes),
                 "shared_sessions": list(plan.shared_sessions),
             }
-            write_record(stage / name, lineage.SCHEMA, plan.command, plan.config, used, result)
-            total = VideosDone(
-                [], total.whole + done.whole, total.cut + done.cut, total.encoded + done.encoded
-            )
-        rules.hook("staged")
-        staging.commit(stage, target, rules.hook)
-    return total
+            write_record(part, lineage.SCHEMA, plan.command, plan.config, used, result)
+        hook("staged")
+        staging.commit(stage, target, hook)
+    return done
 
 
 DUPLICATES: Final = ("refuse", "first")
@@ -237,10 +218,8 @@ def plan_merge(
 ) -> EditPlan:
     """Plan the dataset that holds all takes of several, in order.
 
-    Args:
-        config: the options that decided, for `run.json`.
-        duplicates: what becomes of a take whose uid is in several: `refuse`, or `first` to take
-            it from the first one that has it, with the labels of all.
+    Of a take that is in several, `duplicates` are refused, or the `first` one is taken, with the
+    labels of all.
 
     Raises:
         UnusableInputError: fewer than two, or datasets that differ in robot, rate, features,
@@ -299,10 +278,7 @@ def _check_alike(a: DatasetPiece, b: DatasetPiece) -> None:
 
 
 def delete_takes(
-    root: Path,
-    unwanted: Callable[[EpisodeRow], bool],
-    *,
-    hook: staging.Hook = staging.no_hook,
+    root: Path, unwanted: Callable[[EpisodeRow], bool], *, hook: staging.Hook = staging.no_hook
 ) -> tuple[str, ...]:
     """Delete episodes from the dataset at `root`, and return their uids.
 
@@ -326,5 +302,5 @@ def delete_takes(
             shutil.rmtree(stage)
         elif gone:
             plan = EditPlan("edit delete", {"": (DatasetPiece(info, episodes, kept),)})
-            carry_out(plan, None, EditRules(reencode=True, hook=hook))
+            carry_out(plan, None, reencode=True, hook=hook)
     return gone

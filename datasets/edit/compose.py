@@ -26,7 +26,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_content, read_json, write_json
 from gaploop.core.journal_format import TRUTH
 from gaploop.core.run_record import RUN
-from gaploop.datasets import episodes_table, layout, staging
+from gaploop.datasets import episodes_table, layout, staging, v3_files
 from gaploop.datasets.check.episodes import read_tasks
 from gaploop.datasets.episodes_table import gap_row, with_gap_columns
 from gaploop.datasets.frames import EpisodeReader
@@ -34,24 +34,12 @@ from gaploop.datasets.labels.transfer import copy_events
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged
 from gaploop.datasets.lerobot_read import video_of
 from gaploop.datasets.telemetry_zarr import telemetry_path
-from gaploop.datasets.v3_files import (
-    DataFiles,
-    VideoFiles,
-    with_columns,
-    write_episodes,
-    write_tasks,
-)
 from gaploop.datasets.video import DamagedVideoError, count_frames, encode_part
 
 
 @dataclass(frozen=True)
 class DatasetPiece:
-    """Some episodes of one dataset.
-
-    Attributes:
-        held: all of its episodes, in order.
-        chosen: indices of those that are meant.
-    """
+    """Some episodes of one dataset: all that it has, in order, and the indices of those meant."""
 
     info: DatasetInfo
     held: tuple[EpisodeRow, ...]
@@ -94,17 +82,19 @@ _NEW: Final = (layout.INFO, layout.STATS, layout.TASKS, layout.LABELS, TRUTH, RU
 def compose(
     pieces: Sequence[DatasetPiece],
     stage: Path,
-    *,
+    done: VideosDone,
     link: bool = False,
     reencode: bool = False,
+    *,
     on_episode: Callable[[], None] = lambda: None,
     hook: staging.Hook = staging.no_hook,
-) -> VideosDone:
+) -> None:
     """Write the dataset that consists of `pieces`, in order, to the new folder `stage`.
 
     Args:
         pieces: at least one episode; all with the same features and rate.
         stage: must not exist; where this fails, what is in it is worth nothing.
+        done: what is done with videos is counted there.
         link: whole videos and telemetry become hard links: only where the source is about to be
             replaced.
         reencode: pictures that can't be cut are decoded and encoded again.
@@ -115,20 +105,19 @@ def compose(
     stage.mkdir(parents=True)
     with layout.sound(*(piece.info.root for piece in pieces)):
         placed = Placed()
-        with contextlib.closing(DataFiles(replace(pieces[0].info, root=stage))) as files:
+        with contextlib.closing(v3_files.DataFiles(replace(pieces[0].info, root=stage))) as files:
             for piece in pieces:
-                features = piece.info.features.items()
-                kept = [name for name, spec in features if spec.get("dtype") != "video"]
-                reader = EpisodeReader(piece.info, kept)
-                tasks = read_tasks(piece.info.root / layout.TASKS)
+                info = piece.info
+                reader = EpisodeReader(info, [n for n in info.features if n not in info.video_keys])
+                tasks = read_tasks(info.root / layout.TASKS)
                 for episode in piece.episodes:
                     place = files.append(_renumbered(reader.rows_of(episode), tasks, placed))
                     placed.rows[-1] |= place
                     on_episode()
         hook("rows written")
-        done = _write_videos(pieces, stage, link, reencode)
+        videos = _write_videos(pieces, stage, done, link, reencode)
         hook("videos written")
-        _write_episodes(pieces, stage, placed, done.rows)
+        _write_episodes(pieces, stage, placed, videos)
         _write_info(pieces, stage, placed)
         for piece in pieces:
             for episode in piece.episodes:
@@ -149,15 +138,13 @@ def compose(
             (stage / TRUTH).write_bytes(b"".join(line + b"\n" for line in truth))
         if any(piece.tagged for piece in pieces):
             episodes_table.materialise(stage, {})
-    return done
 
 
 def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> None:
     """Write tasks and `meta/info.json`: the first one's, with what is counted anew."""
-    write_tasks(stage, {index: task for task, index in placed.tasks.items()})
+    v3_files.write_tasks(stage, dict(enumerate(placed.tasks)))
     descriptions = [read_json(piece.info.root / layout.INFO) for piece in pieces]
-    info: dict[str, Any] = descriptions[0]
-    count = len(placed.rows)
+    info, count = descriptions[0], len(placed.rows)
     info |= {
         "total_episodes": count,
         "total_frames": placed.frames,
@@ -168,12 +155,9 @@ def _write_info(pieces: Sequence[DatasetPiece], stage: Path, placed: Placed) -> 
         notes = [d["features"].get(key, {}).get("info") for d in descriptions]
         if spec.get("dtype") == "video" and isinstance(spec.get("info"), dict):
             # As LeRobot's own merge does: what the sources don't agree on isn't claimed.
-            spec["info"] = {
-                name: value
-                if all(isinstance(n, dict) and n.get(name) == value for n in notes)
-                else None
-                for name, value in spec["info"].items()
-            }
+            for name, value in spec["info"].items():
+                if not all(isinstance(n, dict) and n.get(name) == value for n in notes):
+                    spec["info"][name] = None
     write_json(stage / layout.INFO, info)
 
 
@@ -186,10 +170,9 @@ def _copy_rest(pieces: Sequence[DatasetPiece], stage: Path, hidden: bool) -> Non
     for number, piece in enumerate(pieces):
         for path in sorted(p for p in piece.info.root.rglob("*") if p.is_file()):
             name = path.relative_to(piece.info.root)
-            known = name.as_posix() in _NEW or name.as_posix().startswith(f"{layout.EPISODES}/")
+            known = name.as_posix() in _NEW or name.is_relative_to(layout.EPISODES)
+            known |= name.as_posix() == CARD and len(pieces) > 1
             if name.parts[0] in _REWRITTEN or known or (name.parts[0][0] == "." and not hidden):
-                continue
-            if name.as_posix() == CARD and len(pieces) > 1:
                 continue
             target = stage / name
             if target.exists() and not filecmp.cmp(path, target, shallow=False):
@@ -206,23 +189,18 @@ class Placed:
         rows: per episode, the columns of `meta/episodes` that say so.
         tasks: instruction to its new task index.
         task_indices: per episode, its rows' new task indices, shape (length,).
-        moved: per episode, by how much its rows' `index` and its `episode_index` have grown.
+        moved: per episode, by how much these numbers of its rows have grown.
     """
 
     rows: list[dict[str, int]] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     task_indices: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    moved: list[tuple[int, int]] = field(default_factory=list)
+    moved: dict[str, list[int]] = field(default_factory=lambda: {"index": [], "episode_index": []})
     frames: int = 0
 
 
 def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Table:
-    """Return an episode's rows with the numbers that they have in the new dataset.
-
-    Args:
-        names: of the tasks that they number.
-        placed: what went before; the episode is added.
-    """
+    """Return an episode's rows with their numbers in the new dataset, and note it in `placed`."""
     n, first, new = len(rows), placed.frames, len(placed.rows)
     old_tasks = rows["task_index"].to_numpy()
     mapping: dict[int, int] = {}
@@ -234,65 +212,45 @@ def _renumbered(rows: pa.Table, names: Sequence[str], placed: Placed) -> pa.Tabl
         mapping[old] = placed.tasks.setdefault(names[old], len(placed.tasks))
     tasks = np.array([mapping[t] for t in old_tasks.tolist()], dtype=np.int64)
     placed.task_indices.append(tasks)
-    was = (int(rows[name][0].as_py()) if n else 0 for name in ("index", "episode_index"))
-    placed.moved.append((first - next(was), new - next(was)) if n else (0, 0))
+    for name, now in (("index", first), ("episode_index", new)):
+        placed.moved[name].append(now - int(rows[name][0].as_py()) if n else 0)
     placed.frames += n
-    placed.rows.append(
-        {
-            "episode_index": new,
-            "dataset_from_index": first,
-            "dataset_to_index": placed.frames,
-        }
-    )
-    numbers = {
-        "index": np.arange(first, first + n),
-        "episode_index": np.full(n, new),
-        "task_index": tasks,
-    }
-    return with_columns(rows, numbers)
-
-
-_QUANTILES: Final = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+    ends = {"dataset_from_index": first, "dataset_to_index": placed.frames}
+    placed.rows.append({"episode_index": new, **ends})
+    numbers = {"index": np.arange(first, first + n), "episode_index": np.full(n, new)}
+    return v3_files.with_columns(rows, {**numbers, "task_index": tasks})
 
 
 def _write_episodes(
     pieces: Sequence[DatasetPiece], stage: Path, placed: Placed, videos: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write `meta/episodes` and `meta/stats.json` of a dataset made of `pieces`.
-
-    Args:
-        videos: per episode, the columns about its videos.
-
-    Raises:
-        UnusableInputError: columns of the same name that hold different things.
-    """
+    """Write `meta/episodes`, with `videos`' columns of each episode, and `meta/stats.json`."""
     tagged = any(piece.tagged for piece in pieces)
     table = _together([_of_piece(piece, tagged) for piece in pieces], pieces)
     new = [{**row, **clips} for row, clips in zip(placed.rows, videos, strict=True)]
     changed: dict[str, list[Any]] = {name: [row[name] for row in new] for name in new[0]}
-    moved = {"index": [m[0] for m in placed.moved], "episode_index": [m[1] for m in placed.moved]}
     for name in table.column_names:  # the statistics of what was numbered anew
         folder, _, rest = name.partition("/")
         feature, _, stat = rest.rpartition("/")
         if folder != "stats" or stat == "count":
             continue
         old = table[name].to_pylist()
-        if feature in moved and stat != "std":
-            pairs = zip(old, moved[feature], strict=True)
+        if feature in placed.moved and stat != "std":
+            pairs = zip(old, placed.moved[feature], strict=True)
             changed[name] = [v and [x + by for x in v] for v, by in pairs]
         elif feature == "task_index":
             tasks = zip(old, placed.task_indices, strict=True)
             changed[name] = [v and [type(v[0])(_task_stat(t, stat))] for v, t in tasks]
-    table = with_columns(table, changed)
-    write_episodes(stage, table)
+    table = v3_files.with_columns(table, changed)
+    v3_files.write_episodes(stage, table)
     write_json(stage / layout.STATS, _total_stats(table, pieces))
 
 
 def _task_stat(values: np.ndarray[Any, Any], stat: str) -> float:
     if (values == values[0]).all():
         return 0.0 if stat == "std" else float(values[0])
-    if stat in _QUANTILES:
-        return float(np.quantile(values, _QUANTILES[stat]))
+    if stat.startswith("q"):  # q01, q10, …
+        return float(np.quantile(values, int(stat[1:]) / 100))
     return float(getattr(values, stat)())  # min, max, mean, std
 
 
@@ -302,9 +260,8 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise damaged(
-            piece.info.root, f"files of {layout.EPISODES} don't fit together ({error})."
-        ) from None
+        what = f"files of {layout.EPISODES} don't fit together ({error})."
+        raise damaged(piece.info.root, what) from None
     numbers = table["episode_index"].to_numpy()
     order = np.argsort(numbers, kind="stable")
     keep = [int(i) for i in order if int(numbers[i]) in piece.chosen]
@@ -315,10 +272,7 @@ def _of_piece(piece: DatasetPiece, tagged: bool) -> pa.Table:
 
 
 def _together(tables: Sequence[pa.Table], pieces: Sequence[DatasetPiece]) -> pa.Table:
-    """Put tables below each other; a column that some lack is empty there.
-
-    Statistics that some lack go: LeRobot can't add them up.
-    """
+    """Put tables below each other; statistics that some lack go, other columns are empty there."""
     if len(tables) == 1:
         return tables[0]
     shared = set.intersection(*(set(t.column_names) for t in tables))
@@ -344,8 +298,7 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     """Return the statistics of all episodes together, as LeRobot's `aggregate_stats` does.
 
     Means are weighted by count, variances added with the squared distance of the means (Chan et
-    al. 1979), quantiles averaged. Where the episode table has none, and nothing is left out, they
-    are the old ones.
+    al. 1979), quantiles averaged. Where the table has none, and all is kept, they are the old ones.
     """
     found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     for name in table.column_names:
@@ -390,47 +343,32 @@ def _total_stats(table: pa.Table, pieces: Sequence[DatasetPiece]) -> dict[str, A
     return old
 
 
-type Clip = tuple[int, EpisodeRow, float]
-"""Index in the new dataset, episode, start in its file [s]."""
 _REENCODE: Final = "Allow those episodes to be encoded again, with a loss, with --reencode=true."
 
 
 @dataclass
 class VideosDone:
-    """What was done with videos.
+    """What was done: files taken whole, and episodes cut out packet by packet or encoded again."""
 
-    Attributes:
-        rows: per episode of the new dataset, the columns of `meta/episodes` about videos.
-        whole: files taken as they are.
-        cut: episodes cut out packet by packet.
-        encoded: episodes encoded again.
-    """
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
     whole: int = 0
     cut: int = 0
     encoded: int = 0
 
 
 def _write_videos(
-    pieces: Sequence[DatasetPiece], stage: Path, link: bool, reencode: bool
-) -> VideosDone:
-    """Write the videos of a dataset made of `pieces`.
-
-    Raises:
-        UnusableInputError: a video is missing or damaged, or can't be cut and must not be encoded
-            again.
-    """
-    done = VideosDone([{} for piece in pieces for _ in piece.chosen])
+    pieces: Sequence[DatasetPiece], stage: Path, done: VideosDone, link: bool, reencode: bool
+) -> list[dict[str, Any]]:
+    """Write the videos; return the columns of `meta/episodes` about them, per new episode."""
+    rows: list[dict[str, Any]] = [{} for piece in pieces for _ in piece.chosen]
     info = replace(pieces[0].info, root=stage)
     for key in info.video_keys:
         with (
-            contextlib.closing(VideoFiles(info, key)) as shelf,
+            contextlib.closing(v3_files.VideoFiles(info, key)) as shelf,
             tempfile.TemporaryDirectory(dir=stage) as scratch,
         ):
             new = 0
             for piece in pieces:
-                files: dict[Path, list[Clip]] = {}
+                files: dict[Path, list[tuple[int, EpisodeRow, float]]] = {}  # new index, start [s]
                 for episode in piece.episodes:
                     path, start_s = video_of(piece.info, episode.row, key)
                     if path is None:
@@ -455,26 +393,32 @@ def _write_videos(
                         (staging.link_or_copy if link else shutil.copy2)(path, shelf.place())
                         done.whole += 1
                         for row, episode, start_s in clips:
-                            done.rows[row] |= shelf.columns(start_s, episode.length)
-                    else:
-                        for clip in clips:
-                            _cut(path, clip, shelf, reencode, done, Path(scratch, "clip.mp4"))
-    return done
+                            rows[row] |= shelf.columns(start_s, episode.length)
+                        continue
+                    for row, episode, start_s in clips:
+                        again = Path(scratch, "clip.mp4") if reencode else None
+                        rows[row] |= _cut(path, episode, start_s, shelf, done, again)
+    return rows
 
 
 def _cut(
-    path: Path, clip: Clip, shelf: VideoFiles, reencode: bool, done: VideosDone, scratch: Path
-) -> None:
-    """Append one episode of a file, by way of the file `scratch` where it is encoded again."""
-    new, episode, start_s = clip
+    path: Path,
+    episode: EpisodeRow,
+    start_s: float,
+    shelf: v3_files.VideoFiles,
+    done: VideosDone,
+    again: Path | None,
+) -> dict[str, Any]:
+    """Append one episode of a file, by way of the file `again` where it is encoded again."""
     try:
-        done.rows[new] |= shelf.append(path, start_s, episode.length)
+        columns = shelf.append(path, start_s, episode.length)
         done.cut += 1
     except DamagedVideoError:
         raise  # decoding it wouldn't go better
     except UnusableInputError as error:
-        if not reencode:
+        if again is None:
             raise UnusableInputError(f"{error} {_REENCODE}") from None
-        encode_part(path, start_s, episode.length, episode.info.fps, scratch)
-        done.rows[new] |= shelf.append(scratch, 0.0, episode.length)
+        encode_part(path, start_s, episode.length, episode.info.fps, again)
+        columns = shelf.append(again, 0.0, episode.length)
         done.encoded += 1
+    return columns

@@ -47,12 +47,9 @@ def shared_sessions(parts: Parts, episodes: Sequence[EpisodeRow]) -> list[str]:
 def by_share(
     episodes: Sequence[EpisodeRow], shares: Mapping[str, float], seed: int, whole_sessions: bool
 ) -> Parts:
-    """Split at random by shares of the takes.
+    """Split at random by shares of the takes, which add up to 1; one seed gives the same parts.
 
-    Args:
-        shares: part to its share, which add up to 1.
-        seed: decides; the same one gives the same parts.
-        whole_sessions: sessions stay together, which may miss the shares.
+    `whole_sessions` stay together, which may miss the shares.
 
     Raises:
         UnusableInputError: shares that don't add up, or fewer sessions than parts.
@@ -91,10 +88,7 @@ def by_share(
 
 
 def by_field(episodes: Sequence[EpisodeRow], name: str) -> Parts:
-    """Split by what is known about takes: one part for each value.
-
-    Args:
-        name: a field such as `outcome` or `session`, or a condition such as `lighting`.
+    """Split by a field such as `outcome`, or a condition: one part for each value.
 
     Raises:
         UnknownChoiceError: no take has such a condition.

@@ -51,10 +51,9 @@ class Conversion:
         info: the dataset, with the names that its features are given first.
         steps: what becomes of the joint vectors, in order.
         fps: rate afterwards [Hz].
-        rule: how frames of another rate are made.
+        rule: how frames of another rate are made, see `spec.RULES`.
         cameras: camera to what becomes of it; None where it is left out.
         drop: features that are left out, besides those of cameras.
-        robot_type: name of the robot afterwards.
         units: of the joint vectors afterwards; "" where nobody knows.
         fill: gap columns to add: time from the frame's number, the take's hash, the requested
             action as what was sent, no intervention, no safety event, ages unknown.
@@ -133,7 +132,7 @@ class Conversion:
                 table[new] = {"dtype": "float32", "shape": (len(names),), "names": names}
             elif spec["dtype"] in PICTURES:
                 change = self.cameras.get(name.removeprefix(columns.IMAGES)) or CameraSpec()
-                table[new]["shape"] = picture_shape(shape, change)
+                table[new]["shape"] = _picture_shape(shape, change)
         if self.fill:
             ages = (columns.camera_of_age(name) for name in self.fill)
             ours = columns.gap_features(table[columns.ACTION], ages)
@@ -145,7 +144,7 @@ class Conversion:
         return {
             "fps": {"from": self.info.fps, "to": self.fps, "rule": self.rule},
             "renamed": dict(self.rename),
-            "steps": [asdict(step) for step in self.steps],  # type: ignore[call-overload]
+            "steps": [asdict(step) for step in self.steps],
             "cameras": {n: None if c is None else vars(c) for n, c in self.cameras.items()},
             "dropped": list(self.drop),
             "filled": list(self.fill),
@@ -163,12 +162,8 @@ def empty_vectors(info: DatasetInfo) -> dict[str, Vector]:
     }
 
 
-def picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
-    """Return a picture's shape (height, width, channels) after a change.
-
-    Raises:
-        UnusableInputError: the crop reaches out of the picture.
-    """
+def _picture_shape(shape: tuple[int, ...], change: CameraSpec) -> tuple[int, ...]:
+    """Return a picture's shape (height, width, channels) after a change."""
     height, width, *rest = shape
     if change.crop is not None:
         x, y, w, h = change.crop
@@ -193,10 +188,7 @@ def resolve(
     episodes: Sequence[EpisodeRow],
     rename: Mapping[str, str] | None = None,
 ) -> Conversion:
-    """Work a conversion out for one dataset.
-
-    Args:
-        rename: feature to the name that it is given first.
+    """Work a conversion out for one dataset, some of whose features get other names first.
 
     Raises:
         UnusableInputError: it names what isn't there, or leaves something to guess.
@@ -229,18 +221,15 @@ def resolve(
         add(step)
     if spec.action_space is not None:
         space = spec.action_space
-        if space.target != EE:
-            starts = {"": list(space.start)} if space.start else {}
-            add(ToJoints(space.arm, space.units, starts))
-            units = space.units
-        elif units in ("deg", "rad"):
-            add(ToTool(space.arm, units))
-            units = EE
-        else:
-            raise UnusableInputError(
-                f"action_space: joints must be in deg or rad for kinematics, they are in "
-                f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
-            )
+        if isinstance(space, ToTool):
+            if units not in ("deg", "rad"):
+                raise UnusableInputError(
+                    f"action_space: joints must be in deg or rad for kinematics, they are in "
+                    f"'{units or 'unknown units'}'. Convert them too: units: {{from: …, to: deg}}."
+                )
+            space = replace(space, units=units)
+        add(space)
+        units = EE if isinstance(space, ToTool) else space.units
     if spec.suffix is not None:
         add(Suffix(spec.suffix))
     if spec.order:
@@ -262,18 +251,14 @@ def resolve(
 
 
 def _check_names(spec: HarmoniseSpec, info: DatasetInfo) -> None:
-    joints = {joint(n) for v in empty_vectors(info).values() for n in v.names}
-    for name in spec.joints:
-        if name not in joints:
-            raise unknown_choice("joint", name, joints, str(info.root))
-    known = {n.removeprefix(columns.IMAGES) for n in info.picture_keys}
-    for name in spec.cameras:
-        if name not in known:
-            raise unknown_choice("camera", name, known, str(info.root))
-    for name in spec.drop:
-        valid = [n for n in info.features if n not in columns.AUTOMATIC]
-        if name not in valid:
-            raise unknown_choice("feature", name, valid, str(info.root))
+    for what, asked, known in (
+        ("joint", spec.joints, {joint(n) for v in empty_vectors(info).values() for n in v.names}),
+        ("camera", spec.cameras, {n.removeprefix(columns.IMAGES) for n in info.picture_keys}),
+        ("feature", spec.drop, set(info.features) - set(columns.AUTOMATIC)),
+    ):
+        for name in asked:
+            if name not in known:
+                raise unknown_choice(what, name, known, str(info.root))
 
 
 def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
@@ -290,7 +275,8 @@ def _units_step(spec: UnitsSpec, known: str, vectors: Vectors) -> Units:
             "takes with gaploop edit retag."
         )
     grippers = sorted({joint(n) for v in vectors.values() for n in v.names if is_gripper(n)})
-    if grippers and "rad" in (source, spec.target) and source != spec.target and not spec.gripper:
+    to_or_from_rad = (source == "rad") != (spec.target == "rad")
+    if grippers and to_or_from_rad and not spec.gripper_said:
         raise UnusableInputError(
             f"units: {', '.join(grippers)} goes from 0 to 100 outside rad. What is that in rad? "
             "Say gripper: keep (leave its values), gripper: model with arm: NAME, "
@@ -321,7 +307,7 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
     """Return the conversion that undoes what a record says was done.
 
     Raises:
-        UnusableInputError: something was lost.
+        UnusableInputError: something was lost by it.
     """
     if entry["lost"]:
         raise UnusableInputError(
@@ -329,11 +315,8 @@ def undone(info: DatasetInfo, entry: Mapping[str, Any]) -> Conversion:
             f"{', '.join(entry['lost'])}. Go back to the dataset '{entry['source']['name']}'."
         )
     steps = [back for s in reversed(entry["steps"]) if (back := _step_of(s).inverse()) is not None]
-    cameras = {
-        change["name"]: CameraSpec(old)
-        for old, change in entry["cameras"].items()
-        if change["name"]
-    }
+    changes = entry["cameras"].items()
+    cameras = {change["name"]: CameraSpec(old) for old, change in changes if change["name"]}
     units, robot = entry["units"]["from"], entry["robot_type"]["from"]
     added = tuple(entry.get("filled", ()))
     called = {new: old for old, new in entry.get("renamed", {}).items()}
@@ -346,12 +329,11 @@ def _step_of(value: Mapping[str, Any]) -> Step:
     """Return the step that `record` wrote."""
     from pydantic import TypeAdapter  # here: it takes a while
 
-    given = {k: v for k, v in value.items() if k != "kind"}
-    kinds = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
-    made: dict[str, Any] = {kind.kind: kind for kind in kinds}
-    if value["kind"] not in made:
-        raise UnusableInputError(
-            f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
-        )
-    step: Step = TypeAdapter(made[value["kind"]]).validate_python(given)
-    return step
+    kinds: tuple[Any, ...] = (JointMapping, Units, Order, Suffix, ToTool, ToJoints)
+    for made in kinds:
+        if made.kind == value["kind"]:
+            step: Step = TypeAdapter(made).validate_python(value)
+            return step
+    raise UnusableInputError(
+        f"{RECORD}: unknown step '{value['kind']}'. Undo it with the gaploop that wrote it."
+    )

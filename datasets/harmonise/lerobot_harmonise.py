@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.run_record import RUN, write_record
 from gaploop.core.take import Images
@@ -32,7 +32,7 @@ from gaploop.datasets.formats.dataset import write_dataset
 from gaploop.datasets.formats.model import About, ForeignRecording, Recording
 from gaploop.datasets.frames import FrameTable, load_frames
 from gaploop.datasets.harmonise.conversion import RECORD, SCHEMA, Conversion, history_of
-from gaploop.datasets.harmonise.spec import RULES, CameraSpec
+from gaploop.datasets.harmonise.spec import CameraSpec
 from gaploop.datasets.harmonise.steps import VECTORS, Vector
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of
@@ -48,15 +48,11 @@ def harmonise(
     target: Path,
     on_episode: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write a dataset's takes, converted, to `target`; return how many.
-
-    Args:
-        piece: the dataset; within `edit.opened`.
-        target: a folder that doesn't exist or is empty.
+    """Write a dataset's takes, converted, to `target`; return how many. Within `edit.opened`.
 
     Raises:
         UnusableInputError: the source is damaged, has features that can't be converted, or the
-            target can't be used. Nothing is left at the target then.
+            target holds something. Nothing is left at the target then.
     """
     target = Path(target).resolve()
     info = piece.info
@@ -211,19 +207,15 @@ def _pictures(
                 f"leave the camera out: cameras: {{{key.removeprefix(columns.IMAGES)}: null}}."
             )
         same = info.fps == conversion.fps and not found[1].touches_pictures
-        changed = shown if same else partial(changed_pictures, shown, index, found[1])
+        changed = shown if same else partial(_changed_pictures, shown, index, found[1])
         result[found[0].removeprefix(columns.IMAGES)] = changed
     return result
 
 
-def changed_pictures(
+def _changed_pictures(
     pictures: Images, index: NDArray[np.int64], change: CameraSpec
 ) -> Iterator[Image]:
-    """Yield chosen pictures of a take, cropped and scaled, as far as there are any.
-
-    Args:
-        index: which of them, never falling, shape (n,).
-    """
+    """Yield those pictures of a take whose never falling index is given, cropped and scaled."""
     import cv2
 
     shown, at, picture = pictures(), -1, None
@@ -248,19 +240,10 @@ def changed_pictures(
 
 
 def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) -> NDArray[np.int64]:
-    """Return which frame of a take stands at each moment of another rate.
+    """Return which frame of a take stands at each moment of another rate [Hz].
 
-    Args:
-        frames: how many the take has.
-        source_fps: its rate [Hz].
-        target_fps: the new rate [Hz].
-        rule: one of `RULES`; `linear` chooses as `hold`.
-
-    Returns:
-        Shape (n,), never falling; as many as fit into the take's time.
+    Of shape (n,), never falling; as many as fit into the take's time. `linear` chooses as `hold`.
     """
-    if rule not in RULES:
-        raise unknown_choice("rule", rule, RULES, "fps")
     count = int(np.floor((frames - 1) * target_fps / source_fps + _ROUNDING)) + 1
     place = np.arange(count) * source_fps / target_fps
     shift = 0.5 if rule == "nearest" else _ROUNDING
@@ -268,11 +251,7 @@ def chosen_rows(frames: int, source_fps: float, target_fps: float, rule: str) ->
 
 
 def between(values: NDArray[Any], source_fps: float, target_fps: float) -> NDArray[np.float64]:
-    """Return rows at the moments of another rate, on straight lines between the given ones.
-
-    Args:
-        values: shape (n_frames, width).
-    """
+    """Return rows, shape (n_frames, width), at the moments of another rate [Hz], interpolated."""
     count = len(chosen_rows(len(values), source_fps, target_fps, "hold"))
     place = np.minimum(np.arange(count) * source_fps / target_fps, len(values) - 1)
     rows = np.arange(len(values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,9 +49,8 @@ def derive(piece: DatasetPiece, reference: DatasetPiece) -> SpecDraft:
         said = (ours.units or "not stated", theirs.units or "not stated")
         draft.differences.append(DatasetDifference("units", "units", *said))
     if a.robot_type != b.robot_type:
-        draft.differences.append(
-            DatasetDifference("robot_type", "robot_type", a.robot_type, b.robot_type)
-        )
+        robots = (a.robot_type, b.robot_type)
+        draft.differences.append(DatasetDifference("robot_type", "robot_type", *robots))
         draft.spec["robot_type"] = b.robot_type
     if a.fps != b.fps:
         draft.spec["fps"] = {"to": int(b.fps) if b.fps == int(b.fps) else b.fps, "rule": "hold"}
@@ -100,9 +99,9 @@ def _units(draft: SpecDraft, a: DatasetInfo, ours: str, theirs: str, space: str)
         target = ours if ours in ("deg", "rad") else "deg"
     if space == "joint" or ours == target or not target or target == EE:
         return
-    units: dict[str, Any] = {"to": target}
+    units: dict[str, Any] = {} if ours else {"from": UNDECIDED}
+    units["to"] = target
     if not ours:
-        units = {"from": UNDECIDED, "to": target}
         draft.undecided.append(
             f"units, from: no take of {a.root} states its units: one of {', '.join(UNITS)}."
         )
@@ -181,9 +180,9 @@ def _cameras(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         )
     elif extra:
         changes |= dict.fromkeys(extra)
-        for name in extra:
-            size = ours[name]
-            draft.differences.append(DatasetDifference(f"camera {name}", "presence", size, None))
+        draft.differences += [
+            DatasetDifference(f"camera {name}", "presence", ours[name], None) for name in extra
+        ]
     elif missing:
         draft.impossible.append(
             f"{a.root} has no camera {', '.join(missing)}. Leave it out of {b.root}: "
@@ -222,7 +221,7 @@ def _others(draft: SpecDraft, a: DatasetInfo, b: DatasetInfo) -> None:
         draft.spec["drop"] = drop
     missing = [n for n in theirs if n not in ours]
     missing += [n for n in VECTORS if n in b.features and n not in a.features]
-    if any(n in FILLED for n in missing) or (_ages(b) and not _ages(a)):
+    if set(missing) & set(FILLED) or (_ages(b) and not _ages(a)):
         draft.spec["fill"] = True
     missing = [n for n in missing if n not in FILLED]
     if missing:
@@ -246,7 +245,7 @@ def _ages(info: DatasetInfo) -> bool:
 
 
 def _form(info: DatasetInfo, name: str) -> str:
-    names: Sequence[str] = info.names(name)
+    names = info.names(name)
     return f"{info.features[name].get('dtype')} of {len(names)} ({', '.join(names)})"
 
 

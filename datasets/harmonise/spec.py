@@ -14,7 +14,15 @@ from gaploop.core.files import read_json
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.core.paths import plain_name
 from gaploop.core.schema import check_keys, load_yaml, mapping, number
-from gaploop.datasets.harmonise.steps import EE, UNITS, JointChange, is_gripper, joint
+from gaploop.datasets.harmonise.steps import (
+    EE,
+    UNITS,
+    JointChange,
+    ToJoints,
+    ToTool,
+    is_gripper,
+    joint,
+)
 
 KEYS: Final = (
     "robot_type", "fps", "joints", "order", "suffix", "units", "action_space", "cameras", "drop",
@@ -34,31 +42,8 @@ _TICKS: Final = 4096.0
 
 
 @dataclass(frozen=True)
-class SpaceSpec:
-    """Conversion between joint and tool space.
-
-    Attributes:
-        target: `ee` or `joint`.
-        arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
-        units: for `joint`, the units of the joints: deg or rad.
-        start: for `joint`, joint positions of every take's first frame, in `units`.
-    """
-
-    target: str
-    arm: str
-    units: str = "deg"
-    start: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class CameraSpec:
-    """What becomes of one camera.
-
-    Attributes:
-        name: its new name, or "" to keep it.
-        crop: x, y, width, height in the old picture [px], or None.
-        resize: width, height afterwards [px], or None.
-    """
+    """What becomes of one camera: another name, x, y, width, height of a crop, a new size [px]."""
 
     name: str = ""
     crop: tuple[int, int, int, int] | None = None
@@ -75,19 +60,18 @@ class HarmoniseSpec:
     """A conversion, in the order in which it is carried out.
 
     Attributes:
-        joints: old joint name to what becomes of it.
+        action_space: to tool space (units still to be filled in) or back.
         suffix: whether joint names end in `.pos`; None to leave them.
-        order: feature to the names of its entries in order.
-        fps: new rate [Hz], or None.
+        order: feature to the names of its entries.
+        fps: new rate [Hz].
         rule: how frames of another rate are made, see `RULES`.
-        cameras: old camera name to what becomes of it; None to leave it out.
-        robot_type: new name of the robot; None to keep it.
+        cameras: camera to what becomes of it; None to leave it out.
         fill: add the gap columns of frames that are missing, saying no more than is known.
     """
 
     joints: Mapping[str, JointChange] = field(default_factory=dict)
     units: UnitsSpec | None = None
-    action_space: SpaceSpec | None = None
+    action_space: ToTool | ToJoints | None = None
     suffix: bool | None = None
     order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fps: float | None = None
@@ -108,12 +92,7 @@ def load_spec(path: Path) -> HarmoniseSpec:
 
 
 def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseSpec:
-    """Return the conversion that a mapping describes.
-
-    Args:
-        value: what the file holds.
-        where: names the file in errors.
-        folder: what paths in it are relative to.
+    """Return the conversion that a mapping describes; paths in it are relative to `folder`.
 
     Raises:
         UnusableInputError: undecided, or something in it makes no sense.
@@ -134,23 +113,20 @@ def parse_spec(value: Mapping[str, Any], where: str, folder: Path) -> HarmoniseS
             raise UnusableInputError(
                 f"{where}, fps: {fps:g} must be a whole number, as in LeRobot."
             )
-    orders = {}
-    for feature, names in mapping(
-        value.get("order"), f"{where}, order", "feature: [names]"
-    ).items():
+    order = mapping(value.get("order"), f"{where}, order", "feature: [names]")
+    for feature, names in order.items():
         if not isinstance(names, list):
             raise UnusableInputError(f"{where}, order, {feature}: must be a list of names.")
-        orders[str(feature)] = tuple(map(str, names))
     drop = value.get("drop") or []
     if not isinstance(drop, list):
         raise UnusableInputError(f"{where}: drop must be a list of features, got {drop!r}.")
     robot, suffix = value.get("robot_type"), value.get("suffix")
     return HarmoniseSpec(
         _joints(value.get("joints"), f"{where}, joints"),
-        parse_units(value.get("units"), f"{where}, units", folder),
+        _units(value.get("units"), f"{where}, units", folder),
         _space(value.get("action_space"), f"{where}, action_space"),
         None if suffix is None else bool(suffix),
-        orders,
+        {str(feature): tuple(map(str, names)) for feature, names in order.items()},
         fps,
         rule,
         _cameras(value.get("cameras"), f"{where}, cameras"),
@@ -186,7 +162,7 @@ def _joints(value: Any, where: str) -> dict[str, JointChange]:
     return changes
 
 
-def _space(value: Any, where: str) -> SpaceSpec | None:
+def _space(value: Any, where: str) -> ToTool | ToJoints | None:
     if value is None:
         return None
     value = mapping(value, where, "key: value")
@@ -199,8 +175,10 @@ def _space(value: Any, where: str) -> SpaceSpec | None:
     start = value.get("start") or []
     if not isinstance(start, list):
         raise UnusableInputError(f"{where}: start must be a list of joint positions [{units}].")
-    numbers = tuple(number(v, f"{where}, start", -1e6, 1e6) for v in start)
-    return SpaceSpec(value["to"], str(value["arm"]), units, numbers)
+    positions = [number(v, f"{where}, start", -1e6, 1e6) for v in start]
+    if value["to"] == EE:
+        return ToTool(str(value["arm"]), "")
+    return ToJoints(str(value["arm"]), units, {"": positions} if positions else {})
 
 
 def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
@@ -214,9 +192,8 @@ def _cameras(value: Any, where: str) -> dict[str, CameraSpec | None]:
             change = {"name": change}
         entry = mapping(change, here, "key: value")
         check_keys(entry, ("name", "crop", "resize"), here)
-        crop, resize = (
-            _sizes(entry.get(k), n, f"{here}, {k}") for k, n in (("crop", 4), ("resize", 2))
-        )
+        crop = _sizes(entry.get("crop"), 4, f"{here}, crop")
+        resize = _sizes(entry.get("resize"), 2, f"{here}, resize")
         new = plain_name(entry["name"], "name", here) if entry.get("name") else ""
         cameras[str(name)] = CameraSpec(new, crop, resize)  # type: ignore[arg-type]
     return cameras
@@ -239,29 +216,23 @@ def _sizes(value: Any, count: int, where: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class UnitsSpec:
-    """Conversion of units.
+    """Conversion of units, each one of `steps.UNITS`.
 
     Attributes:
-        target: one of `steps.UNITS`.
-        source: as `target`; "" to take what the takes say.
+        source: "" to take what the takes say.
         ranges_deg: joint to its angle [deg] at -100 and at 100.
         gripper_rad: angle [rad] of the gripper at 0 and at 100; None to keep its values.
-        gripper: "keep" or "angles": that the gripper was thought of; "" where it wasn't.
+        gripper_said: the spec says what becomes of the gripper.
     """
 
     target: str
     source: str = ""
     ranges_deg: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     gripper_rad: tuple[float, float] | None = None
-    gripper: str = ""
+    gripper_said: bool = False
 
 
-def parse_units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
-    """Return the conversion of units that a spec describes, or None.
-
-    Raises:
-        UnusableInputError: it makes no sense.
-    """
+def _units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -271,26 +242,26 @@ def parse_units(value: Any, where: str, folder: Path) -> UnitsSpec | None:
     for key in ("from", "to"):
         if key in value and value[key] not in list(UNITS):
             raise unknown_choice("units", value[key], UNITS, where)
-    gripper, angles = _gripper(value.get("gripper", ""), value.get("arm"), where)
-    ranges = _ranges(value.get("ranges"), value.get("arm"), where, folder)
-    return UnitsSpec(value["to"], str(value.get("from", "")), ranges, angles, gripper)
+    gripper, arm, angles_rad = value.get("gripper", ""), value.get("arm"), None
+    if gripper == "model":
+        angles_rad = ARM_MODELS[_known_arm(arm, f"{where}, gripper")].gripper_percent_rad
+    elif gripper not in ("", "keep"):
+        form = "keep, model, or [rad at 0, rad at 100]"
+        angles_rad = _pair(gripper, f"{where}, gripper", form)
+    ranges_deg = _ranges(value.get("ranges"), arm, f"{where}, ranges", folder)
+    source = str(value.get("from", ""))
+    return UnitsSpec(value["to"], source, ranges_deg, angles_rad, gripper != "")
 
 
-def _gripper(value: Any, arm: Any, where: str) -> tuple[str, tuple[float, float] | None]:
-    if value in ("", "keep"):
-        return str(value), None
-    if value == "model":
-        if arm not in list(ARM_MODELS):
-            raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, gripper: model needs arm")
-        return "angles", ARM_MODELS[str(arm)].gripper_percent_rad
-    return "angles", _pair(value, f"{where}, gripper", "keep, model, or [rad at 0, rad at 100]")
+def _known_arm(arm: Any, where: str) -> str:
+    if arm not in list(ARM_MODELS):
+        raise unknown_choice("arm", arm, ARM_MODELS, f"{where}: model needs arm")
+    return str(arm)
 
 
 def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[float, float]]:
     if value == "model":
-        if arm not in list(ARM_MODELS):
-            raise unknown_choice("arm", arm, ARM_MODELS, f"{where}, ranges: model needs arm")
-        model = ArmModel.load(str(arm))
+        model = ArmModel.load(_known_arm(arm, where))
         limits = np.degrees(model.joint_limits_rad)
         pairs = zip(model.joint_names, limits.tolist(), strict=True)
         return {n: (float(lo), float(hi)) for n, (lo, hi) in pairs if not is_gripper(n)}
@@ -309,8 +280,8 @@ def _ranges(value: Any, arm: Any, where: str, folder: Path) -> dict[str, tuple[f
             found[str(name)] = (-angle, angle)
         return found
     form = "joint: [deg at -100, deg at 100]"
-    entries = mapping(value, f"{where}, ranges", form)
-    return {joint(str(k)): _pair(v, f"{where}, ranges, {k}", form) for k, v in entries.items()}
+    entries = mapping(value, where, form)
+    return {joint(str(k)): _pair(v, f"{where}, {k}", form) for k, v in entries.items()}
 
 
 def _pair(value: Any, where: str, form: str) -> tuple[float, float]:

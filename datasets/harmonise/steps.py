@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,32 +45,14 @@ _EXACT: Final = 1e-14
 
 @dataclass(frozen=True)
 class Vector:
-    """One feature of one take.
-
-    Attributes:
-        names: of its entries.
-        values: shape (n_frames, n_entries).
-    """
+    """One feature of one take: names of its entries, and values, shape (n_frames, n_entries)."""
 
     names: tuple[str, ...]
     values: Numbers
 
 
-class Step(Protocol):
-    """One conversion of a take's vectors."""
-
-    @property
-    def kind(self) -> str:
-        """What the step is called in records."""
-        ...
-
-    def apply(self, vectors: Vectors, uid: str, /) -> dict[str, Vector]:
-        """Return the vectors of a take, converted."""
-        ...
-
-    def inverse(self) -> Step | None:
-        """Return the step that undoes this one, or None where something is lost."""
-        ...
+type Step = JointMapping | Suffix | Order | Units | ToTool | ToJoints
+"""One conversion of a take's vectors; `kind` is what it is called in records."""
 
 
 def joint(name: str) -> str:
@@ -85,12 +67,9 @@ def is_gripper(name: str) -> bool:
 
 @dataclass(frozen=True)
 class JointChange:
-    """What becomes of one joint: new value = sign · old value + offset.
+    """What becomes of one joint: new value = sign · old value + offset, in the old units.
 
-    Attributes:
-        name: its new name; "" to leave it out.
-        sign: 1 or -1.
-        offset: in the units before the conversion of units.
+    Its new name is "" to leave it out.
     """
 
     name: str
@@ -100,11 +79,7 @@ class JointChange:
 
 @dataclass(frozen=True)
 class JointMapping:
-    """Joints renamed, turned round, shifted or left out.
-
-    Attributes:
-        changes: old name without `.pos` to what becomes of it.
-    """
+    """Joints renamed, turned round, shifted or left out, by their old names without `.pos`."""
 
     changes: Mapping[str, JointChange]
     kind: str = "joints"
@@ -158,12 +133,7 @@ class Suffix:
 
 @dataclass(frozen=True)
 class Order:
-    """Entries put in another order.
-
-    Attributes:
-        after: feature to its names in the new order.
-        before: feature to its names in the old order.
-    """
+    """Entries put in another order: feature to its names in the new one, and in the old one."""
 
     after: Mapping[str, tuple[str, ...]]
     before: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -195,8 +165,6 @@ class Units:
     """Joint values in other units.
 
     Attributes:
-        source: one of `UNITS`.
-        target: one of `UNITS`.
         ranges_deg: joint to its angle [deg] at -100 and at 100, where one side is m100_100.
         gripper_rad: angle [rad] of a gripper at 0 and at 100, where one side is rad; None to
             keep its values.
@@ -216,16 +184,16 @@ class Units:
     def apply(self, vectors: Vectors, _uid: str) -> dict[str, Vector]:
         """Return the vectors in the target's units."""
         result = {}
+        needs_ranges = (self.source == "m100_100") != (self.target == "m100_100")
         for feature, vector in vectors.items():
-            if "m100_100" in (self.source, self.target) and self.source != self.target:
-                bodies = [joint(n) for n in vector.names if not is_gripper(n)]
-                bare = [n for n in bodies if n not in self.ranges_deg]
-                if bare:
-                    raise UnusableInputError(
-                        f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
-                        "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
-                        "model."
-                    )
+            bodies = [joint(n) for n in vector.names if not is_gripper(n)]
+            bare = [n for n in bodies if n not in self.ranges_deg]
+            if needs_ranges and bare:
+                raise UnusableInputError(
+                    f"units: {feature} needs the angles [deg] of {', '.join(bare)} at -100 and "
+                    "100. Give ranges: {joint: [low, high]}, a LeRobot calibration file, or "
+                    "model."
+                )
             parts = [self._entry(n, vector.values[:, k]) for k, n in enumerate(vector.names)]
             result[feature] = Vector(vector.names, _columns(parts, len(vector.values)))
         return result
@@ -272,7 +240,7 @@ class ToTool:
         arm: name in `kinematics.ARM_MODELS`, or an MJCF file.
         units: of the joints, `deg` or `rad`.
         starts: uid of a take to its first joint positions, noted while converting.
-        names: of the joints, in the order before; noted while converting.
+        names: feature to its joints, in the order before; noted while converting.
     """
 
     arm: str
@@ -346,15 +314,12 @@ class ToJoints:
                 )
             start = np.asarray(given, dtype=np.float64)
             start = np.asarray(np.radians(start) if self.units == "deg" else start)
-        state = vectors.get(columns.STATE)
-        seeds = None if state is None else self._solved(model, state, moved, start)
-        result = {}
-        for feature, vector in vectors.items():
-            if feature == columns.STATE and seeds is not None:
-                solved = seeds
-            else:  # an action is near the state it was given in
-                solved = self._solved(model, vector, moved, start, seeds)
-            result[feature] = self._named(model, feature, vector, moved, solved)
+        result, seeds = {}, None
+        # The state first: an action is near the state it was given in.
+        for feature in sorted(vectors, key=lambda name: name != columns.STATE):
+            solved = self._solved(model, vectors[feature], moved, start, seeds)
+            seeds = solved if feature == columns.STATE else seeds
+            result[feature] = self._named(model, feature, vectors[feature], moved, solved)
         return result
 
     def _solved(
@@ -379,12 +344,7 @@ class ToJoints:
         return np.array(result).reshape(len(poses), len(moved))
 
     def _named(
-        self,
-        model: ArmModel,
-        feature: str,
-        vector: Vector,
-        moved: list[int],
-        q_rad: Numbers,
+        self, model: ArmModel, feature: str, vector: Vector, moved: list[int], q_rad: Numbers
     ) -> Vector:
         values = np.degrees(q_rad) if self.units == "deg" else q_rad
         own = {model.joint_names[j] + SUFFIX: values[:, i] for i, j in enumerate(moved)}

@@ -31,7 +31,6 @@ class Agreement:
 
     Attributes:
         field: a label field; of dimensions, the one with the largest weight counts.
-        authors: who is compared.
         method: cohen or fleiss.
         takes: how many all of them have labelled.
         raw: share of pairs of labels that agree, 0 to 1; NaN without takes.
@@ -52,32 +51,22 @@ class Agreement:
 
 
 def agreement(events: Iterable[LabelEvent], uids: Iterable[str]) -> list[Agreement]:
-    """Return for each field how far all labellers agree, then how far each two do.
+    """Return for each field how far all labellers agree on some takes, then how far each two do.
 
     A labeller's last word on a take counts, also where somebody else's stands. Automatic labels
     are left out: they are no second opinion.
-
-    Args:
-        events: in the order of their file.
-        uids: the takes that count.
     """
     wanted = set(uids)
     people = [e for e in events if e.source != labels.SOURCES[0] and e.uid in wanted]
-    authors = sorted({e.author for e in people})
-    said = {a: labels.standing(e for e in people if e.author == a) for a in authors}
+    words: dict[str, dict[str, dict[str, str]]] = {name: {} for name in FIELDS}  # author, take
+    for author in sorted({e.author for e in people}):
+        for (uid, name), e in labels.standing(e for e in people if e.author == author).items():
+            if name in words:
+                words[name].setdefault(author, {})[uid] = main_word(e.value, NOTHING)
     found = []
-    for name in FIELDS:
-        words = {
-            a: {
-                uid: main_word(e.value, NOTHING)
-                for (uid, field), e in said[a].items()
-                if field == name
-            }
-            for a in authors
-        }
-        those = tuple(a for a in authors if words[a])
-        groups = [those, *combinations(those, 2)] if len(those) > 2 else [those]
-        found += [_compare(name, g, [words[a] for a in g]) for g in groups if len(g) > 1]
+    for name, said in words.items():
+        groups = [tuple(said), *combinations(said, 2)] if len(said) > 2 else [tuple(said)]
+        found += [_compare(name, g, [said[a] for a in g]) for g in groups if len(g) > 1]
     return found
 
 

@@ -88,13 +88,9 @@ _SHOWN: Final = 3  # how many problems a message names
 
 @dataclass(frozen=True)
 class IncomingLabels:
-    """What a CSV file says that isn't known yet.
+    """What a CSV file says that isn't known yet, how much of it is, and columns that mean nothing.
 
-    Attributes:
-        events: to be written down.
-        whole_history: they are events of another log, to be put among ours by time.
-        same: statements that are known already.
-        ignored: columns that mean nothing here.
+    Events of a `whole_history` are to be put among ours by time.
     """
 
     events: tuple[LabelEvent, ...]
@@ -107,8 +103,7 @@ def read_labels(store: LabelStore, path: Path, template: LabelEvent) -> Incoming
     """Read a CSV file of takes or of events, and check all of it before anything is written.
 
     Args:
-        store: what it is about.
-        path: the file; separated by commas, semicolons or tabs.
+        path: separated by commas, semicolons or tabs.
         template: whose author, source, time, confidence and note a row has that gives none.
 
     Raises:
@@ -192,7 +187,7 @@ def _read_takes(
             if take not in uids:
                 raise UnusableInputError(f"{store.root} has no {store.what} {take!r}.")
             for name in (n for n in FIELDS if row.get(n)):
-                value = parse_cell(name, row[name])
+                value = _parse_cell(name, row[name])
                 event = _filled(replace(template, uid=uids[take], field=name, value=value), row)
                 before = stated.setdefault(event.key, (line, event))
                 if before[1].value != event.value:
@@ -232,12 +227,7 @@ def _read_takes(
     return IncomingLabels(tuple(new), False, len(events) - len(new), ignored)
 
 
-def parse_cell(name: str, text: str) -> Any:
-    """Return the value that a cell holds.
-
-    Raises:
-        UnusableInputError: it can't be read.
-    """
+def _parse_cell(name: str, text: str) -> Any:
     if text.strip().lower() == NONE:
         return NOTHING_SAID[name]
     if name != "dimensions":

@@ -13,7 +13,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, cached_property
@@ -21,17 +21,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from gaploop.core import vocabulary
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import parse_json
-from gaploop.core.vocabulary import (
-    CONDITIONS,
-    Domain,
-    FailureMode,
-    GapDimension,
-    Outcome,
-    Phase,
-    TakeKind,
-)
+from gaploop.core.vocabulary import GapDimension
 from gaploop.datasets.layout import EpisodeRow
 
 
@@ -50,12 +43,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One name of the query language.
+    """One name of the query language: how its values compare, and for `Kind.WORD` which there are.
 
-    Attributes:
-        kind: how its values compare.
-        words: for `Kind.WORD`, the words there are.
-        optional: an episode may have none, so that the bare name can be asked for.
+    Where it is `optional` an episode may have none, so that the bare name can be asked for.
     """
 
     kind: Kind
@@ -70,12 +60,12 @@ _INFO_TEXTS: Final = (
 """Fields of `TakeInfo` that are texts."""
 
 FIELDS: Final[dict[str, FieldSpec]] = {
-    "outcome": FieldSpec(Kind.WORD, frozenset(Outcome)),
-    "failure_mode": FieldSpec(Kind.WORD, frozenset(FailureMode), optional=True),
-    "phase": FieldSpec(Kind.WORD, frozenset(Phase), optional=True),
+    "outcome": FieldSpec(Kind.WORD, frozenset(vocabulary.Outcome)),
+    "failure_mode": FieldSpec(Kind.WORD, frozenset(vocabulary.FailureMode), optional=True),
+    "phase": FieldSpec(Kind.WORD, frozenset(vocabulary.Phase), optional=True),
     "dimensions": FieldSpec(Kind.NAMES, optional=True),
-    "kind": FieldSpec(Kind.WORD, frozenset(TakeKind)),
-    "domain": FieldSpec(Kind.WORD, frozenset(Domain)),
+    "kind": FieldSpec(Kind.WORD, frozenset(vocabulary.TakeKind)),
+    "domain": FieldSpec(Kind.WORD, frozenset(vocabulary.Domain)),
     **dict.fromkeys(_INFO_TEXTS, FieldSpec(Kind.TEXT, optional=True)),
     "date": FieldSpec(Kind.TEXT, optional=True),  # YYYY-MM-DD, UTC
     "episode": FieldSpec(Kind.NUMBER),  # in a journal its place, oldest first from 0
@@ -94,7 +84,6 @@ class Facts:
     """What is known about some episodes, one column at a time.
 
     Attributes:
-        count: number of episodes.
         column: from one of `FIELDS` to its values, shape (count,).
         conditions: each episode's conditions, made when asked for.
         known: names of conditions that one may ask for; those of the vocabulary and those that
@@ -115,18 +104,14 @@ class Facts:
                 return [float(e.info.dimensions.get(name, 0.0)) for e in episodes]
             if name in _OF_EPISODE:
                 return [_OF_EPISODE[name](e) for e in episodes]
-            on_info = name in _INFO_TEXTS or name in ("kind", "domain")
+            on_info = name in (*_INFO_TEXTS, "kind", "domain")
             return [str(getattr(e.info if on_info else e, name)) for e in episodes]
 
         return cls(len(episodes), column, lambda: [e.info.conditions for e in episodes])
 
     @classmethod
     def of_table(cls, table: pa.Table, fps: float, robot_type: str = "") -> Facts:
-        """Return the facts of rows of `meta/episodes`, without making an object for each.
-
-        Args:
-            table: with LeRobot's columns and the gap columns.
-            fps: the dataset's frame rate [Hz].
+        """Return the facts of rows of `meta/episodes` at `fps` [Hz], without an object for each.
 
         Raises:
             UnusableInputError: when asked for a column that the table doesn't have.
@@ -227,7 +212,6 @@ class _Query:
     text: str
     facts: Facts
     option: str
-    _columns: dict[str, Sequence[Any]] = field(default_factory=dict)
 
     def parse(self) -> ast.expr:
         """Return the query's tree."""
@@ -280,15 +264,12 @@ class _Query:
         )
         if isinstance(op, ast.In | ast.NotIn):
             if isinstance(b, Literal) and not isinstance(b.value, list):
-                raise self._error(
-                    right, "After in comes a list, as in failure_mode in [slip, drift]."
-                )
+                reason = "After in comes a list, as in failure_mode in [slip, drift]."
+                raise self._error(right, reason)
             if isinstance(b, FieldOperand) and b.spec.kind in (Kind.WORD, Kind.NUMBER):
                 raise self._error(right, f"{b.name} holds one value: compare it with ==.")
             held = [
-                x in y
-                if isinstance(y, list)
-                else isinstance(x, str) and isinstance(y, str) and x in y
+                (isinstance(y, list) or (isinstance(x, str) and isinstance(y, str))) and x in y
                 for x, y in zip(xs, ys, strict=True)
             ]
             return held if isinstance(op, ast.In) else [not yes for yes in held]
@@ -317,15 +298,14 @@ class _Query:
     def _sides(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> tuple[Operand, Operand]:
         """Return both sides: which is a field decides how a bare word on the other is read."""
         a, b = self.field(left), self.field(right)
-        if isinstance(op, ast.In | ast.NotIn) and b is not None and b.spec.kind is not Kind.NUMBER:
+        is_in = isinstance(op, ast.In | ast.NotIn)
+        if b is not None and (a is None or (is_in and b.spec.kind is not Kind.NUMBER)):
             return self._beside(b, left), b
-        if a is not None and (b is None or a.spec.kind is not Kind.NUMBER):
-            return a, self._beside(a, right)
-        if a is None and b is not None:
-            return self._beside(b, left), b
-        if a is not None and b is not None:
-            return a, self._beside(a, right) if b.spec.kind is not Kind.NUMBER else b
-        return self._literal(left, None), self._literal(right, None)
+        if a is None:
+            return self._literal(left, None), self._literal(right, None)
+        if b is not None and a.spec.kind is b.spec.kind is Kind.NUMBER:
+            return a, b
+        return a, self._beside(a, right)
 
     def _beside(self, known: FieldOperand, node: ast.expr) -> Literal:
         """Return the literal that `known` is compared with, checked against its kind."""
@@ -369,36 +349,31 @@ class _Query:
     def field(self, node: ast.expr) -> FieldOperand | None:
         """Return the field that `node` names; None where it names none."""
         if isinstance(node, ast.Name) and node.id in FIELDS:
-            if node.id not in self._columns:
-                self._columns[node.id] = self.facts.column(node.id)
-            return FieldOperand(node.id, FIELDS[node.id], self._columns[node.id])
-        name: str | None = None
-        if isinstance(node, ast.Name) and node.id in self._condition_names:
-            name = node.id
-        elif isinstance(node, ast.Attribute | ast.Subscript):  # conditions.key, conditions['key']
-            of = node.value
-            if isinstance(of, ast.Name) and of.id == "conditions":
-                key = node.attr if isinstance(node, ast.Attribute) else node.slice
-                value = key.value if isinstance(key, ast.Constant) else key
-                name = value if isinstance(value, str) else None
-        if name is None:
-            return None
+            return FieldOperand(node.id, FIELDS[node.id], self.facts.column(node.id))
+        match node:
+            case ast.Name(id=name) if name in self._condition_names:
+                pass
+            case ast.Attribute(ast.Name("conditions"), name) | ast.Subscript(
+                ast.Name("conditions"), ast.Constant(str(name))
+            ):
+                pass
+            case _:
+                return None
         return FieldOperand(name, CONDITION, [c.get(name) for c in self.facts.conditions()])
 
     @cached_property
     def _condition_names(self) -> frozenset[str]:
         if self.facts.known is not None:
             return self.facts.known
-        return frozenset(CONDITIONS).union(*self.facts.conditions())
+        return frozenset(vocabulary.CONDITIONS).union(*self.facts.conditions())
 
     # What is wrong, and where
 
     def _unknown(self, node: ast.expr) -> UnusableInputError:
         """Return the error for a side that should have named a field."""
         if not isinstance(node, ast.Name):
-            return self._error(
-                node, "No field is named here. Write a name first: outcome == failure."
-            )
+            reason = "No field is named here. Write a name first: outcome == failure."
+            return self._error(node, reason)
         valid = [*FIELDS, *self._condition_names]
         return unknown_choice("name", node.id, valid, self._place(node))
 
@@ -436,9 +411,7 @@ _ORDER: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 def where(text: str, episodes: Sequence[EpisodeRow], option: str = "--where") -> list[int]:
     """Return the indices of the episodes that a query chooses, in the order given.
 
-    Args:
-        episodes: from `layout.read_episodes`.
-        option: names the option that the query came from, in errors.
+    Errors name the `option` that the query came from.
 
     Raises:
         UnusableInputError: the query can't be understood; says where in it, and what would do.
@@ -453,7 +426,7 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
     Raises:
         UnusableInputError: as in `where`.
     """
-    query = _Query(" ".join(text.split("\n")).strip(), facts, option)
+    query = _Query(text.replace("\n", " ").strip(), facts, option)
     try:
         return query.truth(query.parse())
     except (RecursionError, MemoryError):
@@ -462,6 +435,6 @@ def matching(text: str, facts: Facts, option: str = "--where") -> list[bool]:
 
 def fields_asked(text: str, episodes: Sequence[EpisodeRow]) -> dict[str, Sequence[Any]]:
     """Return the fields that a query asks about, with their values, to say why none matches."""
-    query = _Query(" ".join(text.split("\n")).strip(), Facts.of_episodes(episodes), "--where")
+    query = _Query(text.replace("\n", " ").strip(), Facts.of_episodes(episodes), "--where")
     found = (query.field(n) for n in ast.walk(query.parse()) if isinstance(n, ast.expr))
     return {field.name: field.values for field in found if field is not None}

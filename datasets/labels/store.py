@@ -57,12 +57,9 @@ class LabelStore:
     What it knows is what was there when it was opened, until `refresh` is called. Writing needs
     no fresh knowledge: events are only ever added.
 
-    Args:
+    Attributes:
         recorded: its episodes as they are written down: a journal's as they were sealed, numbered
             from 0, oldest first; a dataset's as its columns show them.
-        events: everything that was said, in order.
-
-    Attributes:
         episodes: `recorded` with the labels that stood when it was opened.
     """
 
@@ -73,18 +70,14 @@ class LabelStore:
         recorded: tuple[EpisodeRow, ...],
         events: Iterable[LabelEvent],
     ) -> None:
-        self.root = root
-        self.journal = journal
-        self.recorded = recorded
+        self.root, self.journal, self.recorded = root, journal, recorded
         self._said = list(events)
         self._unsaved: dict[str, LabelEvent] = {}
         self._lines: dict[str, LabelEvent] = {}  # as `refresh` read them, so that none counts twice
         self._read = b""  # of the file, up to its last line break
         self._stamp: tuple[int, ...] = (-1,)  # of the file as `refresh` read it last
-        self._of_take: dict[str, list[LabelEvent]] = {}
         self._index()
-        standing = labels.current if journal else episodes_table.said_about
-        said = standing(self._said)
+        said = (labels.current if journal else episodes_table.said_about)(self._said)
         self.episodes = tuple(_labelled(e, said.get(e.info.uid, {})) for e in recorded)
 
     @property
@@ -106,14 +99,8 @@ class LabelStore:
         """Return what was said about a take, in order."""
         return self._of_take.get(uid, ())
 
-    def select(
-        self, indices: Iterable[int], uids: Iterable[str], option: str = "--uid"
-    ) -> list[EpisodeRow]:
-        """Return the episodes that are named by index or by uid, in order of index.
-
-        Args:
-            uids: their uids, or beginnings that only one of them has.
-            option: names the option that gave the uids, in errors.
+    def select(self, indices: Iterable[int], uids: Iterable[str]) -> list[EpisodeRow]:
+        """Return the episodes named by index or by uid, or its beginning, in order of index.
 
         Raises:
             UnusableInputError: one isn't there, or a beginning names several.
@@ -132,7 +119,7 @@ class LabelStore:
             if len(found) != 1:
                 many = f"{len(found)} uids begin so; write more of it" if found else "no such uid"
                 raise UnusableInputError(
-                    f"{option}={uid}: {many}. See what {self.root} holds: gaploop label {self.root}"
+                    f"--uid={uid}: {many}. See what {self.root} holds: gaploop label {self.root}"
                 )
             wanted.add(found[0])
         return [by_index[index] for index in sorted(wanted)]
@@ -206,8 +193,7 @@ class LabelStore:
     def show(self, uids: Set[str]) -> bool:
         """Show in a dataset's columns what was written about some takes; the rest of `say`.
 
-        Returns:
-            Whether they show it; not where another process changes the dataset for too long.
+        Return False where another process changes the dataset for too long.
         """
         try:
             with staging.locked(self.root):
@@ -255,11 +241,10 @@ class LabelStore:
             OSError: the file can't be read.
         """
         path = self.file
-        try:
+        stamp: tuple[int, ...] = ()
+        with contextlib.suppress(FileNotFoundError):
             found = path.stat()
-            stamp: tuple[int, ...] = (found.st_ino, found.st_size, found.st_mtime_ns)
-        except FileNotFoundError:
-            stamp = ()
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
             return set()
         data = path.read_bytes() if stamp and path.exists() else b""
@@ -280,25 +265,19 @@ class LabelStore:
         return changed
 
     def _index(self) -> None:
-        self._of_take = {}
+        self._of_take: dict[str, list[LabelEvent]] = {}
         for event in self.events:
             self._of_take.setdefault(event.uid, []).append(event)
 
 
 def _labelled(episode: EpisodeRow, said: Mapping[str, Any]) -> EpisodeRow:
     """Return an episode with labels put over what it says itself."""
-    if not said:
-        return episode
-    info = episode.info
+    words = {name: said[name] for name in ("failure_mode", "phase") if name in said}
+    if "outcome" in said:
+        words["outcome"] = Outcome(said["outcome"])
     if "dimensions" in said:
-        info = replace(info, dimensions=dict(said["dimensions"]))
-    return replace(
-        episode,
-        info=info,
-        outcome=Outcome(said.get("outcome", episode.outcome)),
-        failure_mode=said.get("failure_mode", episode.failure_mode),
-        phase=said.get("phase", episode.phase),
-    )
+        words["info"] = replace(episode.info, dimensions=dict(said["dimensions"]))
+    return replace(episode, **words)
 
 
 def repeats(event: LabelEvent, before: LabelEvent | None) -> bool:
@@ -308,12 +287,7 @@ def repeats(event: LabelEvent, before: LabelEvent | None) -> bool:
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One event of a history.
-
-    Attributes:
-        counts: it is the value that stands.
-        why: why it counts or doesn't, in words.
-    """
+    """One event of a history: whether it is the value that stands, and why, in words."""
 
     event: LabelEvent
     counts: bool
@@ -338,10 +312,9 @@ def history(events: Iterable[LabelEvent]) -> list[HistoryEntry]:
             why = f"taken back at {_time(back.at)}"
         elif event is stands:
             others = rivals[event.key]
-            newest = "newest " if sum(e.rank == event.rank for e in others) > 1 else ""
-            lower = any(e.rank < event.rank for e in others)
             why = "the only word" if len(others) == 1 else "the newest word"
-            if lower:
+            if any(e.rank < event.rank for e in others):
+                newest = "newest " if sum(e.rank == event.rank for e in others) > 1 else ""
                 why = f"the {newest}word of the highest source ({event.source})"
         elif stands is None:  # nothing else was said: then it would stand itself
             why = ""

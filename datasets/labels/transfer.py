@@ -25,12 +25,8 @@ def carried_over(root: Path, staging: Path) -> Iterator[None]:
 
     A change (publishing, an edit) works on a copy for minutes; then the two folders trade names. A
     label goes to the old folder's file at once, under that file's lock, so that nobody waits. Who
-    trades the names holds the lock meanwhile and first takes over what the copy lacks. Labels of
-    takes that `staging` doesn't hold stay behind: they were deleted.
-
-    Args:
-        root: the dataset as it is, whose lock is held.
-        staging: what is to take its place.
+    trades the names holds the dataset's lock meanwhile and first takes over what the copy lacks.
+    Labels of takes that `staging` doesn't hold stay behind: they were deleted.
     """
     path, target = root / layout.LABELS, staging / layout.LABELS
     held = contextlib.ExitStack()
@@ -45,10 +41,14 @@ def carried_over(root: Path, staging: Path) -> Iterator[None]:
         uids = episodes_table.uids(staging) if late else set()
         late = [event for event in late if event.uid in uids]
         if late:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            labels.append(target, *late)
+            labels.append(_with_folder(target), *late)
             episodes_table.materialise(staging, {}, {event.uid for event in late})
         yield
+
+
+def _with_folder(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def new_events(journal: Path, root: Path, uids: Collection[str]) -> list[LabelEvent]:
@@ -73,11 +73,9 @@ def publish_events(
 
     Args:
         stage: a dataset that nobody else writes; its columns don't show the new events yet.
-        new: what it doesn't have yet.
         folders: folder and header of each take that is published now.
     """
-    path = stage / layout.LABELS
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _with_folder(stage / layout.LABELS)
     have = list(labels.read(path))
     about = {event.uid for event in new}
     said = [e for e in labels.read(journal / journal_format.LABELS) if e.uid in about]
@@ -96,38 +94,27 @@ def copy_events(roots: Iterable[Path], uids: Collection[str], stage: Path) -> No
     said = [[e for e in labels.read(root / layout.LABELS) if e.uid in uids] for root in roots]
     events = labels.merge(*said)
     if events:
-        path = stage / layout.LABELS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        labels.append(path, *events)
+        labels.append(_with_folder(stage / layout.LABELS), *events)
 
 
 def bring_events(source: Path, target: Path, takes: Collection[int]) -> int:
-    """Put a dataset's or journal's events about some takes among another dataset's, by time.
+    """Put a dataset's or journal's events about takes of these hashes among another dataset's.
 
-    Args:
-        source: the dataset or journal.
-        target: a dataset that nobody else writes.
-        takes: hashes of the takes' uids (`gap.take`).
-
-    Returns:
-        how many were new.
+    Return how many were new. Nobody else may write the `target`.
 
     Raises:
         UnusableInputError: a line of either can't be read; nothing is written over it.
     """
     said = source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS)
-    path = target / layout.LABELS
     new = _lacking(said, target, lambda uid: columns.take_hash(uid) in takes)
     if new:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        labels.insert(path, *new)
+        labels.insert(_with_folder(target / layout.LABELS), *new)
     return len(new)
 
 
 def add_events(root: Path, episodes: Sequence[EpisodeRow], events: Sequence[LabelEvent]) -> None:
     """Add events to a dataset that nobody else sees yet, and show them in its columns."""
-    path = root / layout.LABELS
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _with_folder(root / layout.LABELS)
     rows = [episodes_table.gap_row(e) for e in episodes]
     labels.append(path, *episodes_table.bases(rows, events, labels.read(path)), *events)
     episodes_table.materialise(root, {}, {event.uid for event in events})

@@ -92,16 +92,13 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
         self.meta = meta
         self.num_frames = sum(len(t.frames) for t in opened.takes)
         self.num_episodes = len(opened.takes)
-        self._dropped: list[list[str]] = []
-        for info in opened.datasets:
-            gone = [name for name in info.features if name not in meta.features]
-            self._dropped.append(gone + [f"{name}_is_pad" for name in gone])
-        self._tasks: list[dict[int, int]] = []
-        for dataset in self._datasets:
-            own, index = dataset.meta.tasks, "task_index"
-            self._tasks.append(
-                {int(own.loc[t, index]): int(meta.tasks.loc[t, index]) for t in own.index}
-            )
+        gone = [[n for n in info.features if n not in meta.features] for info in opened.datasets]
+        self._dropped = [[*names, *(f"{name}_is_pad" for name in names)] for names in gone]
+        new_tasks = meta.tasks["task_index"]
+        self._tasks = [
+            {int(old): int(new_tasks[task]) for task, old in d.meta.tasks["task_index"].items()}
+            for d in self._datasets
+        ]
         self._spans = [opened.span_ends(i) for i in range(len(self._datasets))]
         self._offsets = None if actions is None else torch.tensor(list(actions))
 
@@ -142,14 +139,10 @@ class MixtureDataset(torch.utils.data.Dataset[Sample]):
 
 
 def common_meta(opened: OpenMixture, metas: Sequence[Any], shares: Floats) -> Any:
-    """Return LeRobot metadata of a mixture as a whole.
+    """Return LeRobot metadata of a mixture as a whole, of its datasets' in order.
 
     Features are those that all datasets have, tasks are numbered anew, statistics are those of
-    what is drawn.
-
-    Args:
-        metas: LeRobot's metadata of its datasets, in order.
-        shares: share of each source over the run.
+    what is drawn by the sources' shares over the run.
     """
     meta = copy.copy(metas[0])
     meta.info = copy.copy(metas[0].info)
@@ -167,10 +160,7 @@ def statistics(opened: OpenMixture, shares: Floats, features: Sequence[str]) -> 
 
     Numbers that policies see are weighed frame by frame, quantiles included. Pictures and the
     rest are put together from the statistics of whole takes, as LeRobot puts episodes together:
-    quantiles are means of the takes' quantiles.
-
-    Args:
-        shares: share of each source over the run.
+    quantiles are means of the takes' quantiles. `shares` are each source's over the run.
     """
     parts = opened.take_shares(np.asarray(shares))
     kinds = opened.datasets[0].features

@@ -33,13 +33,9 @@ _MASK: Final = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Pool:
-    """What one source has to draw from; arrays have one entry per row, shape (n_rows,).
+    """What one source has to draw from: dataset and frame of each row, shape (n_rows,).
 
-    Attributes:
-        name: of the source, in reports and stages.
-        dataset: which dataset the row is in.
-        frame: which frame of that dataset it is.
-        weight: how often it is drawn, relative to the other rows of this source; above 0.
+    `weight`, above 0, is how often a row is drawn, relative to the others of this source.
     """
 
     name: str
@@ -47,20 +43,12 @@ class Pool:
     frame: Ints
     weight: Floats
 
-    @classmethod
-    def even(cls, name: str, dataset: int, frame: Ints) -> Pool:
-        """Return a pool of one dataset, every row as often as every other."""
-        n = len(frame)
-        return cls(name, np.full(n, dataset, dtype=np.int64), frame, np.ones(n))
-
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """A stretch of training with fixed shares.
+    """A stretch of training with fixed shares of the pools, in their order, normalised to sum to 1.
 
-    Attributes:
-        shares: share of each source, in the order of the pools; normalised to sum to 1.
-        steps: how many training steps it lasts; None for a last stage without end.
+    Only a last stage may last without end (`steps` None).
     """
 
     shares: tuple[float, ...]
@@ -69,14 +57,7 @@ class MixtureStage:
 
 @dataclass(frozen=True)
 class Draws:
-    """Samples of the stream, in order; arrays of shape (n,).
-
-    Attributes:
-        source: index of the pool.
-        row: index of the row in its pool.
-        dataset: which dataset the sample is in.
-        frame: which frame of that dataset it is.
-    """
+    """Samples of the stream, in order: pool, row in it, dataset and frame, of shape (n,) each."""
 
     source: Ints
     row: Ints
@@ -94,7 +75,6 @@ class Mixture:
         stages: shares over the steps of a run; the last one holds on when its steps are over.
         batch_size: samples per step and rank.
         world_size: ranks that train together.
-        seed: decides every draw.
 
     Raises:
         UnusableInputError: shares that make no sense, or a source without rows.
@@ -126,10 +106,9 @@ class Mixture:
                 given = ", ".join(f"{n}: {s:g}" for n, s in zip(self.names, weights, strict=True))
                 raise UnusableInputError(f"Mixture shares ({given}) must be ≥ 0, one above 0.")
             self._shares.append(np.asarray(weights / weights.sum()))
-        # The first sample of each stage, and what every source has given before it.
-
         if not stages:
             raise UnusableInputError("A mixture needs at least one stage. Give it shares.")
+        # The first sample of each stage, and what every source has given before it.
         self._starts = [0]
         self._given = [np.zeros(len(self.names), dtype=np.int64)]
         for number, stage in enumerate(stages[:-1]):
@@ -179,13 +158,9 @@ class Mixture:
     def counts(self, step: int) -> Ints:
         """Return how many samples of each source all ranks together read before a step."""
         position = step * self.per_step
-        stage = self._stage_of(position)
+        stage = int(np.searchsorted(self._starts, position, side="right")) - 1
         here = turns_before(self._shares[stage], position - self._starts[stage], self._key(stage))
         return np.asarray(self._given[stage] + here)
-
-    def shares(self, step: int) -> Floats:
-        """Return the share of each source at a step."""
-        return self._shares[self._stage_of(step * self.per_step)].copy()
 
     def mean_shares(self, steps: int) -> Floats:
         """Return the share asked for of each source, averaged over the first `steps` steps."""
@@ -193,9 +168,6 @@ class Mixture:
         ends = [*self._starts[1:], last]
         spans = [max(0, min(e, last) - b) for b, e in zip(self._starts, ends, strict=True)]
         return np.asarray(np.average(self._shares, axis=0, weights=spans))
-
-    def _stage_of(self, position: int) -> int:
-        return int(np.searchsorted(self._starts, position, side="right")) - 1
 
     def _key(self, stage: int) -> tuple[int, int]:
         return self.seed, -1 - stage

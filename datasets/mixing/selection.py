@@ -7,6 +7,7 @@ probe.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,6 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
         )
 
     def is_wanted(episode: EpisodeRow) -> bool:
-        """Say whether any frame of an episode may be learned from."""
         if episode.outcome in _GONE or episode.info.kind is TakeKind.PROBE:
             return False
         if select == "all":
@@ -68,33 +68,28 @@ def wanted_episodes(root: Path, episodes: Sequence[EpisodeRow], select: str) -> 
     return [e for e in episodes if is_wanted(e)]
 
 
-def interventions(
-    info: DatasetInfo, episodes: Sequence[EpisodeRow]
-) -> dict[int, NDArray[np.bool_]]:
-    """Return, for each rollout among `episodes`, the frames in which a person drove.
+def wanted_frames(
+    info: DatasetInfo, episodes: Sequence[EpisodeRow], select: str
+) -> list[tuple[EpisodeRow, NDArray[np.bool_]]]:
+    """Return the takes that are learned from, each with which of its frames, shape (n_frames,).
 
-    Returns:
-        Episode index to bool, shape (n_frames,); none of them where the dataset doesn't say.
+    Raises:
+        UnusableInputError: takes without an outcome, or none is left.
     """
-    rollouts = [e for e in episodes if e.info.kind is TakeKind.ROLLOUT]
-    if not rollouts or columns.INTERVENTION not in info.features:
-        return {e.index: np.zeros(e.length, dtype=bool) for e in rollouts}
-    table = load_frames(info.root, [columns.INTERVENTION], [e.index for e in rollouts])
-    driven = table.columns[columns.INTERVENTION]
-    return {e.index: driven[table.rows_of(e.index)].reshape(-1) > 0 for e in rollouts}
-
-
-def usable_frames(
-    episode: EpisodeRow, select: str, driven: NDArray[np.bool_] | None
-) -> NDArray[np.bool_]:
-    """Return which frames of a wanted episode are learned from, bool, shape (n_frames,).
-
-    Args:
-        driven: the frames in which a person drove, for a rollout; None if unknown.
-    """
-    if select == "demonstrations" and episode.info.kind is TakeKind.ROLLOUT:
-        return np.zeros(episode.length, dtype=bool) if driven is None else driven
-    return np.ones(episode.length, dtype=bool)
+    chosen = wanted_episodes(info.root, episodes, select)
+    usable: dict[int, NDArray[np.bool_]]
+    usable = {e.index: np.ones(e.length, dtype=bool) for e in chosen}
+    rollouts = [e for e in chosen if e.info.kind is TakeKind.ROLLOUT]
+    if rollouts and select == "demonstrations":  # only where a person drove, as far as it is said
+        usable |= {e.index: np.zeros(e.length, dtype=bool) for e in rollouts}
+        if columns.INTERVENTION in info.features:
+            table = load_frames(info.root, [columns.INTERVENTION], [e.index for e in rollouts])
+            driven = table.columns[columns.INTERVENTION].reshape(-1) > 0
+            usable |= {e.index: driven[table.rows_of(e.index)] for e in rollouts}
+    found = [(e, usable[e.index]) for e in chosen if usable[e.index].any()]
+    if not found:
+        raise UnusableInputError(_nothing_left(info.root, episodes, select))
+    return found
 
 
 def span_ends(usable: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -107,14 +102,10 @@ def span_ends(usable: NDArray[np.bool_]) -> NDArray[np.int64]:
     return breaks[np.searchsorted(breaks, np.arange(n), side="left")]
 
 
-def nothing_left(root: Path, episodes: Sequence[EpisodeRow], select: str) -> str:
-    """Return the message for a selection that leaves no take."""
+def _nothing_left(root: Path, episodes: Sequence[EpisodeRow], select: str) -> str:
     if not episodes:
         return f"{root} has no takes. Record some with gaploop record."
-    counts: dict[str, int] = {}
-    for episode in episodes:
-        key = f"{episode.outcome.value} {episode.info.kind.value}s"
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter(f"{e.outcome.value} {e.info.kind.value}s" for e in episodes)
     held = ", ".join(f"{n} {what}" for what, n in counts.items())
     return (
         f"{root}: --select={select} ({SELECTIONS[select]}) leaves none of its takes ({held}). "

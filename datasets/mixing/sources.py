@@ -15,17 +15,10 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.differences import profile, require_trainable_together
 from gaploop.datasets.labels import query
-from gaploop.datasets.labels.query import Facts
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
-from gaploop.datasets.mixing import selection
 from gaploop.datasets.mixing.mixture import Floats, Ints, Mixture, MixtureStage, Pool
-from gaploop.datasets.mixing.spec import (
-    DIMENSION,
-    VALUE,
-    MixtureSpec,
-    WeightTable,
-    by_size,
-)
+from gaploop.datasets.mixing.selection import span_ends, wanted_frames
+from gaploop.datasets.mixing.spec import DIMENSION, VALUE, MixtureSpec, WeightTable, by_size
 
 _OWN: Final = ("length", "dataset_from_index", "dataset_to_index", "episode_index")
 _TEXTS: Final = ("task", "session", "operator", "station", "calibration", "policy", "plan")
@@ -35,11 +28,9 @@ REPORT: Final = "mixture.json"
 
 @dataclass(frozen=True)
 class MixedTake:
-    """A take, or the parts of it that a person drove.
+    """A take, or the parts of it that a person drove, with the indices of its source and dataset.
 
     Attributes:
-        source: index of its source.
-        dataset: index of its dataset.
         frames: frames that a chunk may start at, counted from the dataset's first, shape (n,).
         ends: for each, the frame at which its span or take is over, shape (n,).
         weight: how often its frames are drawn, relative to others of its source.
@@ -55,12 +46,7 @@ class MixedTake:
 
 @dataclass(frozen=True)
 class OpenMixture:
-    """A mixture's datasets and takes.
-
-    Attributes:
-        datasets: the datasets, in the order of `MixedTake.dataset`.
-        takes: every take that has frames to learn from and a weight above 0.
-    """
+    """A mixture's datasets, and the takes with frames to learn from and a weight above 0."""
 
     spec: MixtureSpec
     datasets: tuple[DatasetInfo, ...]
@@ -69,11 +55,7 @@ class OpenMixture:
     def mixture(self, batch_size: int, world_size: int = 1, drop_last: int = 0) -> Mixture:
         """Return the stream of samples.
 
-        Args:
-            batch_size: samples per step and rank.
-            world_size: ranks that train together.
-            drop_last: leave out the last frames of every take or span, as policies with long
-                chunks ask for.
+        `drop_last` frames of every take or span are left out, as policies with long chunks ask for.
 
         Raises:
             UnusableInputError: that leaves a source without frames.
@@ -82,8 +64,8 @@ class OpenMixture:
         for index, source in enumerate(self.spec.sources):
             mine = [t for t in self.takes if t.source == index]
             kept = [t.frames[t.frames + drop_last < t.ends] for t in mine]
-            sizes = [len(k) for k in kept]
-            if not sum(sizes):
+            sizes = list(map(len, kept))
+            if not any(sizes):
                 raise UnusableInputError(
                     f"Source '{source.name}': no frame is left once the last {drop_last} of every "
                     "take are dropped. Train with shorter chunks."
@@ -91,20 +73,12 @@ class OpenMixture:
             datasets = np.repeat([t.dataset for t in mine], sizes).astype(np.int64)
             weights = np.repeat([t.weight for t in mine], sizes).astype(np.float64)
             pools.append(Pool(source.name, datasets, np.concatenate(kept), weights))
-        return Mixture(
-            pools,
-            self.stages([float(p.weight.sum()) for p in pools]),
-            batch_size=batch_size,
-            world_size=world_size,
-            seed=self.spec.seed,
-        )
+        stages = self.stages([float(p.weight.sum()) for p in pools])
+        seed = self.spec.seed
+        return Mixture(pools, stages, batch_size=batch_size, world_size=world_size, seed=seed)
 
     def stages(self, sizes: Sequence[float]) -> list[MixtureStage]:
-        """Return the stages, shares in the order of the sources.
-
-        Args:
-            sizes: weights of each source's frames in all, which are its share where none is given.
-        """
+        """Return the stages, shares in the order of the sources; `sizes` where none are given."""
         if not self.spec.stages:
             return [MixtureStage(tuple(by_size(sizes)))]
         names = [s.name for s in self.spec.sources]
@@ -114,25 +88,14 @@ class OpenMixture:
         ]
 
     def take_shares(self, shares: Floats) -> Floats:
-        """Return which part of all samples comes from each take.
-
-        Args:
-            shares: share of each source.
-
-        Returns:
-            Shape (n_takes,), summing to 1, in the order of `takes`.
-        """
+        """Return which part of all samples comes from each of `takes`, by the sources' shares."""
         mass = np.array([t.weight * len(t.frames) for t in self.takes])
         source = np.array([t.source for t in self.takes])
         total = np.bincount(source, mass, len(self.spec.sources))
         return np.asarray(np.asarray(shares)[source] * mass / total[source])
 
     def span_ends(self, dataset: int) -> tuple[Ints, Ints]:
-        """Return the frames of a dataset's partly used takes, and where the span of each is over.
-
-        Returns:
-            Two arrays of shape (n,), the first rising.
-        """
+        """Return the frames of a dataset's partly used takes, rising, and where their spans end."""
         parts = [t for t in self.takes if t.dataset == dataset and len(t.frames) < t.episode.length]
         none = [np.empty(0, dtype=np.int64)]
         frames = np.concatenate([t.frames for t in parts] or none)
@@ -157,33 +120,22 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
             known = layout.read_episodes(info)
             profiles.append(profile(info, known))
             if source.where:
-                asked = query.matching(
-                    source.where, Facts.of_episodes(known), f"{source.name}: where"
-                )
-                if not any(asked):
+                chosen = set(query.where(source.where, known, f"{source.name}: where"))
+                if not chosen:
                     raise UnusableInputError(
                         f"Source '{source.name}': where: {source.where} chooses none of the takes "
                         f"in {', '.join(map(str, source.roots))}."
                     )
-                known = [e for e, yes in zip(known, asked, strict=True) if yes]
-            chosen = selection.wanted_episodes(root, known, source.select)
-            only_driven = source.select == "demonstrations"
-            driven = selection.interventions(info, chosen) if only_driven else {}
-            takes = []
-            for episode in chosen:
-                usable = selection.usable_frames(episode, source.select, driven.get(episode.index))
-                if usable.any():
-                    first = int(episode.row.get("dataset_from_index") or 0)
-                    frames = np.flatnonzero(usable)
-                    ends = selection.span_ends(usable)[frames]
-                    place = (number, len(datasets), episode)
-                    takes.append(MixedTake(*place, frames + first, ends + first, 1.0))
-            if not takes:
-                raise UnusableInputError(selection.nothing_left(root, known, source.select))
+                known = [e for e in known if e.index in chosen]
+            for episode, usable in wanted_frames(info, known, source.select):
+                first = int(episode.row.get("dataset_from_index") or 0)
+                frames = np.flatnonzero(usable)
+                ends = span_ends(usable)[frames]
+                place = (number, len(datasets), episode)
+                found.append(MixedTake(*place, frames + first, ends + first, 1.0))
             datasets.append(info)
-            found += takes
     require_trainable_together(profiles)
-    weights = take_weights([t.episode for t in found], spec.weights)
+    weights = _take_weights([t.episode for t in found], spec.weights)
     weighted = [replace(t, weight=float(w)) for t, w in zip(found, weights, strict=True) if w > 0]
     for number, source in enumerate(spec.sources):
         if all(t.source != number for t in weighted):
@@ -193,17 +145,10 @@ def open_mixture(spec: MixtureSpec) -> OpenMixture:
     return OpenMixture(spec, tuple(datasets), tuple(weighted))
 
 
-def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
-    """Return the weight of each take: the product of what the tables give it, shape (n,).
-
-    Raises:
-        UnusableInputError: a field or all values of a table that no take has, or a value that
-            should be a number and isn't.
-    """
+def _take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTable]) -> Floats:
+    """Return the weight of each take: the product of what the tables give it, shape (n,)."""
     result = np.ones(len(episodes))
-    if not tables:
-        return result
-    said = [take_fields(episode) for episode in episodes]
+    said = [_take_fields(episode) for episode in episodes] if tables else []
     for name, table in tables.items():
         where = f"weights, {name}"
         rows = table if isinstance(table, Mapping) else {}
@@ -221,8 +166,7 @@ def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTabl
         values = [fields.get(name) for fields in said]
         if table == VALUE:
             for value in values:
-                numeric = isinstance(value, int | float) and not isinstance(value, bool)
-                if not (numeric and 0 <= float(value or 0) < np.inf):
+                if type(value) not in (int, float) or not 0 <= float(value or 0) < np.inf:
                     raise UnusableInputError(
                         f"{where}: a take says {value!r}, which is no weight. Every take needs a "
                         "number ≥ 0 there; or give a table of value: weight."
@@ -236,12 +180,8 @@ def take_weights(episodes: Sequence[EpisodeRow], tables: Mapping[str, WeightTabl
     return result
 
 
-def take_fields(episode: EpisodeRow) -> dict[str, Any]:
-    """Return what a take says of itself: what weights may go by, besides its dimensions.
-
-    That is outcome, kind, domain and the like, every condition that was set, and every number
-    or text that the dataset's episode table holds besides LeRobot's own.
-    """
+def _take_fields(episode: EpisodeRow) -> dict[str, Any]:
+    """Return what weights may go by: conditions, tags, and numbers and texts in others' columns."""
     info = episode.info
     other = {
         k.removeprefix("gap_"): v
@@ -267,11 +207,7 @@ def report(opened: OpenMixture, mixture: Mixture, steps: int) -> dict[str, Any]:
 
 
 def describe(opened: OpenMixture, mixture: Mixture, steps: int) -> list[dict[str, Any]]:
-    """Return, for each source, what it holds and how often it is drawn in a run.
-
-    Args:
-        steps: training steps of the run.
-    """
+    """Return, for each source, what it holds and how often it is drawn in `steps` steps."""
     drawn, result = mixture.counts(steps), []
     for index, source in enumerate(opened.spec.sources):
         mine = [t for t in opened.takes if t.source == index]

@@ -28,8 +28,6 @@ class SourceSpec:
     """One source of a mixture.
 
     Attributes:
-        name: what shares call it.
-        roots: its datasets.
         select: which takes, see `selection.SELECTIONS`.
         where: only takes that this query chooses, see `query`; all of them if empty.
     """
@@ -42,12 +40,9 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stretch of training.
+    """One stretch of training: source to relative share, for so many steps.
 
-    Attributes:
-        shares: source to relative share; sources that aren't named have none.
-        steps: how many training steps; None for a last stage without end.
-        name: what it is for, in reports.
+    Sources that aren't named have no share; only a last stage may go without steps.
     """
 
     shares: Mapping[str, float]
@@ -59,11 +54,8 @@ class StageSpec:
 class MixtureSpec:
     """What `mixture.yaml` says.
 
-    Attributes:
-        sources: what to draw from.
-        stages: shares over the steps; empty to draw every frame equally often.
-        weights: field of a take to a table of weights; a take's weights multiply.
-        seed: decides every draw.
+    Without stages every frame is drawn equally often. A take's weights multiply: `weights` is a
+    field of a take to its table.
     """
 
     sources: tuple[SourceSpec, ...]
@@ -166,11 +158,6 @@ def _weights(value: Any, where: str) -> dict[str, WeightTable]:
 
 
 def by_size(sizes: Sequence[float], share: float = 1.0) -> list[float]:
-    """Divide a share by size.
-
-    Args:
-        sizes: frames, or weights of frames, of each part.
-        share: what is divided.
-    """
+    """Divide a share by size, such as the frames of each part."""
     total = math.fsum(sizes)
     return [share * size / total for size in sizes]

@@ -24,37 +24,18 @@ from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check_dataset
 from gaploop.datasets.check.findings import ERROR, Finding, Findings, numbers
 from gaploop.datasets.check.frames import numeric_features, scan_frames
-from gaploop.datasets.check.videos import DEEP, QUICK, EpisodeClip, ReadEffort, decodes
-from gaploop.datasets.layout import DatasetInfo
-from gaploop.datasets.repair.description import (
-    RepairAction,
-    RepairDraft,
-    read_object,
-    rename_features,
-    repair_counts,
-    repair_files,
-    repair_info,
-    repair_keys,
+from gaploop.datasets.check.videos import (
+    EpisodeClip,
+    decodes,
+    episodes_of_pictures,
+    episodes_of_signals,
 )
+from gaploop.datasets.layout import DatasetInfo
+from gaploop.datasets.repair import description, rows, tables
+from gaploop.datasets.repair.description import RepairAction, RepairDraft
 from gaploop.datasets.repair.folder import keep
 from gaploop.datasets.repair.labels import repair_labels
-from gaploop.datasets.repair.rows import (
-    copies,
-    mark_damaged_pictures,
-    read_rows,
-    rewrite_files,
-    salvage_files,
-    whole_episodes,
-)
-from gaploop.datasets.repair.tables import (
-    OldTable,
-    known_places,
-    read_old,
-    repair_episodes,
-    repair_stats,
-    repair_tasks,
-)
-from gaploop.datasets.repair.videos import Camera, Place, places, read_cameras, set_sizes
+from gaploop.datasets.repair.videos import Camera, places, read_cameras, set_sizes
 
 BY_HAND: Final = "Restore it from a copy, or set it right by hand."
 """The fix of what repair can't fix and `check` knows no other command for."""
@@ -79,12 +60,9 @@ class RepairOptions:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair did, or would do.
+    """What a repair did, or would do, and the errors left that it can't fix.
 
-    Attributes:
-        left: errors that it can't fix.
-        written: where the sound dataset is; None where nothing was written.
-        kept: where the folder before was kept; None where it wasn't touched.
+    `written` is where the sound dataset is, `kept` the folder before; None where there is none.
     """
 
     actions: tuple[RepairAction, ...]
@@ -101,7 +79,7 @@ def looks_like_dataset(root: Path) -> bool:
 
 
 def _point(path: Path, target: Path) -> None:
-    """Make a symbolic link, which works across disks; else what `staging.link_or_copy` does."""
+    """Make a symbolic link, which works across disks, or copy."""
     try:
         os.symlink(path, target)
     except OSError:  # Windows wants a privilege for it
@@ -172,54 +150,49 @@ def _repaired(root: Path, stage: Path, options: RepairOptions) -> RepairReport:
 
     draft, findings = RepairDraft(stage), Findings(stage)
     try:
-        repair_draft(draft, options)
+        _repair_draft(draft, options)
     except UnusableInputError as error:
         raise UnusableInputError(told(str(error))) from None
-    check_dataset(stage, findings, DEEP if options.deep else QUICK)
+    check_dataset(stage, findings, options.deep)
     left = []
-    for found in (f for f in findings if f.severity == ERROR):
+    for found in (f for f in findings.items if f.severity == ERROR):
         fix = BY_HAND if found.fix == findings.repair() else told(found.fix)
         left.append(replace(found, where=told(found.where), message=told(found.message), fix=fix))
     return RepairReport(tuple(draft.actions), tuple(left))
 
 
-def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
-    """Make the dataset in the draft's folder as sound as what is left of it allows.
-
-    Raises:
-        UnusableInputError: no episode is whole, or options that don't fit.
-    """
+def _repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
+    """Make the dataset in the draft's folder as sound as what is left of it allows."""
     name = draft.root.name
-    version = str(read_object(draft.root / layout.INFO).get("codebase_version") or "")
+    version = str(description.read_object(draft.root / layout.INFO).get("codebase_version") or "")
     if version.startswith(("v1", "v2")):  # its files are laid out otherwise
         layout.parse_info(draft.root)  # says what to do
-    repair_files(draft)
-    raw = repair_info(draft)
-    salvage_files(draft, raw)
+    description.repair_files(draft)
+    description.repair_info(draft)
+    rows.salvage_files(draft)
     if not layout.data_files(draft.root):
         raise UnusableInputError(
             f"{name}: no row of its data files can be read. Restore data/ from a copy."
         )
-    raw = repair_info(draft)
+    description.repair_info(draft)
     if options.rename:
-        rename_features(draft, raw, options.rename)
-    names = repair_keys(draft, raw)
+        description.rename_features(draft, options.rename)
+    names = description.repair_keys(draft)
     info = layout.parse_info(draft.root)
     paths = layout.data_files(draft.root)
-    rows = read_rows(paths, numeric_features(info), names)
-    mark_damaged_pictures(info, paths, rows)
-    old = read_old(draft.root, rows.runs())
+    held = rows.read_rows(paths, numeric_features(info), names)
+    rows.mark_damaged_pictures(info, paths, held)
+    old = tables.read_old(draft.root, held.runs())
     lengths = {e: int(n) for e, n in old.column("length").items() if isinstance(n, int)}
-    episodes, lost, spoilt = whole_episodes(
-        rows, info.fps, {e: n for e, n in lengths.items() if n > 0}
-    )
+    known = {e: n for e, n in lengths.items() if n > 0}
+    episodes, lost, spoilt = rows.whole_episodes(paths, held, info.fps, known)
     here = {e.old: len(e) for e in episodes}
-    cameras = read_cameras(draft, raw)
-    set_sizes(draft, raw, cameras)
-    effort = DEEP if options.deep else QUICK
-    found = _with_pictures(info, old, here, {**lengths, **spoilt, **here}, cameras, lost, effort)
+    cameras = read_cameras(draft)
+    set_sizes(draft, cameras)
+    every = {**lengths, **spoilt, **here}
+    cameras = _with_pictures(info, old, here, every, cameras, lost, options.deep)
     episodes = [e for e in episodes if e.old not in lost]
-    for copy, first in copies(rows, episodes).items():
+    for copy, first in rows.copies(held, episodes).items():
         lost[copy] = f"an exact copy of episode {first}"
     episodes = [e for e in episodes if e.old not in lost]
     if not episodes:
@@ -227,63 +200,55 @@ def repair_draft(draft: RepairDraft, options: RepairOptions) -> None:
         raise UnusableInputError(
             f"{name}: no episode is whole ({reasons}). Restore the dataset from a copy."
         )
-    present = set(rows.episode.tolist())
-    for value in old.table["episode_index"].to_pylist() if old.table is not None else ():
+    present = set(held.episode.tolist())
+    for value in old.table["episode_index"].to_pylist():
         if isinstance(value, int) and value not in present:
             lost.setdefault(value, "none of its rows are left")
-    reasons_of: dict[str, list[int]] = {}
-    for episode, reason in sorted(lost.items()):
-        reasons_of.setdefault(reason, []).append(episode)
-    for reason, which in reasons_of.items():
+    for reason in dict.fromkeys(reason for _, reason in sorted(lost.items())):
+        which = sorted(episode for episode, why in lost.items() if why == reason)
         draft.did("left_out", f"episodes {numbers(which)}: {reason}")
     said = {e: [t] if isinstance(t, str) else list(t) for e, t in old.column("tasks").items()}
-    tasks, tasks_of, changed = repair_tasks(draft, rows, episodes, said, options.task)
-    homes = rewrite_files(draft, paths, rows, episodes, info.fps, names, changed)
-    repair_counts(draft, raw, len(episodes), sum(len(e) for e in episodes), tasks)
+    tasks, episodes, changed = tables.repair_tasks(draft, held, episodes, said, options.task)
+    rows.rewrite_files(draft, paths, held, episodes, info.fps, names, changed)
+    description.repair_counts(draft, len(episodes), sum(map(len, episodes)), tasks)
     info = layout.parse_info(draft.root)
     scan = scan_frames(info, (), Findings())
-    repair_episodes(draft, info, scan, old, episodes, homes, found, tasks_of)
-    repair_stats(draft, info, scan)
-    repair_labels(draft, episodes, options.labels_from, info.fps)
+    tables.repair_episodes(draft, info, scan, old, episodes, cameras)
+    tables.repair_stats(draft, info, scan)
+    repair_labels(draft, episodes, options.labels_from)
 
 
 def _with_pictures(
     info: DatasetInfo,
-    old: OldTable,
+    old: tables.OldTable,
     lengths: Mapping[int, int],
     every: Mapping[int, int],
     cameras: list[Camera],
     lost: dict[int, str],
-    effort: ReadEffort,
-) -> list[tuple[Camera, Mapping[int, Place]]]:
-    """Find each episode's pictures; those without any are added to `lost`.
+    deep: bool,
+) -> list[Camera]:
+    """Find each episode's pictures; those without any are added to `lost`, with why.
 
-    A camera of which no file is left says nothing about single episodes: they all stay.
-
-    Args:
-        old: the episode table that there was.
-        lengths: episode to frames, of those whose rows are whole.
-        every: the same of all that there were, as far as known.
-        lost: episode to why it goes.
+    A camera of which no file is left says nothing about single episodes: they all stay. `lengths`
+    are the frames of episodes whose rows are whole, `every` of all that there were.
     """
-    found: list[tuple[Camera, Mapping[int, Place]]] = []
+    found = []
     count = sum(1 for camera in cameras if camera.files)
-    tried = effort.episodes_of_pictures(
-        {e: count * n for e, n in lengths.items()}, effort.episodes_of_signals(lengths)
-    )
+    pictures = {e: count * n for e, n in lengths.items()}
+    tried = episodes_of_pictures(pictures, episodes_of_signals(lengths, deep), deep)
     for camera in cameras:
         if not camera.files:
-            found.append((camera, {}))
+            found.append(camera)
             continue
-        known = known_places(old, camera.key)
-        all_places = places(camera, known, sorted(every.items()), info.fps)
-        here = {e: p for e, p in all_places.items() if e in lengths}
-        for episode, (chunk, file, start_s) in here.items():
-            clip = EpisodeClip(episode, lengths[episode], start_s)
-            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
-                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
-        for episode in lengths:
+        known = tables.known_places(old, camera.key)
+        here = places(camera, known, sorted(every.items()), info.fps)
+        for episode, frames in lengths.items():
             if episode not in here:
                 lost.setdefault(episode, f"pictures of {camera.key} are missing")
-        found.append((camera, here))
+                continue
+            chunk, file, start_s = here[episode]
+            clip = EpisodeClip(episode, frames, start_s)
+            if episode in tried and not decodes(info.fps, camera.paths[chunk, file], clip):
+                lost.setdefault(episode, f"pictures of {camera.key} can't be decoded")
+        found.append(replace(camera, places=here))
     return found

@@ -32,16 +32,7 @@ from gaploop.datasets.video import video_index
 
 FOLDERS: Final = ("data", "meta", "videos")
 META: Final = ("info.json", "stats.json", "tasks.parquet", "episodes")
-STANDARD: Final = (
-    columns.ACTION,
-    columns.STATE,
-    columns.ENVIRONMENT,
-    "timestamp",
-    "frame_index",
-    "episode_index",
-    "index",
-    "task_index",
-)
+STANDARD: Final = (columns.ACTION, columns.STATE, columns.ENVIRONMENT, *columns.AUTOMATIC)
 """Keys that LeRobot or policies know by name."""
 _NEAR: Final = 0.6
 _CHUNK: Final = re.compile(r"chunk-\d{3,}")
@@ -49,12 +40,7 @@ _CHUNK: Final = re.compile(r"chunk-\d{3,}")
 
 @dataclass(frozen=True)
 class RepairAction:
-    """One thing that repair does.
-
-    Attributes:
-        code: stable name, such as `renamed`.
-        what: in words, with names and numbers.
-    """
+    """One thing that repair does: a stable name, such as `renamed`, and what, in words."""
 
     code: str
     what: str
@@ -64,37 +50,39 @@ class RepairAction:
 class RepairDraft:
     """A dataset being repaired, in a folder of its own whose files are links or copies.
 
-    Files are only ever replaced there, never written in place.
-
-    Attributes:
-        actions: what has been done so far.
+    Files are only ever replaced there, never written in place. `info` is what `meta/info.json`
+    holds, `actions` what has been done so far.
     """
 
     root: Path
+    info: dict[str, Any] = field(default_factory=dict)
     actions: list[RepairAction] = field(default_factory=list)
 
     def did(self, code: str, what: str) -> None:
         """Note what was done."""
         self.actions.append(RepairAction(code, what))
 
+    def save(self) -> None:
+        """Write the description."""
+        path = self.root / layout.INFO
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, self.info)
+
 
 def repair_files(draft: RepairDraft) -> None:
     """Rename folders and files."""
     _rename_near(draft, draft.root, FOLDERS, folders_only=True)
-    meta = draft.root / "meta"
-    if meta.is_dir():
-        _rename_near(draft, meta, META)
+    _rename_near(draft, draft.root / "meta", META)
     for parent in (draft.root / "data", draft.root / layout.EPISODES):
         _repair_chunks(draft, parent, ".parquet")
-    videos = draft.root / "videos"
-    for camera in sorted(videos.iterdir()) if videos.is_dir() else ():
+    for camera in sorted((draft.root / "videos").glob("*")):
         _repair_chunks(draft, camera, ".mp4")
 
 
 def _rename_near(
     draft: RepairDraft, parent: Path, wanted: Sequence[str], *, folders_only: bool = False
 ) -> None:
-    present = {p.name for p in parent.iterdir() if p.is_dir() or not folders_only}
+    present = {p.name for p in parent.glob("*") if p.is_dir() or not folders_only}
     missing = [name for name in wanted if name not in present]
     spare = sorted(present - set(wanted) - {layout.TELEMETRY, "gap"})
     for name in missing:
@@ -115,9 +103,7 @@ def best_match(name: str, among: Sequence[str]) -> str:
 
 
 def _repair_chunks(draft: RepairDraft, parent: Path, suffix: str) -> None:
-    if not parent.is_dir():
-        return
-    for folder in [p for p in sorted(parent.iterdir()) if p.is_dir()]:
+    for folder in [p for p in sorted(parent.glob("*")) if p.is_dir()]:
         number = re.findall(r"\d+", folder.name)
         good = folder
         if not _CHUNK.fullmatch(folder.name):
@@ -144,12 +130,7 @@ def _rename(draft: RepairDraft, old: Path, new: Path) -> None:
 def pair_keys(
     features: Mapping[str, Any], present: Sequence[str], *, videos: bool
 ) -> dict[str, str]:
-    """Return which features and columns mean the same: feature to column or video folder.
-
-    Args:
-        present: columns of the data files, or folders of `videos`.
-        videos: whether `present` are video folders.
-    """
+    """Return which features mean the same as which columns, or which folders of `videos`."""
     wanted = [k for k, f in features.items() if (f.get("dtype") == "video") == videos]
     lost = [k for k in wanted if k not in present]
     spare = [k for k in present if k not in wanted]
@@ -174,26 +155,20 @@ def misnamed(features: Mapping[str, Any]) -> dict[str, str]:
     `actions` becomes `action`; `observations.state` becomes `observation.state`; a camera
     outside `observation.images.` joins the others.
     """
-    result: dict[str, str] = {}
-    for name in (columns.ACTION, columns.STATE):
-        if name in features:
-            continue
-        others = [
-            k
-            for k, f in features.items()
-            if k not in STANDARD
-            and not k.startswith("gap.")
-            and f.get("dtype") not in ("video", "image", "string")
-            and best_match(k, (columns.ACTION, columns.STATE)) == name
-        ]
-        if len(others) == 1:
-            result[others[0]] = name
-    return result
+    names = (columns.ACTION, columns.STATE)
+    meant = {
+        k: best_match(k, names)
+        for k, f in features.items()
+        if k not in STANDARD
+        and not k.startswith("gap.")
+        and f.get("dtype") not in ("video", "image", "string")
+    }
+    others = {name: [k for k in meant if meant[k] == name] for name in names}
+    return {k[0]: name for name, k in others.items() if name not in features and len(k) == 1}
 
 
-VERSION: Final = "v3.0"
 DEFAULTS: Final[dict[str, Any]] = {
-    "codebase_version": VERSION,
+    "codebase_version": "v3.0",
     "chunks_size": 1000,
     "data_files_size_in_mb": 100,
     "video_files_size_in_mb": 200,
@@ -213,12 +188,12 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def repair_info(draft: RepairDraft) -> dict[str, Any]:
-    """Return a description in which every key is usable, and write it.
+def repair_info(draft: RepairDraft) -> None:
+    """Read the description, and write one in which every key is usable.
 
     Counts are left for later, when it is known what stays.
     """
-    info = read_object(draft.root / layout.INFO)
+    info = draft.info = read_object(draft.root / layout.INFO)
     was = json.dumps(info, sort_keys=True)
     lost = [] if info else ["all"]
     for key, value in DEFAULTS.items():
@@ -240,17 +215,9 @@ def repair_info(draft: RepairDraft) -> dict[str, Any]:
     for name in ("total_episodes", "total_frames", "total_tasks"):
         info.setdefault(name, 0)
     if json.dumps(info, sort_keys=True) != was:
-        save(draft, info)
+        draft.save()
         if lost:
             draft.did("rebuilt_info", f"{layout.INFO}: {', '.join(lost)} made anew")
-    return info
-
-
-def save(draft: RepairDraft, info: Mapping[str, Any]) -> None:
-    """Write the description."""
-    path = draft.root / layout.INFO
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, info)
 
 
 def _usable(key: str, value: Any) -> bool:
@@ -270,29 +237,24 @@ def _sound_features(root: Path, known: Any) -> dict[str, Any]:
     """Return the features that are described soundly, and those found only in the files."""
     table = known if isinstance(known, dict) else {}
     features = {k: dict(f) for k, f in table.items() if is_plain_name(k) and not feature_fault(f)}
-    schema = first_schema(root)
-    for column in schema:
-        spec = _described(column.type)
-        known_shape = features.get(column.name, {}).get("shape")
-        if spec and known_shape is not None and list(known_shape) != spec["shape"]:
-            features[column.name] |= {"shape": spec["shape"], "names": None}
-    if features and len(features) == len(table):
+    whole = bool(features) and len(features) == len(table)
+    for column in first_schema(root):
+        spec, told = _described(column.type), features.get(column.name)
+        if spec and told is not None and list(told["shape"]) != spec["shape"]:
+            told |= {"shape": spec["shape"], "names": None}
+        elif spec and told is None and not whole:
+            features[column.name] = spec
+    if whole:
         return features
-    for column in schema:
-        if column.name not in features:
-            spec = _described(column.type)
-            if spec:
-                features[column.name] = spec
-    videos = root / "videos"
-    for folder in sorted(videos.iterdir()) if videos.is_dir() else ():
+    for folder in sorted((root / "videos").glob("*")):
         if not folder.is_dir() or folder.name in features:
             continue
         for path in sorted(folder.glob("*/*.mp4")):
             with contextlib.suppress(*DAMAGE):
                 width, height = video_index(path, whole=False).size
                 names = ["height", "width", "channels"]
-                spec = {"dtype": "video", "shape": [height, width, 3], "names": names}
-                features[folder.name] = spec
+                shape = [height, width, 3]
+                features[folder.name] = {"dtype": "video", "shape": shape, "names": names}
                 break
     return features
 
@@ -319,9 +281,8 @@ def _described(kind: pa.DataType) -> dict[str, Any]:
         return {}
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return {"dtype": "string", "shape": [1], "names": None}
-    dtype = {"double": "float64", "float": "float32", "halffloat": "float16"}.get(
-        str(kind), str(kind)
-    )
+    named = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    dtype = named.get(str(kind), str(kind))
     spec = {"dtype": dtype, "shape": shape or [1], "names": None}
     return {} if feature_fault(spec) else spec
 
@@ -352,17 +313,15 @@ def _rate(root: Path) -> int | None:
     return None
 
 
-def repair_counts(
-    draft: RepairDraft, info: dict[str, Any], episodes: int, frames: int, tasks: Sequence[str]
-) -> None:
+def repair_counts(draft: RepairDraft, episodes: int, frames: int, tasks: Sequence[str]) -> None:
     """Write the counts of what is there now; splits stay while the number of episodes does."""
+    info = draft.info
     counts = {"total_episodes": episodes, "total_frames": frames, "total_tasks": len(tasks)}
     changed = {k: v for k, v in counts.items() if info.get(k) != v}
     if changed:
         words = ", ".join(f"{k} {info.get(k)} → {v}" for k, v in changed.items())
         draft.did("set_counts", f"{layout.INFO}: {words}")
-    before = info.get("splits")
-    splits = before
+    splits = before = info.get("splits")
     if "total_episodes" in changed or not isinstance(before, dict):
         splits = {"train": f"0:{episodes}"}
     if splits != before:
@@ -370,42 +329,42 @@ def repair_counts(
         draft.did("set_splits", f"{layout.INFO}: splits {words}")
     if changed or splits != before:
         info |= {**counts, "splits": splits}
-        save(draft, info)
+        draft.save()
 
 
-def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
-    """Rename keys so that description, data, videos and statistics agree.
+def repair_keys(draft: RepairDraft) -> dict[str, str]:
+    """Rename keys so that description, videos and statistics agree; data files are left for later.
 
     Returns:
-        data column to the feature it stands for; the data files are left for later.
+        data column to the feature it stands for.
     """
-    stored = first_schema(draft.root).names
+    features, stored = draft.info["features"], first_schema(draft.root).names
     columns: dict[str, str] = {}
     renamed: dict[str, str] = {}
-    for feature, column in pair_keys(info["features"], stored, videos=False).items():
+    for feature, column in pair_keys(features, stored, videos=False).items():
         name = right_name(feature, column, videos=False)
         if column != name:
             columns[column] = name
         if feature != name:
             renamed[feature] = name
     folder = draft.root / "videos"
-    present = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-    for feature, name in pair_keys(info["features"], present, videos=True).items():
+    present = sorted(p.name for p in folder.glob("*") if p.is_dir())
+    for feature, name in pair_keys(features, present, videos=True).items():
         kept = right_name(feature, name, videos=True)
         if name != kept:
             (folder / name).rename(folder / kept)
             draft.did("renamed", f"videos/{name} → videos/{kept}")
         if feature != kept:
             renamed[feature] = kept
-    for feature, name in misnamed(info["features"]).items():
-        renamed[feature] = name
-        columns[feature] = name
+    everywhere = misnamed(features)
+    renamed |= everywhere
+    columns |= everywhere
     if renamed:
-        _rename_features(draft, info, renamed)
+        _rename_features(draft, renamed)
     for old, new in columns.items():
         draft.did("renamed", f"data column {old} → {new}")
-    _describe_more(draft, info, {n: columns.get(n, n) for n in stored})
-    known = [k for k, f in info["features"].items() if f["dtype"] != "video"]
+    _describe_more(draft, {n: columns.get(n, n) for n in stored})
+    known = [k for k, f in draft.info["features"].items() if f["dtype"] != "video"]
     dropped = [c for c in stored if columns.get(c, c) not in known]
     if dropped:
         raise UnusableInputError(
@@ -415,41 +374,35 @@ def repair_keys(draft: RepairDraft, info: dict[str, Any]) -> dict[str, str]:
     return columns
 
 
-def _describe_more(draft: RepairDraft, info: dict[str, Any], stored: Mapping[str, str]) -> None:
-    """Describe the features that LeRobot makes itself, and columns beyond all that is described.
-
-    Args:
-        stored: column to the feature that it stands for.
-    """
+def _describe_more(draft: RepairDraft, stored: Mapping[str, str]) -> None:
+    """Describe the features that LeRobot makes itself, and columns beyond all that is described."""
+    features = draft.info["features"]
     more = {
         name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
         for name in columns.AUTOMATIC
-        if name not in info["features"]
+        if name not in features
     }
-    whole = all(
-        k in stored.values() or k in more or f["dtype"] == "video"
-        for k, f in info["features"].items()
-    )
-    if whole:
+    known = {*stored.values(), *more}
+    if all(k in known or f["dtype"] == "video" for k, f in features.items()):
         schema = first_schema(draft.root)
         for column, name in stored.items():
             spec = _described(schema.field(column).type)
-            if spec and name not in info["features"]:
+            if spec and name not in features:
                 more.setdefault(name, spec)
     if more:
-        info["features"] |= more
-        save(draft, info)
+        features |= more
+        draft.save()
         draft.did("rebuilt_info", f"{layout.INFO}: features {', '.join(more)} described")
 
 
-def rename_features(draft: RepairDraft, info: dict[str, Any], renamed: Mapping[str, str]) -> None:
+def rename_features(draft: RepairDraft, renamed: Mapping[str, str]) -> None:
     """Rename features as the user says: in the description, data, videos and statistics.
 
     Raises:
-        UnusableInputError: there is no such feature, or the new name is taken or can't be one.
+        UnusableInputError: as `checked_rename`.
     """
-    renamed = checked_rename(info["features"], renamed)
-    _rename_features(draft, info, renamed)
+    renamed = checked_rename(draft.info["features"], renamed)
+    _rename_features(draft, renamed)
     for path in layout.data_files(draft.root):
         table = pq.read_table(path, partitioning=None)
         if set(table.column_names) & set(renamed):
@@ -473,18 +426,18 @@ def checked_rename(features: Mapping[str, Any], renamed: Mapping[str, str]) -> d
             raise UnusableInputError(f"--rename_map: {old} can't be renamed to {new!r}.")
     if len(set(renamed.values())) < len(renamed) or set(renamed) & set(renamed.values()):
         raise UnusableInputError("--rename_map: every feature needs a new name of its own.")
-    ages = {
-        columns.age_column(old.removeprefix(columns.IMAGES)): columns.age_column(
-            new.removeprefix(columns.IMAGES)
-        )
+    cameras = {
+        old.removeprefix(columns.IMAGES): new.removeprefix(columns.IMAGES)
         for old, new in renamed.items()
     }
+    ages = {columns.age_column(old): columns.age_column(new) for old, new in cameras.items()}
     return {**{old: new for old, new in ages.items() if old in features}, **renamed}
 
 
-def _rename_features(draft: RepairDraft, info: dict[str, Any], renamed: dict[str, str]) -> None:
-    info["features"] = {renamed.get(k, k): f for k, f in info["features"].items()}
-    save(draft, info)
+def _rename_features(draft: RepairDraft, renamed: dict[str, str]) -> None:
+    features = draft.info["features"]
+    draft.info["features"] = {renamed.get(k, k): f for k, f in features.items()}
+    draft.save()
     videos = draft.root / "videos"
     for old, new in renamed.items():
         plain_name(new, "data column", draft.root.name)

@@ -27,19 +27,13 @@ type Row = dict[str, Any]
 _SAYS: Final = "the dataset or journal in which the takes still have their labels"
 
 
-def repair_labels(
-    draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None, fps: float
-) -> None:
-    """Give every episode the gap columns of its take, where the dataset has any.
-
-    Args:
-        draft: the dataset, its episode table already in order.
-        labels_from: where columns and labels come from that the dataset lost.
+def repair_labels(draft: RepairDraft, episodes: Sequence[Whole], labels_from: Path | None) -> None:
+    """Give every episode the gap columns of its take, where the dataset has any, or had.
 
     Raises:
-        UnusableInputError: `labels_from` knows none of the takes.
+        UnusableInputError: `labels_from`, where they come from, knows none of the takes.
     """
-    given = source_rows(labels_from) if labels_from is not None else {}
+    given = _source_rows(labels_from) if labels_from is not None else {}
     table = read_table(draft.root)
     if table is None or not len(table):
         return
@@ -58,13 +52,9 @@ def repair_labels(
     rows = []
     for at, (episode, row) in enumerate(zip(episodes, old, strict=True)):
         known = own.get(episode.take) or given.get(episode.take)
-        if known is None:
-            info = TakeInfo(_uid(draft, episode, row, at), kind=TakeKind.IMPORT, fps=fps)
-            known = {**columns.default_row(info, Outcome.UNLABELLED), **_usable(row)}
-        bare = TakeInfo(str(known["gap_uid"]), kind=TakeKind.IMPORT)
-        default = columns.default_row(bare, Outcome.UNLABELLED)
-        sound = {**default, **_usable(known), "gap_uid": known["gap_uid"]}
-        rows.append({name: sound[name] for name in columns.EPISODE_COLUMNS})
+        uid = str(known["gap_uid"]) if known else _uid(draft, episode, row, at)
+        default = columns.default_row(TakeInfo(uid, kind=TakeKind.IMPORT), Outcome.UNLABELLED)
+        rows.append({**default, **_usable(known or row)})
     files = layout.episode_files(draft.root)
     before = [p.read_bytes() for p in files]
     episodes_table.materialise(draft.root, dict(enumerate(rows)))
@@ -72,12 +62,8 @@ def repair_labels(
         draft.did("attached_labels", f"gap columns of {len(rows)} episodes brought in line")
 
 
-def source_rows(source: Path) -> dict[int, Row]:
-    """Return `gap.take` to gap columns, of every episode of a dataset or take of a journal.
-
-    Raises:
-        UnusableInputError: it is neither, has no gap columns, or has links that lead out.
-    """
+def _source_rows(source: Path) -> dict[int, Row]:
+    """Return `gap.take` to gap columns, of every episode of a dataset or take of a journal."""
     refuse_links_out(source)
     found: list[Row] = []
     if layout.is_dataset(source):

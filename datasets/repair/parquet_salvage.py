@@ -144,13 +144,9 @@ _MAX_PAGE: Final = 1 << 30
 
 @dataclass(frozen=True)
 class _Page:
-    """One page.
+    """One page: of which kind, where it begins and ends, how many values it holds.
 
-    Attributes:
-        start: where its header begins in the file.
-        end: where the next page begins.
-        values: how many values it holds, nulls and list entries counted.
-        raw: size of the page without compression, its header counted.
+    Nulls and list entries count. `raw` is its size without compression, with its header.
     """
 
     kind: int
@@ -162,23 +158,16 @@ class _Page:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One column of numbers or bytes as Parquet stores it.
-
-    Attributes:
-        meta: its description in a footer, as far as it is the same for all row groups.
-        width: values in a row: 1, or the length of a list.
-    """
+    """A column as Parquet stores it: what a footer says of it in all row groups; values a row."""
 
     meta: Mapping[int, tuple[int, Any]]
     width: int
 
 
 def salvage(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a file's whole row groups.
+    """Return the rows of the whole row groups of a Parquet file that lacks its footer.
 
-    Args:
-        path: a Parquet file that lacks its footer, without encryption.
-        schema: its columns, in order. Lists must be of fixed length.
+    Its columns must be those of `schema`, in order; lists of fixed length, nothing encrypted.
 
     Raises:
         UnusableInputError: nothing whole is left, or the columns are others.

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from gaploop.datasets.check.frames import BATCH_ROWS, INDICES, batches, matrix
 from gaploop.datasets.check.videos import bad_stored
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.repair import parquet_salvage
-from gaploop.datasets.repair.description import RepairDraft
+from gaploop.datasets.repair.description import RepairDraft, first_schema
 from gaploop.datasets.v3_files import replace_table
 
 type Ints = NDArray[np.int64]
@@ -35,11 +36,11 @@ _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative has
 
 @dataclass(frozen=True)
 class Rows:
-    """Index columns of every row of the data files, in the order of the files.
+    """Index columns of every row of the data files, in the order of the files; of shape (n,) each.
 
     Attributes:
-        file: number of the file, shape (n,).
-        row: row in that file, shape (n,).
+        file: its number.
+        row: row in that file.
         episode: `episode_index`, -1 where it can't be used.
         values: other index columns as numbers, NaN where missing.
         finite: whether every number in the row is.
@@ -64,23 +65,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class Whole:
-    """An episode that can stay.
+    """An episode that can stay: its index before, and where its frames are in `Rows`, in order.
 
-    Attributes:
-        old: its index before.
-        rows: positions in `Rows`, in the order of its frames.
-        take: its `gap.take`, 0 where there is none.
+    `take` is its `gap.take`, 0 where there is none; `home` the data file of its first frame.
     """
 
     old: int
     rows: Ints
-    take: int = 0
+    take: int
+    home: Path
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
+def salvage_files(draft: RepairDraft) -> None:
     """Replace damaged data files by what can still be read of them, or take them out."""
     for path in layout.data_files(draft.root):
         name = path.relative_to(draft.root)
@@ -90,7 +90,7 @@ def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
                     pass
             continue
         except DAMAGE:
-            table = _salvaged(path, layout.data_files(draft.root), info)
+            table = _salvaged(path, draft)
         if table is None or not len(table):
             path.unlink()
             draft.did("lost_file", f"{name}: nothing of it can be read; it is left out")
@@ -99,43 +99,30 @@ def salvage_files(draft: RepairDraft, info: Mapping[str, Any]) -> None:
             draft.did("salvaged", f"{name}: its first {len(table)} rows can still be read")
 
 
-def _salvaged(path: Path, others: Sequence[Path], info: Mapping[str, Any]) -> pa.Table | None:
+def _salvaged(path: Path, draft: RepairDraft) -> pa.Table | None:
     """Return the readable row groups of a damaged file, up to the first damaged one."""
-    try:
-        with pq.ParquetFile(path) as file:
-            groups = []
-            for number in range(file.metadata.num_row_groups):
-                try:
-                    groups.append(file.read_row_group(number))
-                except DAMAGE:
-                    break
-            return pa.concat_tables(groups) if groups else None
-    except DAMAGE:  # without a footer: its columns are another file's, or those described
-        pass
-    schemas = []
-    for other in (o for o in others if o != path):
-        with contextlib.suppress(*DAMAGE):
-            schemas.append(pq.read_schema(other))
-            break
+    with contextlib.suppress(*DAMAGE), pq.ParquetFile(path) as file:
+        groups = []
+        for number in range(file.metadata.num_row_groups):
+            try:
+                groups.append(file.read_row_group(number))
+            except DAMAGE:
+                break
+        return pa.concat_tables(groups) if groups else None
+    # Without a footer: its columns are another file's (`path` itself has none), or those described.
     fields = [
         pa.field(name, _arrow_type(spec))
-        for name, spec in info["features"].items()
+        for name, spec in draft.info["features"].items()
         if spec["dtype"] not in ("video", "language")
     ]
-    for schema in [*schemas, pa.schema(fields)]:
+    for schema in (first_schema(draft.root), pa.schema(fields)):
         with contextlib.suppress(*DAMAGE):
             return parquet_salvage.salvage(path, schema)
     return None
 
 
 def read_rows(paths: list[Path], numeric: Mapping[str, int], names: Mapping[str, str]) -> Rows:
-    """Read the index columns of all files.
-
-    Args:
-        paths: readable data files.
-        numeric: feature to width.
-        names: column to the feature it stands for, where they differ.
-    """
+    """Read the index columns of all files; `names` are columns that stand for another feature."""
     parts: list[dict[str, NDArray[Any]]] = []
     for number, path in enumerate(paths):
         at = 0
@@ -190,15 +177,12 @@ def _part(
 
 
 def whole_episodes(
-    rows: Rows, fps: float, lengths: Mapping[int, int]
+    paths: Sequence[Path], rows: Rows, fps: float, lengths: Mapping[int, int]
 ) -> tuple[list[Whole], dict[int, str], dict[int, int]]:
     """Return the episodes whose rows are whole, in order, and why the others aren't.
 
     Third, the frames of those left out only for what stands in their rows: their pictures lie
-    among the others'.
-
-    Args:
-        lengths: episode to its number of frames, as far as the episode table says.
+    among the others'. `lengths` are the frames of episodes, as far as their table says.
     """
     found: list[Whole] = []
     lost: dict[int, str] = {}
@@ -218,7 +202,8 @@ def whole_episodes(
             lost[episode] = f"NaN, infinite or missing values, or damaged pictures, in {bad} frames"
         else:
             takes = np.unique(rows.take[chosen])
-            found.append(Whole(episode, chosen, int(takes[0]) if len(takes) == 1 else 0))
+            take, home = int(takes[0]) if len(takes) == 1 else 0, paths[rows.file[chosen[0]]]
+            found.append(Whole(episode, chosen, take, home))
     found.sort(key=lambda e: (int(rows.file[e.rows[0]]), e.old))
     return found, lost, spoilt
 
@@ -282,16 +267,12 @@ def rewrite_files(
     fps: float,
     names: Mapping[str, str],
     tasks: Mapping[int, int],
-) -> list[Path]:
-    """Bring the data files in line with the episodes that stay.
+) -> None:
+    """Bring the data files in line with the episodes that stay, each numbered by its place.
 
     Args:
-        episodes: what stays, in order; each becomes the episode of its position.
         names: column to the feature it stands for, where they differ.
         tasks: episode's new index to its task index, where that changes.
-
-    Returns:
-        for each episode the file that its first frame is in.
     """
     kept = np.concatenate([episode.rows for episode in episodes])
     count = np.concatenate([np.arange(len(episode)) for episode in episodes])
@@ -334,37 +315,24 @@ def rewrite_files(
                 continue
             at = table.schema.get_field_index(name)
             table = table.set_column(at, pa.field(name, kind), column)
-        if mixed:
-            table = table.replace_schema_metadata(None)
-        if renames:  # what pandas and Hugging Face noted about the old columns goes
+        if renames:
             table = table.rename_columns([names.get(n, n) for n in table.column_names])
+        if mixed or renames:  # what pandas and Hugging Face noted about the old columns goes
             table = table.replace_schema_metadata(None)
         table = table.take(pa.array(order))
         for name, values in numbered.items():
-            kind, at = _INDEX_TYPES[name], table.schema.get_field_index(name)
+            kind = pa.float32() if name == "timestamp" else pa.int64()
+            at = table.schema.get_field_index(name)
             if at >= 0:
-                stored = table.schema.field(name).type
+                stored = table.schema.field(at).type
                 is_number = pa.types.is_integer(stored) or pa.types.is_floating(stored)
                 kind = stored if is_number else kind
-            column = pa.array(values).cast(kind, safe=False)
-            if at >= 0:
-                table = table.set_column(at, pa.field(name, kind), column)
-            else:
-                table = table.append_column(pa.field(name, kind), column)
+            put = partial(table.set_column, at) if at >= 0 else table.append_column
+            table = put(pa.field(name, kind), pa.array(values).cast(kind, safe=False))
         _, groups = np.unique(number_of[mine], return_counts=True)
         replace_table(path, table, groups.tolist())
         text = f"{path.relative_to(draft.root)}: rows of {len(groups)} episodes in order, counted "
         draft.did("rewrote_data", f"{text}anew")
-    return [paths[int(rows.file[episode.rows[0]])] for episode in episodes]
-
-
-_INDEX_TYPES: Final = {
-    "timestamp": pa.float32(),
-    "frame_index": pa.int64(),
-    "episode_index": pa.int64(),
-    "index": pa.int64(),
-    "task_index": pa.int64(),
-}
 
 
 def _arrow_type(spec: Mapping[str, Any]) -> pa.DataType:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,17 +31,14 @@ UNKNOWN = "unknown task"
 """Stands where neither tables nor `--task` say what an episode's task was."""
 
 
-def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
-    name = task or UNKNOWN
-    number = 1
-    while name in taken.values():
-        number += 1
-        name = f"{task or UNKNOWN} {number}"
-    return name
-
-
 SAME_S: Final = 1e-5
 """Times of a video that differ less are equal [s]; LeRobot's tolerance is ten times that."""
+
+
+def _unnamed(task: str, taken: Mapping[Any, str]) -> str:
+    name = task or UNKNOWN
+    numbered = (f"{name} {number}" for number in itertools.count(2))
+    return next(n for n in itertools.chain([name], numbered) if n not in taken.values())
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,18 @@ class OldTable:
     """`meta/episodes` as far as it can be read.
 
     Attributes:
-        table: all readable rows, with statistics; None where there are none.
+        table: all readable rows, with statistics.
         row_of: episode to its row.
         whole: whether every file could be read, and all have the same columns.
     """
 
-    table: pa.Table | None
+    table: pa.Table
     row_of: Mapping[int, int]
-    whole: bool = False
+    whole: bool
 
     def column(self, name: str) -> dict[int, Any]:
         """Return episode to value of a column; {} without that column."""
-        if self.table is None or name not in self.table.column_names:
+        if name not in self.table.column_names:
             return {}
         values = self.table[name].to_pylist()
         return {e: values[i] for e, i in self.row_of.items() if values[i] is not None}
@@ -68,9 +66,7 @@ class OldTable:
 def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
     """Read the episode table that there is.
 
-    Args:
-        runs: (first row, rows) to the episode whose rows stand there; finds the episode of a
-            row of the table whose own number is lost.
+    `runs`, (first row, rows) to the episode that stands there, find that of a row without a number.
     """
     tables = []
     files = layout.episode_files(root)
@@ -82,12 +78,12 @@ def read_old(root: Path, runs: Mapping[tuple[int, int], int]) -> OldTable:
             continue
         if "episode_index" in table.column_names:
             tables.append(table)
+    if not tables:
+        return OldTable(pa.table({"episode_index": pa.array([], pa.int64())}), {}, whole=False)
     try:
-        table = pa.concat_tables(tables, promote_options="permissive") if tables else None
+        table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:
         table = tables[0]
-    if table is None:
-        return OldTable(None, {})
     row_of: dict[int, int] = {}
     spare = []
     known = set(runs.values())
@@ -121,7 +117,7 @@ def repair_tasks(
     episodes: Sequence[Whole],
     said: Mapping[int, Sequence[str]],
     task: str,
-) -> tuple[list[str], list[list[str]], dict[int, int]]:
+) -> tuple[list[str], list[Whole], dict[int, int]]:
     """Bring tasks in line: the table of tasks counts first, then what episodes name.
 
     Args:
@@ -129,8 +125,8 @@ def repair_tasks(
         task: name of tasks that nothing names any more; "" for a place holder.
 
     Returns:
-        The tasks by index; the names of each episode's tasks; and the task index that the rows of
-        an episode (its new index) get, where that changes.
+        The tasks by index; the episodes with theirs; and the task index that the rows of an
+        episode (its new index) get, where that changes.
     """
     path = draft.root / layout.TASKS
     names: list[str] | None = None
@@ -152,22 +148,21 @@ def repair_tasks(
             slots.setdefault(i, _unnamed(task, slots))
         table = [slots[i] for i in sorted(slots) if i <= highest]
     changed: dict[int, int] = {}
-    of_episode = []
+    with_tasks = []
     for new, (episode, indices) in enumerate(zip(episodes, used, strict=True)):
-        if indices and all(0 <= i < len(table) for i in indices):
-            of_episode.append([table[i] for i in indices])
-            continue
-        words = [str(w) for w in said.get(episode.old, ())][:1] or [_unnamed(task, {})]
-        if words[0] not in table:
-            table.append(words[0])
-        changed[new] = table.index(words[0])
-        of_episode.append(words)
+        if not indices or not all(0 <= i < len(table) for i in indices):
+            word = next(map(str, said.get(episode.old, ())), _unnamed(task, {}))
+            if word not in table:
+                table.append(word)
+            changed[new] = table.index(word)
+            indices = [changed[new]]
+        with_tasks.append(replace(episode, tasks=tuple(table[i] for i in indices)))
     if table != names:
         write_tasks(draft.root, dict(enumerate(table)))
         draft.did("rebuilt_tasks", f"{layout.TASKS}: {len(table)} tasks, such as {table[:1]}")
     if changed:
         draft.did("set_tasks", f"task_index of {len(changed)} episodes set to a task there is")
-    return table, of_episode, changed
+    return table, with_tasks, changed
 
 
 def repair_episodes(
@@ -176,24 +171,13 @@ def repair_episodes(
     scan: Scan | None,
     old: OldTable,
     episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
-    tasks: Sequence[Sequence[str]],
+    cameras: Sequence[Camera],
 ) -> None:
-    """Write the episode table anew where it isn't right.
-
-    Args:
-        draft: the dataset, its data files already in order.
-        scan: what its frames hold.
-        episodes: what stays, in order.
-        homes: each one's data file.
-        found: each camera, with each episode's place (by its old index).
-        tasks: each one's tasks.
-    """
-    columns = _due_columns(info, episodes, homes, found, tasks)
+    """Write the episode table anew where it isn't right; data files are in order already."""
+    columns = _due_columns(info, episodes, cameras)
     kept = [i for i, e in enumerate(episodes) if e.old in old.row_of]
     wrong = set(range(len(episodes)))
-    if old.table is not None and kept and "stats/action/mean" in old.table.column_names:
+    if kept and "stats/action/mean" in old.table.column_names:
         rows = old.table.take(pa.array([old.row_of[episodes[i].old] for i in kept]))
         lengths = np.array([len(e) for e in episodes], dtype=np.float64)
         moments = scan.moments if scan is not None else {}
@@ -201,17 +185,15 @@ def repair_episodes(
         wrong = wrong - set(kept) | {kept[i] for i in differing}
     if not wrong and _is_right(old, episodes, columns):
         return
-    parts, before = [], list[str]()
+    parts = []
     right = [i for i in range(len(episodes)) if i not in wrong]
-    if old.table is not None:
-        before = old.table.column_names
-        if right:
-            parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
+    if right:
+        parts.append(old.table.take(pa.array([old.row_of[episodes[i].old] for i in right])))
     if wrong:
-        parts.append(_fresh_rows(info, old, episodes, homes, found, sorted(wrong)))
+        parts.append(_fresh_rows(info, old, episodes, cameras, sorted(wrong)))
     table = pa.concat_tables(parts, promote_options="permissive")
     table = table.take(pa.array(np.argsort([*right, *sorted(wrong)])))
-    order = list(dict.fromkeys([*before, *columns, *table.column_names]))
+    order = list(dict.fromkeys([*old.table.column_names, *columns, *table.column_names]))
     shutil.rmtree(draft.root / layout.EPISODES, ignore_errors=True)
     whole = pa.table({n: columns[n] if n in columns else table[n] for n in order})
     write_episodes(draft.root, whole.combine_chunks())
@@ -221,9 +203,8 @@ def repair_episodes(
 
 def known_places(old: OldTable, key: str) -> dict[int, Place]:
     """Return episode to where the table says its pictures of a camera are."""
-    chunk = old.column(f"videos/{key}/chunk_index")
-    file = old.column(f"videos/{key}/file_index")
-    start = old.column(f"videos/{key}/from_timestamp")
+    names = ("chunk_index", "file_index", "from_timestamp")
+    chunk, file, start = (old.column(f"videos/{key}/{name}") for name in names)
     return {
         e: (int(chunk[e]), int(file[e]), float(start[e]))
         for e in chunk
@@ -234,7 +215,7 @@ def known_places(old: OldTable, key: str) -> dict[int, Place]:
 def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa.Array]) -> bool:
     """Say whether the table that there is says what it should."""
     table = old.table
-    if table is None or not old.whole or len(table) != len(episodes):
+    if not old.whole or len(table) != len(episodes):
         return False
     if any(old.row_of.get(e.old) != i for i, e in enumerate(episodes)):
         return False
@@ -251,37 +232,34 @@ def _is_right(old: OldTable, episodes: Sequence[Whole], columns: Mapping[str, pa
 
 
 def _due_columns(
-    info: DatasetInfo,
-    episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
-    tasks: Sequence[Sequence[str]],
+    info: DatasetInfo, episodes: Sequence[Whole], cameras: Sequence[Camera]
 ) -> dict[str, pa.Array]:
     """Return every column that isn't a statistic, in LeRobot's order and types."""
     n = len(episodes)
     lengths = np.array([len(e) for e in episodes], dtype=np.int64)
     stops = np.cumsum(lengths)
-    numbers = np.array([numbers_of(p) for p in homes], dtype=np.int64).reshape(n, 2)
+    numbers = np.array([numbers_of(e.home) for e in episodes], dtype=np.int64).reshape(n, 2)
     columns = {
         "episode_index": pa.array(np.arange(n)),
-        "tasks": pa.array([list(t) for t in tasks], pa.list_(pa.string())),
+        "tasks": pa.array([list(e.tasks) for e in episodes], pa.list_(pa.string())),
         "length": pa.array(lengths),
         "data/chunk_index": pa.array(numbers[:, 0]),
         "data/file_index": pa.array(numbers[:, 1]),
         "dataset_from_index": pa.array(stops - lengths),
         "dataset_to_index": pa.array(stops),
     }
-    for camera, places in found:
-        here = [places.get(e.old) for e in episodes]
-        if any(p is None for p in here):
+    for camera in cameras:
+        here = [camera.places[e.old] for e in episodes if e.old in camera.places]
+        if len(here) < n:
             continue  # a camera without videos: what the table says of it stays
-        chunk, file, start = zip(*(p for p in here if p is not None), strict=True)
+        chunk, file, start = zip(*here, strict=True)
         name = f"videos/{camera.key}"
-        columns[f"{name}/chunk_index"] = pa.array(chunk, pa.int64())
-        columns[f"{name}/file_index"] = pa.array(file, pa.int64())
-        columns[f"{name}/from_timestamp"] = pa.array(start, pa.float64())
-        ends = np.array(start) + lengths / info.fps
-        columns[f"{name}/to_timestamp"] = pa.array(ends, pa.float64())
+        columns |= {
+            f"{name}/chunk_index": pa.array(chunk, pa.int64()),
+            f"{name}/file_index": pa.array(file, pa.int64()),
+            f"{name}/from_timestamp": pa.array(start, pa.float64()),
+            f"{name}/to_timestamp": pa.array(np.array(start) + lengths / info.fps, pa.float64()),
+        }
     return columns
 
 
@@ -289,8 +267,7 @@ def _fresh_rows(
     info: DatasetInfo,
     old: OldTable,
     episodes: Sequence[Whole],
-    homes: Sequence[Path],
-    found: Sequence[tuple[Camera, Mapping[int, Place]]],
+    cameras: Sequence[Camera],
     wanted: Sequence[int],
 ) -> pa.Table:
     """Return rows with statistics computed from the frames, for these episodes, in order.
@@ -301,18 +278,18 @@ def _fresh_rows(
 
     rows: dict[int, dict[str, Any]] = {}
     whole = read_object(info.root / layout.STATS)
-    for home in sorted({homes[i] for i in wanted}):
+    for home in sorted({episodes[i].home for i in wanted}):
         table = pq.read_table(home, partitioning=None)
         index = matrix(table["episode_index"], 1)[:, 0]
-        for i in (i for i in wanted if homes[i] == home):
+        for i in (i for i in wanted if episodes[i].home == home):
             part = table.filter(pa.array(index == i))
             row: dict[str, Any] = {}
-            if old.table is not None and episodes[i].old in old.row_of:
+            if episodes[i].old in old.row_of:
                 row = old.table.slice(old.row_of[episodes[i].old], 1).to_pylist()[0]
             for name, stats in of_rows(part, info).items():
                 row |= {f"stats/{name}/{k}": v.tolist() for k, v in stats.items()}
-            for camera, places in found:
-                key, place = camera.key, places.get(episodes[i].old)
+            for camera in cameras:
+                key, place = camera.key, camera.places.get(episodes[i].old)
                 if row.get(f"stats/{key}/mean") is not None:
                     continue
                 if place is not None:
@@ -324,11 +301,9 @@ def _fresh_rows(
     arrays = {}
     for name in dict.fromkeys(name for i in wanted for name in rows[i]):
         values = [rows[i].get(name) for i in wanted]
-        kind = None
-        if old.table is not None and name in old.table.column_names:
-            kind = old.table.schema.field(name).type
+        known = name in old.table.column_names
         try:
-            arrays[name] = pa.array(values, kind)
+            arrays[name] = pa.array(values, old.table.schema.field(name).type if known else None)
         except pa.ArrowException:
             arrays[name] = pa.array(values)
     return pa.table(arrays)
@@ -338,7 +313,7 @@ def repair_stats(draft: RepairDraft, info: DatasetInfo, scan: Scan | None) -> No
     """Write `stats.json` anew from the episodes' statistics where it isn't theirs."""
     findings = Findings()
     check_stats(info, scan, findings)
-    table = read_table(draft.root) if list(findings) else None
+    table = read_table(draft.root) if findings.items else None
     if table is None:
         return
     from gaploop.datasets.lerobot_stats import aggregated  # here: it imports torch

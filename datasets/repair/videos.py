@@ -10,14 +10,14 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gaploop.datasets import layout
 from gaploop.datasets.check.findings import DAMAGE
 from gaploop.datasets.check.frames import TIMESTAMP_TOLERANCE_S
-from gaploop.datasets.repair.description import RepairDraft, save
+from gaploop.datasets.repair.description import RepairDraft
 from gaploop.datasets.video import VideoIndex, VideoWriter, open_video, video_index
 
 _NUMBERS: Final = re.compile(r"chunk-(\d+)/file-(\d+)\.\w+$")
@@ -27,24 +27,20 @@ type Place = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Camera:
-    """One camera's files.
+    """One camera's files that can be read, by (chunk, file): what each holds, and its path.
 
-    Attributes:
-        key: its feature.
-        files: (chunk, file) to what it holds; only files that can be read.
-        paths: (chunk, file) to the file.
+    `places` are where each episode's pictures are.
     """
 
     key: str
     files: Mapping[tuple[int, int], VideoIndex]
     paths: Mapping[tuple[int, int], Path]
+    places: Mapping[int, Place] = field(default_factory=dict)
 
     def holds(self, place: Place, frames: int, fps: float) -> bool:
         """Say whether `frames` pictures are there."""
-        index = self.files.get(place[:2])
-        return (
-            index is not None and place[2] >= 0 and (round(place[2] * fps) + frames <= index.frames)
-        )
+        file, start_s = self.files.get(place[:2]), place[2]
+        return file is not None and start_s >= 0 and round(start_s * fps) + frames <= file.frames
 
 
 def numbers_of(path: Path) -> tuple[int, int]:
@@ -53,10 +49,10 @@ def numbers_of(path: Path) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
+def read_cameras(draft: RepairDraft) -> list[Camera]:
     """Read every camera's files; cut-off ones are written anew with the pictures they hold."""
     cameras = []
-    for key, spec in info["features"].items():
+    for key, spec in draft.info["features"].items():
         if spec["dtype"] != "video":
             continue
         files, paths = {}, {}
@@ -69,7 +65,7 @@ def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
                     claimed = int(container.streams.video[0].frames)
                 if index.frames and claimed > index.frames:
                     part = path.with_suffix(".part.mp4")
-                    with VideoWriter(part, float(info["fps"])) as video:
+                    with VideoWriter(part, float(draft.info["fps"])) as video:
                         video.append_part(path, 0.0, index.frames)
                     os.replace(part, path)
                     name = path.relative_to(draft.root)
@@ -84,30 +80,28 @@ def read_cameras(draft: RepairDraft, info: Mapping[str, Any]) -> list[Camera]:
     return cameras
 
 
-def set_sizes(draft: RepairDraft, info: dict[str, Any], cameras: Sequence[Camera]) -> None:
+def set_sizes(draft: RepairDraft, cameras: Sequence[Camera]) -> None:
     """Describe pictures as large as all videos of a camera are."""
     for camera in cameras:
         sizes = {tuple(index.size) for index in camera.files.values()}
-        shape = list(info["features"][camera.key]["shape"])
+        spec = draft.info["features"][camera.key]
+        shape = list(spec["shape"])
         if len(sizes) == 1 and len(shape) == 3:
             [(width, height)] = sizes
-            if shape[:2] != [height, width] and shape[1:] != [height, width]:
-                info["features"][camera.key]["shape"] = [height, width, 3]
-                save(draft, info)
+            if [height, width] not in (shape[:2], shape[1:]):
+                spec["shape"] = [height, width, 3]
+                draft.save()
                 text = f"{layout.INFO}: {camera.key} is {width} x {height}, as its videos are"
                 draft.did("rebuilt_info", text)
 
 
 def places(
-    camera: Camera,
-    known: Mapping[int, Place],
-    lengths: Sequence[tuple[int, int]],
-    fps: float,
+    camera: Camera, known: Mapping[int, Place], lengths: Sequence[tuple[int, int]], fps: float
 ) -> dict[int, Place]:
     """Return where each episode's pictures are, for those that have any.
 
     Args:
-        known: episode to what the episode table says.
+        known: what the episode table says.
         lengths: (episode, frames) of all episodes there were, as far as known, in order.
     """
     found = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,13 +20,13 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.datasets import columns, layout
+from gaploop.datasets.check.episodes import NEEDED
 from gaploop.datasets.check.findings import DAMAGE, ERROR, WARNING, Finding, numbers
 from gaploop.datasets.check.gaps import gap_faults
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.survey.sources import Metadata, read_info
 from gaploop.datasets.survey.stream import BLOCK_ROWS, INDEX, blocks, in_order
 
-NEEDED: Final = (INDEX, "length", "dataset_from_index", "dataset_to_index")
 COUNTED: Final = ("gap_outcome", "gap_domain", "gap_kind", "gap_dimensions")
 """Columns whose words are counted."""
 _SHOWN: Final = 50
@@ -37,7 +38,7 @@ class Overview:
     """What the metadata of one dataset says and what is wrong with it.
 
     Attributes:
-        counts: word to episodes that have it, for each column of `COUNTED`.
+        counts: column of `COUNTED` to word to episodes that have it.
         uids: 64-bit hashes of its uids, shape (episodes with one,).
     """
 
@@ -80,11 +81,9 @@ def _overview(source: Metadata, rows: int) -> Overview:
     fps, robot = float("nan"), ""
 
     def say(code: str, where: str, message: str, severity: str = ERROR) -> None:
-        """Add a finding about the dataset as a whole."""
         findings.append(Finding(code, severity, where, message, fix))
 
     def blame(code: str, where: str, message: str, which: NDArray[Any]) -> None:
-        """Remember episodes that something is wrong with."""
         if len(which):
             count, shown = wrong.get((code, where, message), (0, []))
             shown += [int(e) for e in which[: _SHOWN - len(shown)]]
@@ -102,13 +101,11 @@ def _overview(source: Metadata, rows: int) -> Overview:
                 say(code, name, f"{name} is missing.")
         for block in blocks(source, None, rows):
             names = set(block.column_names)
-            lacking = [
-                n for n in NEEDED if n not in names or not pa.types.is_integer(block[n].type)
-            ]
+            usable = [n for n in NEEDED if n in names and pa.types.is_integer(block[n].type)]
+            lacking = [n for n in NEEDED if n not in usable]
             if lacking or any(block[n].null_count for n in NEEDED):
-                raise UnusableInputError(
-                    f"{layout.EPISODES}: no usable column {', '.join(lacking or NEEDED)}."
-                )
+                what = f"no usable column {', '.join(lacking or NEEDED)}."
+                raise UnusableInputError(f"{layout.EPISODES}: {what}")
             index, length, first, last = (block[n].to_numpy() for n in NEEDED)
             due = np.arange(episodes, episodes + len(index))
             blame("episode_numbers", INDEX, "are not numbered 0, 1, 2 …", index[index != due])
@@ -168,12 +165,12 @@ def _place(key: str) -> list[str]:
 def _files(info: DatasetInfo, block: pa.Table) -> set[str]:
     """Return the data and video files that episodes name."""
     found = set()
-    for key in (None, *info.video_keys):
-        pair = _place("data" if key is None else f"videos/{key}")
+    names = {"data": info.data_name}
+    names |= {f"videos/{key}": partial(info.video_name, key) for key in info.video_keys}
+    for key, name_of in names.items():
+        pair = _place(key)
         if set(pair) <= set(block.column_names):
             for row in block.select(pair).group_by(pair).aggregate([]).to_pylist():
-                place = row[pair[0]], row[pair[1]]
-                if None not in place:
-                    name = info.data_name(*place) if key is None else info.video_name(key, *place)
-                    found.add(name)
+                if None not in row.values():
+                    found.add(name_of(row[pair[0]], row[pair[1]]))
     return found

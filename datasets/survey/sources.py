@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, cast
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote
 
 from fsspec.spec import AbstractBufferedFile
@@ -31,27 +31,6 @@ RETRIES: Final = 5
 READ_AHEAD_BYTES: Final = 1 << 16
 """Least size of a ranged request; a Parquet footer and its length fit into one."""
 _REPO_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
-_FOLDERS: Final = ("meta", "data", "videos")
-
-
-class Metadata(Protocol):
-    """One dataset's files, wherever they are."""
-
-    @property
-    def name(self) -> str:
-        """Its folder, or `hf://datasets/OWNER/NAME`."""
-
-    @property
-    def files(self) -> frozenset[str]:
-        """Paths of the files below meta, data and videos, relative to the dataset."""
-
-    def open(self, path: str) -> BinaryIO:
-        """Open one of them for reading.
-
-        Raises:
-            OSError: it can't be read.
-            UnusableInputError: it is no regular file.
-        """
 
 
 @dataclass(frozen=True)
@@ -67,27 +46,27 @@ class LocalMetadata:
 
     @property
     def files(self) -> frozenset[str]:
-        """Paths of its files, relative to it."""
+        """Paths of the files below meta, data and videos, relative to the dataset."""
         found = set()
-        for folder in _FOLDERS:
+        for folder in ("meta", "data", "videos"):
             for here, _, names in os.walk(self.root / folder):
                 base = os.path.relpath(here, self.root)
                 found |= {os.path.join(base, name) for name in names}
         return frozenset(found)
 
     def open(self, path: str) -> BinaryIO:
-        """Open one of its files, no pipe in its place."""
+        """Open one of its files, no pipe in its place.
+
+        Raises:
+            OSError: it can't be read.
+            UnusableInputError: it is no regular file.
+        """
         return regular_file(self.root / path).open("rb")
 
 
 @dataclass(frozen=True)
 class HubMetadata:
-    """A dataset on a Hub.
-
-    Attributes:
-        repo_id: owner and name.
-        revision: branch, tag or commit; None for the main branch.
-    """
+    """A dataset on a Hub, of a branch, tag or commit; None is the main branch."""
 
     repo_id: str
     revision: str | None = None
@@ -120,21 +99,24 @@ class HubMetadata:
         return frozenset(self._sizes)
 
     def open(self, path: str) -> BinaryIO:
-        """Open one of its files; it is read by ranges."""
+        """Open one of its files; it is read by ranges.
+
+        Raises:
+            OSError: it isn't there, or can't be read.
+        """
         from huggingface_hub import hf_hub_url
 
         from gaploop.datasets.hub.target import endpoint
 
         if path not in self._sizes:
             raise FileNotFoundError(f"{self.name} has no {path}")
-        url = hf_hub_url(
-            self.repo_id,
-            path,
-            repo_type="dataset",
-            revision=self.revision,
-            endpoint=endpoint(),
-        )
+        where = {"repo_type": "dataset", "revision": self.revision, "endpoint": endpoint()}
+        url = hf_hub_url(self.repo_id, path, **where)
         return cast(BinaryIO, RangedFile(url, self._sizes[path]))
+
+
+type Metadata = LocalMetadata | HubMetadata
+"""One dataset's files, wherever they are."""
 
 
 class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not typed
@@ -158,11 +140,7 @@ class RangedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is not t
 
 
 def _get(url: str, **headers: str) -> Any:
-    """Return a Hub's answer; requests are repeated where it is overloaded or can't be reached.
-
-    Raises:
-        OSError: it isn't there, or refuses.
-    """
+    """Return a Hub's answer, or raise OSError; requests are repeated where it is overloaded."""
     import httpx
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
@@ -198,13 +176,13 @@ def find_datasets(names: Iterable[str]) -> list[Metadata]:
     for name in names:
         path = Path(name)
         if path.is_dir():
-            local: list[Metadata] = [LocalMetadata(root) for root in _below(path)]
+            local = {str(root): LocalMetadata(root) for root in _below(path)}
             if not local:
                 raise UnusableInputError(
                     f"{path}: neither a dataset nor a folder above one (none has {layout.INFO})."
                     " Name one of them."
                 )
-            found |= {source.name: source for source in local}
+            found |= local
         elif name.startswith(HUB) or (_REPO_ID.fullmatch(name) and not path.parent.exists()):
             repo_id, _, revision = name.removeprefix(HUB).partition("@")
             source = HubMetadata(repo_id, revision or None)

@@ -6,12 +6,10 @@ one block of one dataset is in memory, and of it only the columns that the query
 
 from __future__ import annotations
 
-import collections
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +30,6 @@ BLOCK_ROWS: Final = 20_000
 HUB_AT_ONCE: Final = 8
 """Datasets of a Hub that are read side by side: waiting for answers takes most of the time."""
 INDEX: Final = "episode_index"
-_LEROBOT: Final = (INDEX, "tasks", "length")
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,8 @@ class QueryMatch:
 
     Attributes:
         scanned: episodes that it has.
-        frames: frames of the episodes found.
-        episodes: indices of the episodes found, shape (n,).
+        frames: of the episodes found.
+        episodes: indices of those found, shape (n,).
         skipped: why it couldn't be searched; "" where it could.
     """
 
@@ -56,7 +53,7 @@ class QueryMatch:
 class _Asked:
     """Stands for a table without rows and notes which columns are asked for."""
 
-    column_names: Final = (*_LEROBOT, *EPISODE_COLUMNS)
+    column_names: Final = (INDEX, "tasks", "length", *EPISODE_COLUMNS)
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -71,12 +68,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that was understood.
-
-    Attributes:
-        columns: columns of `meta/episodes` that it needs.
-        conditions: names of conditions that it may use.
-    """
+    """A query that was understood: the columns that it needs, the conditions that it may use."""
 
     text: str
     columns: tuple[str, ...]
@@ -131,7 +123,6 @@ def blocks(
 
     Args:
         columns: those wanted; ones that a file lacks are left out. All but statistics if None.
-        rows: most rows of a block.
 
     Raises:
         UnusableInputError: a damaged file.
@@ -187,11 +178,5 @@ def in_order[T](work: Callable[[Metadata], T], sources: Sequence[Metadata]) -> I
     if not any(isinstance(source, HubMetadata) for source in sources):
         yield from map(work, sources)
         return
-    waiting = iter(sources)
     with ThreadPoolExecutor(HUB_AT_ONCE, thread_name_prefix="metadata") as pool:
-        running: collections.deque[Future[Any]] = collections.deque()
-        running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 2 * HUB_AT_ONCE))
-        while running:
-            done: T = running.popleft().result()
-            running.extend(pool.submit(work, s) for s in itertools.islice(waiting, 1))
-            yield done
+        yield from pool.map(work, sources)

@@ -266,5 +266,5 @@ def test_a_file_under_another_name_does_not_stand_for_a_cameras_first(root: Path
     """file-000.part.mp4, left by a kill, took the place of file-000.mp4."""
     [path] = damage.video_files(root)
     shutil.copy(path, path.with_name("file-000.part.mp4"))
-    [camera] = read_cameras(RepairDraft(root), damage.info(root))
+    [camera] = read_cameras(RepairDraft(root, damage.info(root)))
     assert camera.paths == {(0, 0): path}

@@ -31,7 +31,6 @@ from gaploop.core.vocabulary import Outcome
 from gaploop.datasets import layout, staging
 from gaploop.datasets.check.dataset import check
 from gaploop.datasets.edit.actions import (
-    EditRules,
     carry_out,
     opened,
     plan_choice,
@@ -111,13 +110,13 @@ def errors(root: Path) -> list[str]:
 
 def split(root: Path, parts: dict[str, list[int]], out: Path) -> list[Path]:
     with opened([root]) as (piece,):
-        carry_out(plan_split(piece, parts, {}, named=True, shared=True), out, EditRules())
+        carry_out(plan_split(piece, parts, {}, named=True, shared=True), out)
     return [out / name for name in parts]
 
 
 def merge(roots: list[Path], out: Path, duplicates: str = "refuse") -> Path:
     with opened(roots) as pieces:
-        carry_out(plan_merge(pieces, {}, duplicates), out, EditRules())
+        carry_out(plan_merge(pieces, {}, duplicates), out)
     return out
 
 
@@ -465,12 +464,12 @@ def test_killed_at_any_step_it_is_the_old_or_the_new_one(dataset: Path, step: st
     with opened([dataset], change=True) as (piece,):
         plan = plan_choice("edit delete", piece, [0, 1, 2, 3], {})
         with pytest.raises(Killed):
-            carry_out(plan, None, EditRules(hook=kill))
+            carry_out(plan, None, hook=kill)
     held = [row["gap_uid"] for row in layout.episode_rows(dataset)]
     assert held == (uids[:4] if step == "swapped" else uids)
     assert errors(dataset) == []
     with opened([dataset], change=True) as (piece,):
-        carry_out(plan_choice("edit keep", piece, [0, 1], {}), None, EditRules())
+        carry_out(plan_choice("edit keep", piece, [0, 1], {}), None)
     names = {p.name for p in dataset.parent.iterdir()}
     assert names <= {"set", staging.beside(dataset, "lock").name}
 

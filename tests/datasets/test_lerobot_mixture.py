@@ -115,7 +115,7 @@ def test_a_batch_is_what_the_stream_says_and_counts_are_true(folders: tuple[Path
 
 def sharded(ranks: int, steps: int, first: int = 0) -> list[list[list[tuple[int, int]]]]:
     """Return rank to step to keys, dealt out by accelerate, resumed as LeRobot resumes."""
-    pools = [Pool.even("a", 0, np.arange(50)), Pool.even("b", 1, np.arange(500))]
+    pools = [Pool(str(k), np.full(n, k), np.arange(n), np.ones(n)) for k, n in enumerate((50, 500))]
     stages = (MixtureStage((1, 0), 3), MixtureStage((0.5, 0.5)))
     mixture = Mixture(pools, stages, batch_size=3, world_size=ranks, seed=7)
     result = []
@@ -214,7 +214,7 @@ class Keys(Dataset):
     def __getitem__(self, key): return np.array(key)
 
 accelerator = Accelerator(cpu=True)
-pools = [Pool.even("a", 0, np.arange(50)), Pool.even("b", 1, np.arange(500))]
+pools = [Pool(str(k), np.full(n, k), np.arange(n), np.ones(n)) for k, n in enumerate((50, 500))]
 mixture = Mixture(pools, [Stage((1, 0), 3), Stage((0.5, 0.5))], batch_size=3,
                   world_size=accelerator.num_processes, seed=7)
 loader = accelerator.prepare(DataLoader(Keys(), batch_size=3, sampler=MixtureSampler(mixture)))
