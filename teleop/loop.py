@@ -62,12 +62,8 @@ class LoopEnd:
     """How a loop ended.
 
     Attributes:
-        reason: why.
-        ticks: turns made.
-        frames: policy frames among them.
         duration_s: from the start to the last turn's deadline [s].
         missed: turns skipped because the loop ran late by more than a period.
-        tripped: what tripped the safety filter, if anything did.
         faults: a line for every sink that was dropped, or servo that kept its torque.
         lost: subscriber to turns that it missed, because it was too slow for its mailbox.
     """
@@ -84,12 +80,7 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class Rates:
-    """Control and policy rate, which must divide each other.
-
-    Attributes:
-        control_hz: turns of the loop [Hz].
-        fps: policy frames [Hz].
-    """
+    """Control and policy rate [Hz], which must divide each other."""
 
     control_hz: float
     fps: float
@@ -128,12 +119,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Resume:
-    """Where a loop goes on that was ended by a trip.
-
-    Attributes:
-        index: turns made before.
-        origin_s: when the first of them began, on the loop's clock [s].
-    """
+    """Where a loop goes on after a trip: turns made before, and when the first began [s]."""
 
     index: int
     origin_s: float

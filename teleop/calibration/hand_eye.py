@@ -74,13 +74,7 @@ METHODS: Final = (*_PAIRS, *_WORLDS, REFINED)
 
 @dataclass(frozen=True)
 class Sighting:
-    """One pose of the arm and what the camera saw there.
-
-    Attributes:
-        T_base_tcp: pose of the tool, shape (4, 4).
-        view: the board in the picture.
-        q_rad: joint positions [rad], shape (n_joints,), or None where only the pose is known.
-    """
+    """One pose of the arm, (4, 4), and what the camera saw there; joints [rad] where known."""
 
     T_base_tcp: FloatArray
     view: BoardView
@@ -109,7 +103,6 @@ class HandEye:
     """Where a camera is.
 
     Attributes:
-        setup: `eye_in_hand` or `eye_to_hand`.
         T_mount_camera: the camera on the tool, or on the base; shape (4, 4).
         T_far_board: the board on the base, or on the tool; shape (4, 4).
     """
@@ -140,17 +133,12 @@ class HandEyeResult:
     """A hand-eye calibration and everything that says how far to trust it.
 
     Attributes:
-        hand_eye: the camera's place.
-        method: which of `hand_eye_solvers.METHODS` placed held-out boards best.
         held_out: residual in pictures left out of the fit, k-fold.
-        by_method: held-out residual of every method that gave an answer.
         std_mm: standard deviation of the camera's position along x, y, z of its mount [mm].
         std_deg: of its orientation about them [deg].
         covariance: of (translation [m], rotation vector [rad]), shape (6, 6), by bootstrap.
         turn_deg: rotation between poses about the two main axes, RMS [deg].
         errors_mm: board error of each picture under the final fit [mm].
-        names: of the pictures.
-        explanations: what would explain a large residual.
     """
 
     hand_eye: HandEye
@@ -214,13 +202,9 @@ def calibrate_hand_eye(
     """Find where a camera is.
 
     Args:
-        board: the board seen.
-        lens: the camera's intrinsics.
         sightings: at least `MIN_SIGHTINGS`, with rotations about two axes or more.
         setup: `eye_in_hand` (camera on the tool, board fixed to the base) or `eye_to_hand`
             (camera fixed to the base, board on the tool).
-        bootstraps: resamples for the covariance.
-        seed: draws them.
 
     Raises:
         UnusableInputError: too few sightings, too little rotation, or no method has an answer.
@@ -358,12 +342,7 @@ def explained(
 ) -> HandEyeResult:
     """Return `result` with what would explain its residual, best explanation first.
 
-    Args:
-        result: of `calibrate_hand_eye` with the same board, lens and sightings.
-        board: the board seen.
-        lens: the camera's intrinsics.
-        sightings: what the result was made of.
-        arm: its kinematics, to look for joint offsets; needs joint positions in `sightings`.
+    `arm`, its kinematics, and joint positions in `sightings` are needed to find joint offsets.
     """
     setup = result.hand_eye.setup
     equations = make_equations(board, lens, sightings, setup)
@@ -462,7 +441,6 @@ class Equations:
         points_m: for each picture the corners seen, in the board's frame [m], shape (k, 3).
         rays: where they were seen (x/z, y/z), distortion removed, shape (k, 2).
         corners_m: all of the board's corners [m], shape (m, 3).
-        focal_px: turns rays into pixels [px].
     """
 
     far_mount: FloatArray
@@ -504,8 +482,6 @@ def solve(
     """Return X and Y, each of shape (4, 4).
 
     Args:
-        equations: from three pictures or more.
-        method: one of `METHODS`.
         start: X and Y to begin a fit with; a closed form unless given.
 
     Raises:
@@ -535,9 +511,6 @@ def refine(
     """Return X, Y and extra parameters that bring the corners nearest to where they were seen.
 
     Args:
-        equations: what is known.
-        X: start.
-        Y: start.
         more: number of extra parameters, started at 0.
         change: returns the equations for their values, shape (more,).
         prior: standard deviations that hold them near 0, shape (more,).

@@ -48,14 +48,7 @@ STEPS: Final = 6
 
 @dataclass(frozen=True)
 class Lag:
-    """One shift between two signals.
-
-    Attributes:
-        latency_s: the shift [s].
-        interval_s: its 95 % interval, by bootstrap over pieces [s].
-        correlation: of the signals at that shift.
-        segments: pieces that it comes from.
-    """
+    """One shift between two signals, with its 95 % interval by bootstrap over `segments` pieces."""
 
     latency_s: float
     interval_s: tuple[float, float]
@@ -71,7 +64,6 @@ class JointMotion:
         t_s: time of each turn [s], shape (n,), rising.
         sent_rad: goals [rad], shape (n, n_joints).
         position_rad: measured positions [rad], shape (n, n_joints), NaN where none came.
-        joint_names: of the columns.
         send_delay_s: from reading the positions to sending the goals of the same turn [s].
     """
 
@@ -83,11 +75,7 @@ class JointMotion:
 
     @classmethod
     def of(cls, telemetry: Telemetry, arm: str = "") -> JointMotion:
-        """Return one arm's motion in a control-rate record.
-
-        Args:
-            telemetry: has `sent_rad` and `position_rad` columns.
-            arm: its name; the only one that is commanded unless given.
+        """Return one arm's motion in a control-rate record: the only one commanded unless named.
 
         Raises:
             UnusableInputError: no such arm, or several and none named.
@@ -114,14 +102,7 @@ class JointMotion:
 
 @dataclass(frozen=True)
 class LatencyResult:
-    """How late an arm follows.
-
-    Attributes:
-        overall: the median joint.
-        joints: joint to its own lag.
-        skipped: joint to why it says nothing.
-        rate_hz: of the record [Hz].
-    """
+    """How late an arm follows: the median joint, every joint, and why those `skipped` don't say."""
 
     overall: Lag
     joints: dict[str, Lag]
@@ -138,11 +119,7 @@ class LatencyResult:
 
 
 def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyResult:
-    """Measure how late an arm follows what it is sent.
-
-    Args:
-        motions: records of the same arm, one or more; a chirp of 20 s is plenty.
-        seed: draws the bootstrap.
+    """Measure how late an arm follows what it is sent, by one record or more; 20 s of chirp do.
 
     Raises:
         UnusableInputError: too little motion, or no joint follows what it is sent.
@@ -226,7 +203,6 @@ def camera_latency(
         t_capture_s: when each picture was taken, as the recorder has it [s], shape (n,).
         change: of `picture_motion`, shape (n - 1,).
         motion: the arm in the picture, on the same clock.
-        seed: draws the bootstrap.
 
     Raises:
         UnusableInputError: too few pictures, too little motion, or no agreement.
@@ -274,7 +250,6 @@ class Pieces:
         driver: energy of the first signal, shape (pieces,).
         response: energy of the second at each shift, shape (pieces, shifts).
         first: shift of the first column, in periods.
-        period_s: between two columns [s].
     """
 
     products: FloatArray
@@ -329,12 +304,7 @@ def correlate(
 ) -> Pieces:
     """Correlate pieces of two evenly sampled signals, shape (n,), where something moves.
 
-    Args:
-        driver: what comes first.
-        response: what follows.
-        mover: shape (n,); a piece counts where all of it is known and it spans `least`.
-        least: in the unit of `mover`.
-        period_s: between samples [s].
+    A piece counts where all of it is known and it spans `least` of `mover`, shape (n,).
     """
     n, length = len(driver), round(SEGMENT_S / period_s)
     first, last = round(EARLIEST_S / period_s), round(LATEST_S / period_s)
@@ -375,13 +345,7 @@ def draws(pieces: int, seed: int) -> FloatArray:
 
 
 def resampled(t_s: FloatArray, values: FloatArray, grid_s: FloatArray) -> FloatArray:
-    """Return values, shape (n,), on an even grid; NaN where the record has a hole.
-
-    Args:
-        t_s: their times [s], shape (n,), rising.
-        values: may hold NaN.
-        grid_s: where they are wanted [s].
-    """
+    """Return values, shape (n,), at rising `t_s` [s] on an even grid [s]; NaN where a hole is."""
     good = np.isfinite(values)
     if good.sum() < 2:
         return np.full(len(grid_s), np.nan)

@@ -42,12 +42,7 @@ _ASKED: Final = 6
 
 @dataclass(frozen=True)
 class BoardSightings:
-    """What a folder's pictures show.
-
-    Attributes:
-        views: the boards found.
-        missed: pictures without a board.
-    """
+    """The boards that a folder's pictures show, and the pictures without one."""
 
     views: tuple[BoardView, ...]
     missed: tuple[str, ...]
@@ -69,11 +64,7 @@ class PoseRow:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return a folder's pictures in the order of their names and numbers.
-
-    Raises:
-        UnusableInputError: no such folder, or no picture in it.
-    """
+    """Return a folder's pictures by name and number; UnusableInputError where there are none."""
     files = [
         p
         for p in existing_folder(folder, "Folder").iterdir()
@@ -108,12 +99,7 @@ def write_image(path: Path, image: Image) -> None:
 def find_boards(
     board: Board, files: Sequence[Path], advance: Callable[[], None] = lambda: None
 ) -> BoardSightings:
-    """Look for a board in pictures.
-
-    Args:
-        board: what to look for.
-        files: the pictures.
-        advance: called after each.
+    """Look for a board in pictures, calling `advance` after each.
 
     Raises:
         UnusableInputError: a file can't be read, or the board is in none of them.
@@ -134,11 +120,7 @@ def find_boards(
 
 
 def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
-    """Read a folder's poses file.
-
-    Args:
-        folder: holds `poses.jsonl` or `poses.csv`.
-        arm: its kinematics, needed where the file holds joint positions.
+    """Read a folder's poses file; `arm` is needed where that holds joint positions.
 
     Raises:
         UnusableInputError: no such file, or a row that can't be used, by line.

@@ -38,13 +38,7 @@ _DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True)
 class CalibrationVersion:
-    """A version of the content.
-
-    Attributes:
-        id: hash of the content.
-        at: when it was written, ISO 8601 in UTC.
-        what: what changed, such as `cameras.wrist.intrinsics`.
-    """
+    """A version of the content: its hash, when (ISO 8601, UTC) and by what change it was made."""
 
     id: str
     at: str
@@ -57,7 +51,6 @@ class CellCalibration:
     """What is known about a cell.
 
     Attributes:
-        path: the file it was read from.
         content: `SECTIONS` to name to part to values; see the module.
         history: every version, oldest first; the last is the content.
     """
@@ -80,22 +73,14 @@ class CellCalibration:
         return value
 
     def intrinsics(self, camera: str) -> Intrinsics:
-        """Return a camera's intrinsics.
-
-        Raises:
-            UnusableInputError: it has none; names the command that makes them.
-        """
+        """Return a camera's intrinsics; UnusableInputError, with the command, where it has none."""
         value = self.get("cameras", camera, "intrinsics")
         if value is None:
             raise self._lacks("intrinsics", camera, "intrinsics FOLDER")
         return Intrinsics.from_json(value, f"{self.path}: cameras.{camera}.intrinsics")
 
     def hand_eye(self, camera: str) -> HandEye:
-        """Return where a camera is.
-
-        Raises:
-            UnusableInputError: nobody knows; names the command that finds out.
-        """
+        """Return where a camera is; UnusableInputError, with the command, where nobody knows."""
         value = self.get("cameras", camera, "hand_eye")
         if value is None:
             raise self._lacks("hand-eye calibration", camera, "hand_eye FOLDER")
@@ -145,11 +130,7 @@ def calibration_path(station: Path | None = None, calibration: Path | None = Non
 
 
 def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
-    """Read a calibration file.
-
-    Args:
-        path: the file; see `calibration_path`.
-        missing_ok: return an empty calibration where the file doesn't exist.
+    """Read a calibration file; with `missing_ok` an empty one where there is none.
 
     Raises:
         UnusableInputError: it is missing, of another schema, or was edited by hand.
@@ -198,15 +179,13 @@ def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> CellCalibration:
-    """Set one part of a calibration file and keep the rest; made if needed, written atomically.
+    """Set one part of a calibration file and keep the rest; return it as it stands now.
+
+    The file is made if needed, and written atomically.
 
     Args:
-        path: the file.
         place: such as `("cameras", "wrist", "intrinsics")` or `("references", "rest")`.
         value: JSON values; the time is added as `at`.
-
-    Returns:
-        the calibration as it stands now.
 
     Raises:
         UnusableInputError: the file can't be read or its folder not written.

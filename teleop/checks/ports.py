@@ -38,9 +38,7 @@ class FoundPort:
     """One serial port.
 
     Attributes:
-        path: what to open, such as `/dev/ttyACM0`.
         stable: its name that survives re-plugging, such as `/dev/serial/by-id/…`, or empty.
-        adapter: what it is, in words.
         is_servo_adapter: servo buses hang on such adapters, so it may be scanned.
     """
 
@@ -76,10 +74,7 @@ def check_port(
 ) -> list[CheckResult]:
     """Return what stands in the way of using a port; it isn't opened.
 
-    Args:
-        port: the port.
-        root: where `/proc` and `/sys` are looked for.
-        access: says whether the user may open a file, as `os.access`.
+    `root` holds /proc and /sys; `access` says what the user may open, as `os.access`.
     """
     trouble = _trouble(port.path, access)
     if trouble is not None:

@@ -58,17 +58,7 @@ SLOW_S: Final = 0.004
 
 @dataclass(frozen=True)
 class AnsweringServo:
-    """One servo as it answers.
-
-    Attributes:
-        id: its id.
-        model: its name, or its model number where it isn't known.
-        firmware: its version.
-        voltage_v: supply voltage [V].
-        temperature_c: motor temperature [°C].
-        torque: whether it holds.
-        error: hardware errors in words, or `none`.
-    """
+    """One servo as it answers; `model` is a number where its name isn't known."""
 
     id: int
     model: str
@@ -204,9 +194,7 @@ class _Bus:
 def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]:
     """Yield which servos answer on `port` and how they are.
 
-    Args:
-        port: the serial port.
-        folder: LeRobot's calibrations, to compare with what the motors hold; None doesn't.
+    What the motors hold is compared with LeRobot's calibrations in `folder`, unless None.
     """
     import serial
 

@@ -38,16 +38,10 @@ class ServoPlan:
     """One servo of an arm.
 
     Attributes:
-        name: LeRobot's name of the motor.
-        id: on the bus.
-        model: such as sts3215.
         zero_ticks: bare encoder at the joint's zero.
-        low_rad: end stop [rad].
-        high_rad: end stop [rad].
         gravity_nm: torque of the weight where it is greatest [N m].
         direction: 1 where ticks grow with the joint angle, else -1.
         full_turn: LeRobot calibrates it to a whole turn.
-        settings: registers set up before, such as Baud_Rate.
         calibration_fault: one of CALIBRATION_FAULTS, or "".
     """
 
@@ -80,14 +74,9 @@ class ServoPlan:
 
 @dataclass(frozen=True)
 class ArmPlan:
-    """An arm that can be emulated.
+    """An arm that can be emulated, its servos from the base to the gripper.
 
-    Attributes:
-        model: one of `core.arms.ARMS`.
-        role: follower or leader.
-        protocol: what its servos speak.
-        servos: from the base to the gripper.
-        homing_offset: see `core.arm.ServoChain`.
+    `homing_offset` is as in `core.arm.ServoChain`.
     """
 
     model: str
@@ -97,11 +86,7 @@ class ArmPlan:
     homing_offset: int | None = None
 
     def with_servo(self, name: str, **changes: object) -> ArmPlan:
-        """Return the arm with one servo changed, such as `id=2` for a doubled id.
-
-        Raises:
-            UnusableInputError: no such servo.
-        """
+        """Return the arm with one servo changed, as `id=2` does; UnusableInputError without it."""
         if name not in {s.name for s in self.servos}:
             raise unknown_choice("servo", name, [s.name for s in self.servos])
         changed = (

@@ -37,11 +37,7 @@ class EmulatorConsole:
         self.over = False
 
     def carry_out(self, line: str) -> str:
-        """Do what a line says; return what to show.
-
-        Raises:
-            UnusableInputError: it can't be understood.
-        """
+        """Do what a line says and return what to show; UnusableInputError if it makes no sense."""
         bus = self.bus
         try:
             words = shlex.split(line, comments=True)
@@ -120,11 +116,7 @@ def _number(where: str, word: str) -> float:
 
 
 def read_trace(path: Path, joints: int) -> list[list[float]]:
-    """Return rows of time [s] and joint angles [rad] from a text file.
-
-    Raises:
-        UnusableInputError: it can't be read, or a row has another number of columns.
-    """
+    """Return a text file's rows of time [s] and joint angles [rad]; UnusableInputError if bad."""
     lines = read_text(path).splitlines()
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):

@@ -21,13 +21,7 @@ _CENTRED_TICKS: Final = 40
 
 
 class ManualHand:
-    """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
-
-    Attributes:
-        mode: one of HANDS, or "pose".
-        leads: holds joints whose torque is on, too.
-        sweep_s: once through all ranges and back [s].
-    """
+    """Moves the joints that it holds: all limp ones of a follower, every one of a leader."""
 
     def __init__(
         self, servos: Sequence[EmulatedServo], mode: str = "still", leads: bool = False
@@ -43,11 +37,7 @@ class ManualHand:
         self.set_mode(mode)
 
     def set_mode(self, mode: str) -> None:
-        """Begin another motion.
-
-        Raises:
-            UnusableInputError: no such motion, or a trace without its file.
-        """
+        """Begin another motion; UnusableInputError if it is unknown, or a trace without its file."""
         if mode not in HANDS:
             raise unknown_choice("hand", mode, HANDS)
         if mode == "trace" and not self._trace:

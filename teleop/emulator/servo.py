@@ -19,13 +19,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class ControlTable:
-    """All registers of a servo model.
-
-    Attributes:
-        by_name: register by its name.
-        by_byte: the register that each byte belongs to.
-        size: bytes that can be read, from address 0.
-    """
+    """A servo model's registers by name and by byte; `size` bytes can be read from address 0."""
 
     def __init__(self, by_name: Mapping[str, ServoRegister], size: int) -> None:
         self.by_name, self.size = by_name, size
@@ -78,10 +72,8 @@ class Mount:
     """How a servo sits on its joint.
 
     Attributes:
-        name: LeRobot's name of the motor, such as shoulder_pan.
         zero_ticks: what the bare encoder reads at the joint's zero.
         direction: 1 where ticks grow with the joint angle, else -1.
-        settings: registers that were set up before, such as ID.
     """
 
     name: str
@@ -93,18 +85,10 @@ class Mount:
 def approach(
     at: float, speed: float, goal: float, top_speed: float, rate: float, dt: float
 ) -> tuple[float, float]:
-    """Move a set point towards `goal` with a trapezoidal profile.
+    """Move a set point [ticks] towards `goal` for `dt` [s] with a trapezoidal profile.
 
-    Args:
-        at: set point [ticks].
-        speed: its speed [ticks/s].
-        goal: where to [ticks].
-        top_speed: highest speed [ticks/s], may be infinite.
-        rate: acceleration [ticks/s²], may be infinite.
-        dt: how long [s].
-
-    Returns:
-        Set point and speed afterwards.
+    `top_speed` [ticks/s] and `rate`, the acceleration [ticks/s²], may be infinite. Returns set
+    point and speed afterwards.
     """
     distance = goal - at
     if not distance and not speed:
@@ -129,13 +113,7 @@ class EmulatedServo(ABC):
     """One servo on the bus.
 
     Attributes:
-        model: name of the model, such as sts3215.
-        mount: how it sits on its joint.
-        joint: what it moves.
-        memory: its registers.
         powered: it has power; without, it is silent and limp.
-        connected: it is plugged into the bus.
-        forced_temperature_c: overrides the simulated temperature [°C].
         forced_load: overrides the simulated load, as a share of stall.
         alarm_bits: the hardware error or status register.
         reverse: the registers turn round what the encoder counts.
@@ -238,13 +216,7 @@ class EmulatedServo(ABC):
 
     @abstractmethod
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
-        """Do what one instruction asks of one servo; return its answer, or None for silence.
-
-        Args:
-            code: the instruction.
-            params: its parameters.
-            to_all: every servo was spoken to.
-        """
+        """Do what an instruction, perhaps to all, asks; return its answer, or None for silence."""
 
     @abstractmethod
     def refresh(self) -> None:

@@ -87,13 +87,6 @@ def own_token() -> str:
 class Browser:
     """A page in somebody's hand. Waits until one is open.
 
-    Args:
-        title: what the page shows.
-        host: address to serve it on; all of this machine's unless given.
-        port: to serve it on.
-        now_s: monotonic time [s].
-        wait_s: so long a page is waited for [s].
-
     Raises:
         UnusableInputError: the port is taken.
         DeviceError: nobody opens the page.

@@ -60,12 +60,8 @@ class CartesianLeader:
     goes by what it asked for.
 
     Args:
-        arm: kinematics of the follower.
         limits_rad: the follower's joint limits [rad], shape (n_joints, 2), gripper last.
-        source: keyboard or gamepad.
         start: returns the follower's joint positions [rad]; called by `reset`.
-        options: speeds.
-        box: workspace that the tool is kept in, or None.
 
     Raises:
         UnusableInputError: limits that leave a joint no room.
@@ -98,11 +94,7 @@ class CartesianLeader:
         self._last_s: float | None = None
 
     def reset(self) -> None:
-        """Get ready for a new take: ask for the pose that the arm is in.
-
-        Raises:
-            DeviceError: the follower doesn't say where it is.
-        """
+        """Get ready for a take: ask for the pose that the arm is in; DeviceError without one."""
         self._stay()
         self._last_s = None
         if self._home_rad is None:

@@ -28,9 +28,6 @@ class Intent:
         gripper: +1 opens, -1 closes.
         home: go back to where the session began.
         step: speed step, 1 to 4.
-        frame: "base" or "tool".
-        present: the device is there.
-        focused: its window has the focus.
         hand: how far a hand-held device has moved and turned since the button was pressed: forward,
             left, up [m], roll and pitch [rad]; None where it doesn't tell.
     """
@@ -58,12 +55,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class Heard:
-    """An intent and how old it is.
-
-    Attributes:
-        age_s: since the device was last asked [s].
-        closed: the operator has closed the window.
-    """
+    """An intent, its age since the device was last asked [s], and whether the window was closed."""
 
     intent: Intent = field(default_factory=Intent)
     age_s: float = 0.0
@@ -85,8 +77,7 @@ class IntentSource(Protocol):
     def pump(self, trip: str = "") -> None:
         """Handle what has happened; on the main thread, 30 times a second or more.
 
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
+        `trip` is why the safety filter has tripped, to show it; "" where it hasn't.
         """
 
     def close(self) -> None:
@@ -137,11 +128,7 @@ MOTIONS: Final = (
 
 
 class Controls:
-    """What is pressed.
-
-    Args:
-        options: speed step and frame to start with.
-    """
+    """What is pressed."""
 
     def __init__(self, options: CartesianOptions) -> None:
         self._amounts: dict[ControlAction, float] = {}

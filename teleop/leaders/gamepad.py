@@ -62,11 +62,6 @@ HELP: Final = (
 class Gamepad(LeaderPanel):
     """The first gamepad that is there; one that is pulled out may be plugged in again.
 
-    Args:
-        controls: what is pressed.
-        title: of the window.
-        now_s: monotonic time [s].
-
     Raises:
         DeviceError: there is no gamepad, or no display for the window.
     """

@@ -51,11 +51,8 @@ class MotionLeader:
     leader is done, and asks for the pose it had come to.
 
     Args:
-        arm: kinematics of the follower.
         limits_rad: the follower's joint limits [rad], shape (n_joints, 2).
         start: returns the follower's joint positions [rad]; called by `reset`.
-        options: the script.
-        box: workspace, or None.
     """
 
     def __init__(
@@ -143,11 +140,7 @@ class MotionLeader:
 
 @dataclass(frozen=True)
 class Script:
-    """A motion that fits.
-
-    Attributes:
-        notes: what was made smaller or left out, and why.
-    """
+    """A motion that fits, with notes on what was made smaller or left out, and why."""
 
     trajectory: Trajectory
     notes: tuple[str, ...]
@@ -207,9 +200,7 @@ def build_script(
     """Return the motion that `options` ask for, from `start_rad` and back to it.
 
     Args:
-        arm: kinematics.
         limits_rad: joint limits [rad], shape (n_joints, 2).
-        box: workspace of every guarded point, or None.
         start_rad: where the arm is [rad], shape (n_joints,).
         options: speed and acceleration in them are what the arm may do.
 
@@ -471,8 +462,6 @@ class Chirp:
     """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits.
 
     Attributes:
-        low_hz: frequency at the start [Hz].
-        high_hz: frequency at the end [Hz].
         velocity_rad_s: fastest the swing may get [rad/s].
         acceleration_rad_s2: fastest its speed may change [rad/s²].
     """

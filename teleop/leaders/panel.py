@@ -39,12 +39,7 @@ class Guest(Protocol):
     """Whoever shares the window with the leader: pygame has one window and one event queue."""
 
     def on_event(self, event: Any, held: bool) -> bool:
-        """Take an event first; True keeps it from the leader.
-
-        Args:
-            event: pygame's.
-            held: the dead-man button is pressed, so that the leader's keys count.
-        """
+        """Take an event first; True keeps it from the leader, whose keys count while `held`."""
 
     def draw(self, sign: Sign) -> None:
         """Draw the window, the leader's state in it."""
@@ -52,13 +47,6 @@ class Guest(Protocol):
 
 class LeaderPanel:
     """Base of keyboard and gamepad. Make and pump it on the main thread.
-
-    Args:
-        controls: what is pressed.
-        title: of the window.
-        help_lines: what the window explains.
-        hold_key: name of the dead-man button.
-        now_s: monotonic time [s].
 
     Raises:
         DeviceError: there is no display to open a window on.
@@ -192,14 +180,7 @@ class Sign:
 
 
 def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_key: str) -> Sign:
-    """Return what the window says.
-
-    Args:
-        intent: what the operator asks for.
-        pressed: what is pressed.
-        trip: why the safety filter tripped, or "".
-        hold_key: name of the dead-man button.
-    """
+    """Return what the window says; `trip` is why the safety filter tripped, or ""."""
     if not intent.present:
         return Sign("NO GAMEPAD", RED, "Plug it in again, then clear the trip.")
     if trip:

@@ -54,13 +54,7 @@ class LeaderAnswer(link.Message, frozen=True):
 
 
 def serve_leader(leader: Leader, card: LeaderCard, clock: Clock) -> Callable[[Connection], None]:
-    """Return what answers each robot that connects.
-
-    Args:
-        leader: gives positions in its own LeRobot units; read by one thread at a time.
-        card: what is said of it.
-        clock: the leader's.
-    """
+    """Return what answers each robot that connects; `leader` gives its own LeRobot units."""
     turn = threading.Lock()
 
     def talk(connection: Connection) -> None:
@@ -86,11 +80,6 @@ def serve_leader(leader: Leader, card: LeaderCard, clock: Clock) -> Callable[[Co
 
 class LeaderLink:
     """The robot's end: asks in a thread of its own, and keeps the newest answer.
-
-    Args:
-        host: name or address of the machine with the leader.
-        port: of `gaploop serve leader` there.
-        token: what it printed.
 
     Raises:
         DeviceError: nobody answers, the token is another, or no sample comes.

@@ -57,7 +57,6 @@ class ToolServo:
     """Joint angles that follow a tool moved by twists.
 
     Args:
-        arm: its kinematics.
         limits_rad: joint limits [rad], shape (n_joints, 2), gripper last.
         velocity_rad_s: fastest motion of any joint [rad/s].
         box: workspace in the base frame for every guarded point of the arm, or None.

@@ -24,11 +24,7 @@ LONGEST_TURN_S = 0.05
 
 
 class AligningLeader(WrappedLeader):
-    """A leader arm with motors. A `Leader` that can be moved; also a `TakeSink`, to let go.
-
-    Args:
-        leader: connected, limp.
-    """
+    """A limp leader arm with motors. A `Leader` that can be moved; a `TakeSink`, to let go."""
 
     def __init__(self, leader: ServoLeader) -> None:
         super().__init__(leader)

@@ -56,15 +56,7 @@ FOLLOWER_MAX_V: Final = 8.5
 
 @dataclass(frozen=True)
 class ConnectedArm:
-    """One arm that is connected.
-
-    Attributes:
-        device: LeRobot's robot or teleoperator.
-        prefix: of its joint names, such as `left_`.
-        port: shared by LeRobot's bus and ours.
-        bus: our side of it.
-        units: conversions of its joints.
-    """
+    """One arm that is connected, its port shared by LeRobot's bus and ours."""
 
     device: Any
     prefix: str
@@ -114,8 +106,6 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
     """Open, check and configure one arm.
 
     Args:
-        device: LeRobot's robot or teleoperator, not connected.
-        prefix: of its joint names.
         limp: leave every motor without torque, as a follower must begin; a leader keeps what its
             class turned on, such as the spring of a Koch leader's gripper.
 
@@ -246,11 +236,7 @@ def _owner(held: Mapping[str, Any], device: Any) -> tuple[str, str] | None:
 
 
 def check_servos(bus: ServoBus, device: Any) -> None:
-    """Check that every servo is there once, is the right model, and has the others' firmware.
-
-    Raises:
-        DeviceError: the first thing that isn't so.
-    """
+    """Raise DeviceError unless every servo is there once, the right model, of one firmware."""
     path, names = bus.line.port.path, {m.id: name for name, m in device.bus.motors.items()}
 
     def listed(ids: Sequence[int]) -> str:
@@ -308,15 +294,9 @@ def check_servos(bus: ServoBus, device: Any) -> None:
 
 
 def check_supply(follower_v: float, leader_v: float, ports: tuple[str, str]) -> None:
-    """Notice by their supplies that a Feetech leader and follower are swapped.
+    """Raise DeviceError where supplies [V] show that Feetech leader and follower are swapped.
 
-    Args:
-        follower_v: median supply of the arm used as follower [V], NaN where unknown.
-        leader_v: the same of the leader [V].
-        ports: of the follower and of the leader.
-
-    Raises:
-        DeviceError: the leader runs on 12 V and the follower doesn't.
+    NaN is an unknown supply; `ports` are the follower's and the leader's.
     """
     if math.isnan(follower_v) or math.isnan(leader_v):
         return

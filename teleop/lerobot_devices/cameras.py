@@ -36,11 +36,6 @@ STOP_S: Final = 2.0
 class LerobotCamera:
     """One LeRobot camera. Implements `CameraSource`.
 
-    Args:
-        name: of the camera, as in the dataset.
-        camera: LeRobot's camera, not connected.
-        clock: the loop's.
-
     Raises:
         DeviceError: it can't be opened, or gives no picture.
     """

@@ -42,8 +42,6 @@ class ForceLeader(WrappedLeader):
 
     Args:
         leader: a connected Dynamixel leader, limp.
-        options: how hard.
-        now_s: monotonic time [s].
 
     Raises:
         UnusableInputError: none of its motors takes currents.

@@ -78,9 +78,7 @@ class GenericFollower:
     """A LeRobot robot of any type. Implements `Follower`.
 
     Args:
-        device: the robot, connected.
         station: its `joint_limits_rad` says how far each joint may go.
-        clock: the loop's.
 
     Raises:
         DeviceError: it doesn't say where it is.
@@ -167,11 +165,7 @@ class GenericFollower:
         return np.array([_number(seen.get(key)) for key in keys])
 
     def send(self, command: SafeCommand) -> None:
-        """Hand the goals to the robot; does nothing while torque is off.
-
-        Raises:
-            DeviceError: it has refused them for 20 turns.
-        """
+        """Hand goals to the robot while torque is on; DeviceError once it refused 20 in a row."""
         if not self._holding:
             return
         values = self.to_units(command.sent_rad).tolist()
@@ -196,11 +190,7 @@ class GenericFollower:
         return self._action(values.tolist())
 
     def torque_on(self) -> None:
-        """Hold the robot where it is, as far as its class can.
-
-        Raises:
-            DeviceError: it refuses.
-        """
+        """Hold the robot where it is, as far as its class can; DeviceError where it refuses."""
         try:
             if not self._connected:
                 connect(self.device)
@@ -275,9 +265,7 @@ class GenericLeader:
     """A LeRobot teleoperator of any type that gives joint positions. Implements `Leader`.
 
     Args:
-        device: the teleoperator, connected.
         follower: the arm it leads; takes the same joints in the same units.
-        clock: the loop's.
 
     Raises:
         UnusableInputError: its action isn't joint positions of the follower.

@@ -41,9 +41,7 @@ def make_follower(
     works through LeRobot's own methods. Cameras are `make_cameras`'s.
 
     Args:
-        robot_config: as LeRobot parses it from `--robot.*`.
         station: joint limits of a robot that has none of its own.
-        clock: the loop's; the machine's monotonic one unless given.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -75,10 +73,8 @@ def make_leader(
     """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
 
     Args:
-        teleop_config: as LeRobot parses it from `--teleop.*`.
         follower: the arm it leads. A leader arm is read in the same exchange as it. None where it
             leads nobody here: its samples are then in its own LeRobot units.
-        clock: the loop's; the machine's monotonic one unless given.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.

@@ -29,7 +29,6 @@ def open_phone(config: Any, step: int) -> LerobotPhone:
     """Connect the phone that a LeRobot `PhoneConfig` describes; its class waits for a pose.
 
     Args:
-        config: as LeRobot parses it from `--teleop.*`.
         step: speed step, by which the phone's motion is scaled.
 
     Raises:
@@ -44,11 +43,6 @@ class LerobotPhone:
 
     LeRobot goes on with the last pose where the phone is gone. A phone in a hand never gives the
     same pose twice: one that does isn't heard any more, and grows old.
-
-    Args:
-        device: LeRobot's teleoperator.
-        step: speed step.
-        now_s: monotonic time [s].
     """
 
     has_window = False

@@ -355,11 +355,7 @@ def _within_model(
 
 
 class WrappedLeader:
-    """A leader around a servo arm; sub-classes say what it does beside leading.
-
-    Args:
-        leader: the arm, connected; what it says of itself holds of this one.
-    """
+    """A leader around a connected servo arm; sub-classes say what it does beside leading."""
 
     def __init__(self, leader: ServoLeader) -> None:
         self._leader = leader

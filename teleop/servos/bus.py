@@ -82,13 +82,7 @@ _FORGOTTEN: Final = {
 
 
 class ServoBus:
-    """One bus and the servos that are wanted on it.
-
-    Args:
-        line: the bus.
-        ids: the servos, in the order of every array.
-        models: the model of each, a key of `registers.MODELS`.
-    """
+    """One bus and the servos that are wanted on it, in the order of every array."""
 
     def __init__(self, line: BusLine, ids: Sequence[int], models: Sequence[str]) -> None:
         self.line = line

@@ -75,11 +75,7 @@ def sync_read(address: int, size: int, ids: Iterable[int], fast: bool = False) -
 
 
 def sync_write(address: int, size: int, id_data: bytes) -> bytes:
-    """Tell several servos to store data at the same registers; nobody replies.
-
-    Args:
-        id_data: for each servo its id and then its `size` bytes.
-    """
+    """Tell servos to store `id_data`, each one's id and `size` bytes; nobody replies."""
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 

@@ -23,7 +23,6 @@ class Frame(NamedTuple):
     """One packet without its header, length and checksum.
 
     Attributes:
-        id: the servo it is for or from.
         code: instruction; in a reply, 0x55 (Dynamixel) or the error byte (Feetech).
         params: what follows, without byte stuffing. A Dynamixel reply begins with the error byte.
     """
@@ -34,13 +33,7 @@ class Frame(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What one servo answered.
-
-    Attributes:
-        id: the servo.
-        error: its error byte, 0 where all is well.
-        data: the bytes read, if any were asked for.
-    """
+    """What one servo answered: its error byte, 0 where all is well, and what was read, if any."""
 
     id: int
     error: int
@@ -51,7 +44,6 @@ class Expected(NamedTuple):
     """What a bus that is well sends in answer to a request: the replies and nothing else.
 
     Attributes:
-        length: bytes of all replies together.
         data_of: takes that many bytes; returns every servo's data in one piece, in the order
             asked, or None where anything at all is different: an error, another order, noise.
     """

@@ -34,11 +34,8 @@ class ServoReply:
     """How one servo answered.
 
     Attributes:
-        id: which was asked.
         model_number: what it says it is, or None where it doesn't answer.
-        firmware: its version, such as `3.10`.
         doubled: its answers are garbled or come twice, as if two servos had the id.
-        voltage_v: its supply [V], NaN where unknown.
     """
 
     id: int
