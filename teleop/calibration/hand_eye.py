@@ -197,7 +197,6 @@ def calibrate_hand_eye(
     setup: str = SETUPS[0],
     *,
     bootstraps: int = BOOTSTRAPS,
-    seed: int = 0,
 ) -> HandEyeResult:
     """Find where a camera is.
 
@@ -252,7 +251,7 @@ def calibrate_hand_eye(
     if by_method[method].board_mm > MAX_RESIDUAL_MM:
         bootstraps = min(bootstraps, 10)  # it will be refused: a rough idea is enough
     X, Y = solve(equations, method)
-    covariance = _bootstrap(equations, method, (X, Y), bootstraps, seed)
+    covariance = _bootstrap(equations, method, (X, Y), bootstraps)
     std = np.sqrt(np.diag(covariance))
     return HandEyeResult(
         HandEye(setup, X, Y),
@@ -310,10 +309,10 @@ def _errors(
 
 
 def _bootstrap(
-    equations: Equations, method: str, fitted: tuple[FloatArray, FloatArray], times: int, seed: int
+    equations: Equations, method: str, fitted: tuple[FloatArray, FloatArray], times: int
 ) -> FloatArray:
     """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
-    rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
+    rng, n, X = np.random.default_rng(0), len(equations.far_mount), fitted[0]
     moved = []
     for _ in range(times):
         drawn = rng.integers(0, n, n)

@@ -118,7 +118,7 @@ class LatencyResult:
         }
 
 
-def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyResult:
+def measure_latency(motions: Sequence[JointMotion]) -> LatencyResult:
     """Measure how late an arm follows what it is sent, by one record or more; 20 s of chirp do.
 
     Raises:
@@ -161,10 +161,8 @@ def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyRes
             f"No joint tells the latency ({words}). Move every joint by 5° or more for 10 s: "
             "gaploop calibrate latency --robot.type=… does it."
         )
-    joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
-    drawn = [
-        part.peaks(draws(len(part.driver), seed + n))[0] for n, part in enumerate(pieces.values())
-    ]
+    joints = {name: lag_of(part, n, held_s) for n, (name, part) in enumerate(pieces.items())}
+    drawn = [part.peaks(draws(len(part.driver), n))[0] for n, part in enumerate(pieces.values())]
     low, high = np.percentile(np.median(drawn, axis=0) - held_s, INTERVAL)
     overall = Lag(
         float(np.median([lag.latency_s for lag in joints.values()])),
@@ -194,9 +192,7 @@ def picture_motion(images: Iterable[Image]) -> FloatArray:
     return np.array(changes)
 
 
-def camera_latency(
-    t_capture_s: FloatArray, change: FloatArray, motion: JointMotion, seed: int = 0
-) -> Lag:
+def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMotion) -> Lag:
     """Measure how late pictures are against the positions that the servos report.
 
     Args:
@@ -232,7 +228,7 @@ def camera_latency(
             f"The arm moved in {len(pieces.driver) * SEGMENT_S:.0f} s of the pictures, "
             f"{MIN_SEGMENTS * SEGMENT_S:g} s are needed. Move it to and fro, with pauses."
         )
-    lag = lag_of(pieces, seed)
+    lag = lag_of(pieces)
     if not lag.correlation >= MIN_PICTURE_CORRELATION:
         raise UnusableInputError(
             f"The pictures don't change as the arm moves (correlation "

@@ -37,7 +37,7 @@ class ManualHand:
         self.set_mode(mode)
 
     def set_mode(self, mode: str) -> None:
-        """Begin another motion; UnusableInputError if it is unknown, or a trace without its file."""
+        """Begin another motion; UnusableInputError for an unknown one or a trace without file."""
         if mode not in HANDS:
             raise unknown_choice("hand", mode, HANDS)
         if mode == "trace" and not self._trace:

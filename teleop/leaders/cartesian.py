@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -79,6 +79,9 @@ class CartesianLeader:
         self._limits_rad = common_limits(arm, limits_rad)
         self._servo = ToolServo(arm, self._limits_rad, options.joint_velocity_rad_s, box)
         self._source, self._start, self._options = source, start, options
+        # Where nobody pumps, the input grows old and the arm stops.
+        self.listen, self.host = source.listen, source.host
+        self.pump, self.close = source.pump, source.close
         self.has_window = bool(getattr(source, "has_window", True))
         """Whether its input device has a window here."""
         self.clear_words = str(getattr(source, "clear_words", "press Enter or Start twice"))
@@ -123,28 +126,6 @@ class CartesianLeader:
     def done(self) -> bool:
         """Say whether the operator has closed the window."""
         return self._source.heard().closed
-
-    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
-        """Call these, on the main thread, when the e-stop is pressed and a trip is cleared."""
-        self._source.listen(on_estop, on_clear)
-
-    def host(self, guest: Any) -> None:
-        """Let `guest` share the input device's window; see `Panel.host`."""
-        self._source.host(guest)
-
-    def pump(self, trip: str = "") -> None:
-        """Let the input device handle its events; on the main thread, 30 times a second or more.
-
-        Where it isn't called, the input grows old and the arm stops.
-
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
-        """
-        self._source.pump(trip)
-
-    def close(self) -> None:
-        """Let go of the input device; safe to call twice."""
-        self._source.close()
 
     def _stay(self) -> None:
         """Ask for the pose that the arm is in."""

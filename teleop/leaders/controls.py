@@ -109,20 +109,10 @@ class ControlAction(Enum):
     CLEAR = "clear a trip"
 
 
-MOTIONS: Final = (
-    ControlAction.FORWARD,
-    ControlAction.BACK,
-    ControlAction.LEFT,
-    ControlAction.RIGHT,
-    ControlAction.UP,
-    ControlAction.DOWN,
-    ControlAction.PITCH_UP,
-    ControlAction.PITCH_DOWN,
-    ControlAction.ROLL_LEFT,
-    ControlAction.ROLL_RIGHT,
-    ControlAction.OPEN,
-    ControlAction.CLOSE,
-    ControlAction.HOME,
+MOTIONS: Final = tuple(
+    action
+    for action in ControlAction
+    if action.name not in ("HOLD", "CLUTCH", "FRAME", "SLOWER", "FASTER", "ESTOP", "CLEAR")
 )
 """Actions that move the arm while `HOLD` is pressed."""
 

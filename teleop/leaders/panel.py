@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -56,7 +56,7 @@ class LeaderPanel:
         self,
         controls: Controls,
         title: str,
-        help_lines: Sequence[HelpLine],
+        help_lines: Mapping[str, str],
         hold_key: str,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -163,14 +163,6 @@ def _no_window(why: str) -> str:
 
 
 @dataclass(frozen=True)
-class HelpLine:
-    """One line of the on-screen help: keys and what they do."""
-
-    keys: str
-    does: str
-
-
-@dataclass(frozen=True)
 class Sign:
     """The state: a word, its colour and a line below."""
 
@@ -198,14 +190,14 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
 class LeaderWindow:
     """Draws on the pygame display; belongs to the thread that made it."""
 
-    def __init__(self, title: str, help_lines: Sequence[HelpLine]) -> None:
+    def __init__(self, title: str, help_lines: Mapping[str, str]) -> None:
         pygame.font.init()
         letters.cache_clear()  # fonts don't outlive the module's end
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
         pygame.display.set_caption(title)
-        self._help = tuple(help_lines)
+        self._help = help_lines
         font = letters(KEY_PX)
-        self._indent = 28 + max(font.size(line.keys)[0] for line in self._help)
+        self._indent = 28 + max(font.size(keys)[0] for keys in self._help)
         self._drawn: object = None
 
     def draw(self, sign: Sign, intent: Intent) -> None:
@@ -235,12 +227,12 @@ class LeaderWindow:
         self._text(f"FRAME  {intent.frame}", KEY_PX * scale, INK, place)
 
         top, rows = band + round(112 * scale), (len(self._help) + 1) // 2
-        for index, line in enumerate(self._help):
+        for index, (keys, does) in enumerate(self._help.items()):
             x = (42 + 610 * (index // rows)) * scale
             y = top + ROW_PX * (index % rows) * scale
-            ink = INK if line.does.isupper() else DIM
-            self._text(line.keys, KEY_PX * scale, INK, (x, y))
-            self._text(line.does, KEY_PX * scale, ink, (x + self._indent * scale, y))
+            ink = INK if does.isupper() else DIM
+            self._text(keys, KEY_PX * scale, INK, (x, y))
+            self._text(does, KEY_PX * scale, ink, (x + self._indent * scale, y))
         pygame.display.flip()
 
     def _text(

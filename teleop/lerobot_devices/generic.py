@@ -56,11 +56,6 @@ def number_keys(features: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, kind in features.items() if kind in (float, int))
 
 
-def speeds_of(follower: Follower | OwnUnits) -> list[str]:
-    """Return a follower's speeds of a base; a leader without a base leaves them at 0."""
-    return [name for name in follower.joint_names if name.endswith(SPEED)]
-
-
 class OwnUnits:
     """Stands for the follower of a leader that leads nobody here: same joints, its own units."""
 
@@ -278,7 +273,9 @@ class GenericLeader:
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         wanted = set(follower.joint_names)
-        if not set(by_joint) <= wanted or not wanted - set(by_joint) <= set(speeds_of(follower)):
+        # A leader without a base leaves the speeds of one at 0.
+        lacking = {name for name in wanted - set(by_joint) if not name.endswith(SPEED)}
+        if lacking or not set(by_joint) <= wanted:
             features = dict(device.action_features)
             names = features.get("names")  # as the keyboard's and gamepad's: a tool's steps
             says = map(str, names if isinstance(names, Mapping | list | tuple) else features)

@@ -17,25 +17,11 @@ from lerobot.teleoperators.phone.phone_processor import MapPhoneActionToRobotAct
 
 from gaploop.teleop.leaders.controls import Heard, Intent
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
-from gaploop.teleop.lerobot_devices.make import connected_teleoperator
 
 log = logging.getLogger(__name__)
 
 READ_S: Final = 0.01
 """It is read this often [s], in a thread: HEBI's library waits for the next packet."""
-
-
-def open_phone(config: Any, step: int) -> LerobotPhone:
-    """Connect the phone that a LeRobot `PhoneConfig` describes; its class waits for a pose.
-
-    Args:
-        step: speed step, by which the phone's motion is scaled.
-
-    Raises:
-        DeviceError: it can't be connected.
-        UnusableInputError: a package that it needs isn't installed.
-    """
-    return LerobotPhone(connected_teleoperator(config), step)
 
 
 class LerobotPhone:

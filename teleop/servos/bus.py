@@ -133,9 +133,7 @@ class ServoBus:
         """Return where a register lies."""
         return reg.TABLES[self.protocol][name]
 
-    def ask(
-        self, register: reg.ServoRegister, ids: Iterable[int], wait_s: float | None = None
-    ) -> Request:
+    def ask(self, register: reg.ServoRegister, ids: Iterable[int]) -> Request:
         """Return the request for the same register of several servos.
 
         Its answers can't be mistaken for late ones. Where they could, nobody is asked.
@@ -149,7 +147,7 @@ class ServoBus:
             more = found
         address, size = register.address - more, register.size + more
         packet = self.line.wire.sync_read(address, size, wanted, self.fast)
-        return Request(packet, wanted, size, self.fast, wait_s, skip=more, fresh=True)
+        return Request(packet, wanted, size, self.fast, skip=more, fresh=True)
 
     def store(self, servo_id: int, register: reg.ServoRegister, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""

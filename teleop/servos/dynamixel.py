@@ -168,8 +168,8 @@ class Parser(FrameParser):
             another length is an earlier request's.
     """
 
-    def __init__(self, max_frame_bytes: int = 1024) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(self) -> None:
+        super().__init__()
         self.fast_size: int | None = None
         self.fast_count: int | None = None
 

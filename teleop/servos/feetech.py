@@ -101,8 +101,7 @@ def expected(size: int, ids: Iterable[int], fast: bool = False) -> Expected:
 class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
-    def __init__(self, max_frame_bytes: int = 259) -> None:
-        super().__init__(max_frame_bytes)
+    max_frame_bytes = 259
 
     def expect(self, size: int, count: int, fast: bool) -> int:
         """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""

@@ -15,8 +15,6 @@ BROADCAST_ID = 0xFE
 """The id that every servo listens to, in both protocols."""
 SLACK_BYTES = 48
 """A frame may be this much longer than expected."""
-MAX_ID = 0xFC
-"""Highest id of a Dynamixel servo (Protocol 2.0); Feetech's is 0xFD."""
 
 
 class Frame(NamedTuple):
@@ -63,8 +61,9 @@ class FrameParser(abc.ABC):
         unexpected: whole packets that answer an earlier request.
     """
 
-    def __init__(self, max_frame_bytes: int = 1024) -> None:
-        self.max_frame_bytes = max_frame_bytes
+    max_frame_bytes = 1024
+
+    def __init__(self) -> None:
         self.received_bytes = 0
         self.accepted_bytes = 0
         self.rejected_bytes = 0

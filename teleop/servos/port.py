@@ -39,11 +39,6 @@ class SerialPort:
         self._fd = -1
 
     @property
-    def is_open(self) -> bool:
-        """Say whether the port is open."""
-        return self._serial is not None
-
-    @property
     def byte_s(self) -> float:
         """Time that one byte takes on the wire [s]."""
         return BITS_PER_BYTE / self.baud
