@@ -499,7 +499,6 @@ class _Tireless:
         self.reset, self.read = leader.reset, leader.read
 
     def done(self) -> bool:
-        """Say no."""
         return False
 
 

@@ -135,17 +135,14 @@ class _InTurn(ssl.SSLSocket):
         super().settimeout(0.0)
 
     def settimeout(self, value: float | None) -> None:
-        """Set how long reading and writing wait [s]."""
         self._wait_s = value
         if self._turn is None:
             super().settimeout(value)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return the next bytes; none at the end."""
         return self._take_turns(functools.partial(super().recv, buflen, flags))
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all of it."""
         left = memoryview(data).cast("B")
         while left:
             send = functools.partial(super().send, left[:65536], flags)

@@ -95,11 +95,7 @@ class Rates:
 
     @classmethod
     def near(cls, fps: float, control_hz: float = CONTROL_HZ) -> Rates:
-        """Return the rates for `fps` [Hz] whose control rate is nearest to `control_hz` [Hz].
-
-        Raises:
-            UnusableInputError: a rate that isn't above 0.
-        """
+        """Return rates for `fps` [Hz] above 0, the control rate nearest to `control_hz` [Hz]."""
         if not (0 < fps < math.inf and 0 < control_hz < math.inf):
             raise UnusableInputError(
                 f"Frame and control rate must be above 0 Hz, got {fps:g} and {control_hz:g}."
@@ -196,7 +192,6 @@ class _Loop:
         self._faults: list[str] = []
 
     def run(self, slots: float, stop: Callable[[], bool]) -> LoopEnd:
-        """Take turns until `slots` deadlines have passed or something ends them."""
         clock, period_s, reason = self._clock, self._rates.period_s, EndReason.TIME
         limp: tuple[str, ...] = ()
         while self._slot < slots:

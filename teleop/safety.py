@@ -557,7 +557,6 @@ class _Lasting:
         self._since_s = self._never
 
     def forget(self) -> None:
-        """Start over."""
         self._since_s = self._never
 
     def longer_than(
@@ -597,7 +596,6 @@ class _Following:
         """For each joint that is behind: since when, since when idle too, and where it then was."""
 
     def forget(self) -> None:
-        """Start over."""
         self._behind = self._never
 
     def fails(

@@ -88,14 +88,11 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iterator[list[int]]:
-    """Call `stop` on the first of `STOP_SIGNALS` while the block runs.
+    """Call `stop` on the first of `STOP_SIGNALS` while the block runs; yield those that came.
 
     A further signal changes nothing until `is_safe`, which says that torque is off: from then on
     it interrupts whatever still hangs. Outside the main thread this does nothing: whoever runs
     the main thread minds the signals.
-
-    Yields:
-        The numbers of the signals that came.
     """
     came: list[int] = []
 

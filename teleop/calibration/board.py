@@ -46,7 +46,6 @@ class Board:
 
     Attributes:
         kind: `charuco` (may be partly out of the picture) or `chessboard`.
-        dictionary: of the markers, such as `4X4_50`.
         legacy: ChArUco layout of OpenCV before 4.6, where the first square is white if the
             number of rows is even.
     """

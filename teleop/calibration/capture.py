@@ -49,12 +49,7 @@ class PictureState(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do after a picture.
-
-    Attributes:
-        asks: what to show the camera next, most needed first.
-        done: all that is needed has been taken.
-    """
+    """What to do after a picture; `asks` says what to show the camera next, most needed first."""
 
     state: PictureState
     view: BoardView | None

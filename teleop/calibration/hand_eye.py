@@ -100,12 +100,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class HandEye:
-    """Where a camera is.
-
-    Attributes:
-        T_mount_camera: the camera on the tool, or on the base; shape (4, 4).
-        T_far_board: the board on the base, or on the tool; shape (4, 4).
-    """
+    """Where a camera is on its mount, tool or base, and the board on the other; both (4, 4)."""
 
     setup: str
     T_mount_camera: FloatArray
@@ -478,10 +473,7 @@ def make_equations(
 def solve(
     equations: Equations, method: str, start: tuple[FloatArray, FloatArray] | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return X and Y, each of shape (4, 4).
-
-    Args:
-        start: X and Y to begin a fit with; a closed form unless given.
+    """Return X and Y, each of shape (4, 4); a fit begins with `start`, else with a closed form.
 
     Raises:
         NoAnswerError: the method gave no finite rigid motion.

@@ -236,14 +236,9 @@ class IntrinsicsResult:
 def calibrate_intrinsics(
     board: Board, views: Sequence[BoardView], lens: str = "standard", drop_outliers: bool = False
 ) -> IntrinsicsResult:
-    """Fit a camera to views of a board.
+    """Fit a camera to `MIN_VIEWS` or more views of a board, of one size; else UnusableInputError.
 
-    Args:
-        views: at least `MIN_VIEWS`, all of one size.
-        drop_outliers: fit again without the pictures that hurt, until none does.
-
-    Raises:
-        UnusableInputError: too few views, or of several sizes.
+    With `drop_outliers` it is fitted again without the pictures that hurt, until none does.
     """
     if len(views) < MIN_VIEWS:
         raise UnusableInputError(

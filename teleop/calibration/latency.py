@@ -75,11 +75,7 @@ class JointMotion:
 
     @classmethod
     def of(cls, telemetry: Telemetry, arm: str = "") -> JointMotion:
-        """Return one arm's motion in a control-rate record: the only one commanded unless named.
-
-        Raises:
-            UnusableInputError: no such arm, or several and none named.
-        """
+        """Return the motion of `arm`, or of the only one; UnusableInputError without such a one."""
         arms = [a for a in telemetry.arms() if np.isfinite(telemetry.stack(a, "sent_rad")).any()]
         if not arm and len(arms) == 1:
             arm = arms[0]
@@ -195,10 +191,8 @@ def picture_motion(images: Iterable[Image]) -> FloatArray:
 def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMotion) -> Lag:
     """Measure how late pictures are against the positions that the servos report.
 
-    Args:
-        t_capture_s: when each picture was taken, as the recorder has it [s], shape (n,).
-        change: of `picture_motion`, shape (n - 1,).
-        motion: the arm in the picture, on the same clock.
+    They were taken at `t_capture_s` [s], shape (n,), on the motion's clock; `change`, (n - 1,), is
+    of `picture_motion`.
 
     Raises:
         UnusableInputError: too few pictures, too little motion, or no agreement.
@@ -271,11 +265,7 @@ class Pieces:
         return float(shifts_s[0]), float(correlations[0])
 
     def peaks(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return best shifts [s] and their correlations, each of shape (draws,).
-
-        Args:
-            counts: how often each piece counts in each draw, shape (draws, pieces).
-        """
+        """Return the best shift [s] and correlation of each draw of `counts`, (draws, pieces)."""
         energy = (counts @ self.driver)[:, None] * (counts @ self.response)
         r = counts @ self.products / np.sqrt(np.maximum(energy, 1e-300))
         inner = r[:, 1:-1]

@@ -135,12 +135,7 @@ def check_limits(
 def check_moving(
     follower: Follower, clock: Clock, station: Station, rates: Rates, person: Person
 ) -> Iterator[CheckResult]:
-    """Hold the arm, move its joints, stop it, and have its power cut.
-
-    Raises:
-        DeviceError: a device failed.
-        KeyboardInterrupt: Ctrl-C; torque is off.
-    """
+    """Hold the arm, move its joints, stop it, have its power cut; torque is off after Ctrl-C."""
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
@@ -181,12 +176,7 @@ def check_moving(
 
 @dataclass(frozen=True)
 class Moved:
-    """What one joint's motion did.
-
-    Attributes:
-        asked_rad: how far [rad], with its sign; 0 where it had no room.
-        came_rad: how far every joint came [rad], shape (n_joints,).
-    """
+    """What one joint's motion did; `asked_rad` has a sign, and is 0 where there was no room."""
 
     joint: int
     asked_rad: float

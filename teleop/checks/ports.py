@@ -35,12 +35,7 @@ type Access = Callable[[str, int], bool]
 
 @dataclass(frozen=True)
 class FoundPort:
-    """One serial port.
-
-    Attributes:
-        stable: its name that survives re-plugging, such as `/dev/serial/by-id/…`, or empty.
-        is_servo_adapter: servo buses hang on such adapters, so it may be scanned.
-    """
+    """One serial port; `stable` is its name that survives re-plugging, or empty."""
 
     path: str
     stable: str = ""

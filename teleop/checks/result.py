@@ -34,10 +34,8 @@ class CheckResult:
 
     Attributes:
         check: what was checked, such as `serial port` or `joint_order`.
-        fix: what to do about it; "" where nothing is wrong.
         data: the same as numbers and names, for programs.
         subject: which one, such as `/dev/ttyACM0`; "" where there is only one.
-        by: whether it was measured, or a person said so.
     """
 
     check: str

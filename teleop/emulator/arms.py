@@ -109,11 +109,7 @@ class ArmPlan:
         return {s.name: self._calibration(s) for s in self.servos}
 
     def with_calibration_fault(self, name: str, fault: str) -> ArmPlan:
-        """Return the arm with a motor whose calibration is wrong; `calibrated` writes it.
-
-        Raises:
-            UnusableInputError: no such servo or fault.
-        """
+        """Return the arm with a motor whose calibration is wrong, as `calibrated` will write it."""
         if fault not in CALIBRATION_FAULTS:
             raise unknown_choice("calibration fault", fault, CALIBRATION_FAULTS)
         plan = self.with_servo(name, calibration_fault=fault)
@@ -171,11 +167,7 @@ class ArmPlan:
 
 
 def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
-    """Return the plan of one of `core.arms` by name.
-
-    Raises:
-        UnusableInputError: no such arm or role, or the arm has no servos of that protocol.
-    """
+    """Return the plan of one of `core.arms`; UnusableInputError where there is none such."""
     known = {name: arm for name, arm in ARMS.items() if arm.emulated}
     if model not in known:
         raise unknown_choice("arm model", model, known)

@@ -167,7 +167,6 @@ class EmulatedBus:
     # --- the thread ------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Answer the host until `stop`."""
         raise_priority()
         while not self._stop.is_set():
             port = self._port

@@ -173,7 +173,6 @@ class DynamixelServo(EmulatedServo):
         return True
 
     def _refusal(self, register: ServoRegister, value: int) -> int:
-        """Return the error number of writing `value`."""
         if register.address < RAM and self.memory["Torque_Enable"]:
             return ErrorCode.ACCESS
         if register.low <= register.high and not register.low <= value <= register.high:

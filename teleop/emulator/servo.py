@@ -69,12 +69,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Mount:
-    """How a servo sits on its joint.
-
-    Attributes:
-        zero_ticks: what the bare encoder reads at the joint's zero.
-        direction: 1 where ticks grow with the joint angle, else -1.
-    """
+    """How a servo sits on its joint: the encoder at its zero, and 1 or -1 as ticks grow with it."""
 
     name: str
     zero_ticks: int

@@ -85,12 +85,7 @@ def own_token() -> str:
 
 
 class Browser:
-    """A page in somebody's hand. Waits until one is open.
-
-    Raises:
-        UnusableInputError: the port is taken.
-        DeviceError: nobody opens the page.
-    """
+    """A page in somebody's hand. Waits until one is open; DeviceError where nobody opens it."""
 
     has_window = False
     clear_words = "press Clear twice on the page"

@@ -62,9 +62,6 @@ class CartesianLeader:
     Args:
         limits_rad: the follower's joint limits [rad], shape (n_joints, 2), gripper last.
         start: returns the follower's joint positions [rad]; called by `reset`.
-
-    Raises:
-        UnusableInputError: limits that leave a joint no room.
     """
 
     def __init__(
@@ -128,7 +125,6 @@ class CartesianLeader:
         return self._source.heard().closed
 
     def _stay(self) -> None:
-        """Ask for the pose that the arm is in."""
         q = np.array(self._start(), dtype=np.float64)
         if q.shape != self._q_rad.shape or not np.isfinite(q).all():
             raise DeviceError(

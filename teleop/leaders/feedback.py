@@ -25,8 +25,7 @@ FAR_RAD: Final = 1.0
 class ForceLaw:
     """Currents for the leader's motors, in the follower's joint order and direction.
 
-    Args:
-        joints: number of joints; the last, the gripper, has a trigger of its own and isn't pushed.
+    The last joint, the gripper, has a trigger of its own and isn't pushed.
     """
 
     def __init__(self, options: ForceOptions, joints: int) -> None:

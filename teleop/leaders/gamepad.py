@@ -60,11 +60,7 @@ HELP: Final = {
 
 
 class Gamepad(LeaderPanel):
-    """The first gamepad that is there; one that is pulled out may be plugged in again.
-
-    Raises:
-        DeviceError: there is no gamepad, or no display for the window.
-    """
+    """The first gamepad there is, or DeviceError; one pulled out may be plugged in again."""
 
     def __init__(
         self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic

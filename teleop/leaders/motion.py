@@ -175,7 +175,6 @@ class _Stage:
         return ""
 
     def smooth(self, start_rad: FloatArray, end_rad: FloatArray) -> Smooth:
-        """Return the way between two poses."""
         return Smooth.within(
             start_rad, end_rad, self.options.velocity_rad_s, self.options.acceleration_rad_s2
         )
@@ -459,12 +458,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Chirp:
-    """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits.
-
-    Attributes:
-        velocity_rad_s: fastest the swing may get [rad/s].
-        acceleration_rad_s2: fastest its speed may change [rad/s²].
-    """
+    """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits."""
 
     centre_rad: FloatArray
     joint: int

@@ -46,11 +46,7 @@ class Guest(Protocol):
 
 
 class LeaderPanel:
-    """Base of keyboard and gamepad. Make and pump it on the main thread.
-
-    Raises:
-        DeviceError: there is no display to open a window on.
-    """
+    """Base of keyboard and gamepad, for the main thread; DeviceError where there is no display."""
 
     def __init__(
         self,
@@ -94,11 +90,7 @@ class LeaderPanel:
         self._guest = guest
 
     def pump(self, trip: str = "") -> None:
-        """Handle what has happened since; call it 30 times a second or more.
-
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
-        """
+        """Handle what has happened, 30 times a second or more, and show why the filter tripped."""
         self._trip = trip
         self._pump()
 

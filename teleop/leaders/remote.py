@@ -111,11 +111,7 @@ class LeaderLink:
         return self._asked.trip_s
 
     def newest(self) -> tuple[float, list[float]]:
-        """Return when the newest sample was made at the earliest [s], and its LeRobot units.
-
-        Raises:
-            DeviceError: the link is closed.
-        """
+        """Return the newest sample's earliest time [s] and LeRobot units; DeviceError if closed."""
         if self._lost:
             raise DeviceError(f"{self.where}: {self._lost}")
         assert self._newest is not None

@@ -114,14 +114,9 @@ class ToolServo:
         self._configuration.update(self._arm.qpos(self._q_rad))
 
     def step(self, twist: FloatArray, duration_s: float) -> FloatArray:
-        """Move the tool's target and follow it for one step.
+        """Move the tool's target by a twist, (6,), in the base frame [m/s, rad/s], and follow it.
 
-        Args:
-            twist: linear [m/s] and angular [rad/s] velocity in the base frame, shape (6,).
-            duration_s: length of the step [s], above 0.
-
-        Returns:
-            Joint angles [rad], shape (n_joints,), inside the limits.
+        `duration_s` is above 0. Returns joint angles [rad], shape (n_joints,), inside the limits.
         """
         moves = twist * duration_s
         self._at_m = self._at_m + moves[:3]

@@ -34,11 +34,7 @@ STOP_S: Final = 2.0
 
 
 class LerobotCamera:
-    """One LeRobot camera. Implements `CameraSource`.
-
-    Raises:
-        DeviceError: it can't be opened, or gives no picture.
-    """
+    """One LeRobot camera, or DeviceError where it gives no picture. Implements `CameraSource`."""
 
     def __init__(self, name: str, camera: Any, clock: Clock) -> None:
         self.name = name

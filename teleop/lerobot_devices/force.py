@@ -111,11 +111,7 @@ class ForceLeader(WrappedLeader):
         return sample
 
     def close(self) -> None:
-        """Let go, give the motors back their mode, and disconnect; safe to call twice.
-
-        Raises:
-            DeviceError: a motor didn't confirm that its torque is off.
-        """
+        """Let go, restore the motors' mode, disconnect; safe twice. DeviceError: one isn't limp."""
         if self._over.is_set():
             return
         self._over.set()
@@ -170,7 +166,6 @@ class ForceLeader(WrappedLeader):
         self._leader.group.each(list(self._motors), goals)
 
     def _watch(self) -> None:
-        """Take the push away where the loop stands still."""
         while not self._over.wait(0.5 * STALE_S):
             if self._pushing and self._now_s() - self._written_s > STALE_S:
                 self._write(np.zeros(len(self._order)))

@@ -199,11 +199,7 @@ class GenericFollower:
 
     @undisturbed()
     def torque_off(self) -> None:
-        """Take torque off by whatever the class offers; disconnect where it offers nothing.
-
-        Raises:
-            DeviceError: none of it worked.
-        """
+        """Take torque off as the class offers it, or disconnect; DeviceError if neither works."""
         self._holding = False
         if not self._connected:
             return
@@ -244,11 +240,7 @@ class GenericFollower:
         return np.asarray(q * self._rad_per_unit[: q.shape[-1]])
 
     def close(self) -> None:
-        """Take torque off and disconnect; safe to call twice.
-
-        Raises:
-            DeviceError: torque off wasn't confirmed; it is disconnected all the same.
-        """
+        """Take torque off and disconnect; safe to call twice. DeviceError if torque may be on."""
         if not self._connected:
             return
         with contextlib.ExitStack() as stack:

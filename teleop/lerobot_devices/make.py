@@ -106,12 +106,7 @@ def make_leader(
 
 
 def connected_teleoperator(teleop_config: Any) -> Any:
-    """Connect a LeRobot teleoperator that isn't used as a `Leader` by itself, and return it.
-
-    Raises:
-        DeviceError: it can't be connected.
-        UnusableInputError: an option, or what is installed, can't be used.
-    """
+    """Connect and return a LeRobot teleoperator that is no `Leader`; raises as `make_leader`."""
     from lerobot.teleoperators import make_teleoperator_from_config
 
     device = _build(make_teleoperator_from_config, teleop_config, "teleop")
@@ -122,11 +117,7 @@ def connected_teleoperator(teleop_config: Any) -> Any:
 def make_cameras(
     robot_config: Any, clock: Clock | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
-    """Connect the cameras of a LeRobot `RobotConfig`; all or none. Depth streams come last.
-
-    Raises:
-        DeviceError: one can't be opened.
-    """
+    """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
 
     clock = clock or MonotonicClock()

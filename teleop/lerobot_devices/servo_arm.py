@@ -128,11 +128,7 @@ class ServoArms:
         return f"Torque off isn't confirmed by {who}. Switch the arm's power off."
 
     def close(self) -> None:
-        """Take torque off and close the ports; safe to call twice.
-
-        Raises:
-            DeviceError: torque off wasn't confirmed; the ports are closed all the same.
-        """
+        """Take torque off and close the ports; safe to call twice. DeviceError as `torque_off`."""
         if self._closed:
             return
         self._closed = True

@@ -43,10 +43,7 @@ LAYOUTS: Final[Mapping[str, tuple[int, int | None]]] = {
 
 
 class TopicNode:
-    """A ROS 2 node in a thread of its own, shared by a robot and its cameras.
-
-    Raises ConnectionError where ROS 2 isn't there.
-    """
+    """A node in a thread of its own, for a robot and its cameras; ConnectionError without ROS 2."""
 
     _shared: ClassVar[TopicNode | None] = None
 

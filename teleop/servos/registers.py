@@ -35,7 +35,6 @@ class ServoRegister:
     """One entry of a control table, or a span of several.
 
     Attributes:
-        address: of its first byte.
         size: bytes, little-endian.
         initial: value as shipped; after power-up where it is not kept.
         low: smallest value that is taken.

@@ -30,12 +30,7 @@ _NOBODY: Final = 0xFD
 
 @dataclass(frozen=True)
 class ServoReply:
-    """How one servo answered.
-
-    Attributes:
-        model_number: what it says it is, or None where it doesn't answer.
-        doubled: its answers are garbled or come twice, as if two servos had the id.
-    """
+    """How one servo answered: no model where it didn't; `doubled` as if two have the id."""
 
     id: int
     model_number: int | None
