@@ -478,8 +478,6 @@ class Asked:
     def __init__(self) -> None:
         self._asked: deque[tuple[int, float]] = deque(maxlen=ASKED)
         self._next = 0
-        self.trip_s = float("nan")
-        """From question to answer, the last time [s]."""
 
     def ask(self, now_s: float) -> int:
         """Return the number of a question that is asked at `now_s` [s]."""
@@ -487,15 +485,14 @@ class Asked:
         self._next += 1
         return self._next - 1
 
-    def made_s(self, number: int, age_s: float, now_s: float) -> float | None:
+    def made_s(self, number: int, age_s: float) -> float | None:
         """Return when an answer was made at the earliest [s]; None where it counts for nothing.
 
-        `age_s` is how old it was by its maker's clock when it was sent [s]; it came at `now_s`.
+        `age_s` is how old it was by its maker's clock when it was sent [s].
         """
         if not self._asked or not self._asked[0][0] <= number < self._next:
             return None
         while self._asked[0][0] < number:
             self._asked.popleft()
         _, asked_s = self._asked.popleft()
-        self.trip_s = now_s - asked_s
         return asked_s - max(age_s, 0.0)

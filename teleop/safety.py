@@ -407,17 +407,14 @@ class DrivingFilter(SafetyFilter):
             self._base = np.zeros_like(self._base)
         else:
             wanted = np.clip(base, self._slowest, self._fastest)
-            reasons |= SafetyReason.VELOCITY if (wanted != base).any() else SafetyReason.NONE
+            if (wanted != base).any():
+                reasons |= SafetyReason.VELOCITY
             # From where it goes towards what is asked: slower at once, faster bit by bit.
             start = np.where(self._base * wanted > 0, self._base, 0.0)
             slower = np.abs(wanted) <= np.abs(start)
             gained = start + np.clip(wanted - start, -self._gain, self._gain)
-            is_short = (np.abs(wanted - gained) > CHANGED_RAD).any()
-            reasons |= (
-                SafetyReason.NONE
-                if slower.all()
-                else (SafetyReason.ACCELERATION if is_short else SafetyReason.NONE)
-            )
+            if (np.abs(wanted - gained) > CHANGED_RAD).any() and not slower.all():
+                reasons |= SafetyReason.ACCELERATION
             self._base = np.where(slower, wanted, gained)
         requested = np.concatenate([arm.requested_rad, base])
         return SafeCommand(requested, self.sent_rad, reasons)

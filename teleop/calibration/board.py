@@ -123,11 +123,6 @@ class Board:
         """Return the board's centre in its own frame [m], shape (3,)."""
         return np.array([self.columns, self.rows, 0.0]) * self.square_m / 2
 
-    @property
-    def has_one_orientation(self) -> bool:
-        """Say whether the board looks different when turned by half a turn."""
-        return self.kind == "charuco" or (self.columns + self.rows) % 2 == 1
-
 
 @dataclass(frozen=True)
 class BoardView:

@@ -210,7 +210,7 @@ def calibrate_hand_eye(
             f"The board was found at {len(sightings)} poses, {MIN_SIGHTINGS} are needed and 15 to "
             "25 are good. Take more, with the gripper turned about two axes."
         )
-    if not board.has_one_orientation:
+    if board.kind == "chessboard" and (board.columns + board.rows) % 2 == 0:
         raise UnusableInputError(
             f"A {board.words} looks the same upside down, so its pose is not known. Use one whose "
             "columns and rows add up to an odd number, or a ChArUco board."

@@ -92,8 +92,13 @@ class Intrinsics:
         return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
 
     def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
-        """Return T_camera_board, (4, 4), and its RMS error [px]; raises as `require_size` does."""
-        self.require_size(view.width, view.height, view.name or "the picture")
+        """Return T_camera_board, (4, 4), and its RMS error [px]; UnusableInputError by size."""
+        if (view.width, view.height) != (self.width, self.height):
+            raise UnusableInputError(
+                f"{view.name or 'the picture'} is {view.width}x{view.height} px, the intrinsics "
+                f"are for {self.width}x{self.height}. Set the camera to that size, or calibrate "
+                "its intrinsics again."
+            )
         points = view.points_m(board)
         # IPPE gives both poses that a flat board allows; the better one is refined (Collins and
         # Bartoli, "Infinitesimal Plane-based Pose Estimation", IJCV 2014).
@@ -110,14 +115,6 @@ class Intrinsics:
         T[:3, 3] -= T[:3, :3] @ centre
         error = self.project(T, points) - view.corners_px
         return T, float(np.sqrt((error**2).sum(axis=1).mean()))
-
-    def require_size(self, width: int, height: int, where: str) -> None:
-        """Raise UnusableInputError where a picture hasn't the calibrated size."""
-        if (width, height) != (self.width, self.height):
-            raise UnusableInputError(
-                f"{where} is {width}x{height} px, the intrinsics are for {self.width}x"
-                f"{self.height}. Set the camera to that size, or calibrate its intrinsics again."
-            )
 
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""

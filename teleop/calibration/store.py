@@ -74,17 +74,11 @@ class CellCalibration:
 
     def intrinsics(self, camera: str) -> Intrinsics:
         """Return a camera's intrinsics; UnusableInputError, with the command, where it has none."""
-        value = self.get("cameras", camera, "intrinsics")
-        if value is None:
-            raise self._lacks("intrinsics", camera, "intrinsics FOLDER")
-        return Intrinsics.from_json(value, f"{self.path}: cameras.{camera}.intrinsics")
+        return Intrinsics.from_json(*self._of_camera(camera, "intrinsics", "intrinsics"))
 
     def hand_eye(self, camera: str) -> HandEye:
         """Return where a camera is; UnusableInputError, with the command, where nobody knows."""
-        value = self.get("cameras", camera, "hand_eye")
-        if value is None:
-            raise self._lacks("hand-eye calibration", camera, "hand_eye FOLDER")
-        return HandEye.from_json(value, f"{self.path}: cameras.{camera}.hand_eye")
+        return HandEye.from_json(*self._of_camera(camera, "hand_eye", "hand-eye calibration"))
 
     def ages_days(self, now_ns: int | None = None) -> dict[str, float]:
         """Return what was calibrated, such as `cameras.wrist.intrinsics`, to its age [days]."""
@@ -100,12 +94,16 @@ class CellCalibration:
                 else:
                     yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
-    def _lacks(self, what: str, camera: str, command: str) -> UnusableInputError:
-        known = ", ".join(self.content.get("cameras", {})) or "none"
-        return UnusableInputError(
-            f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). "
-            f"Run: gaploop calibrate {command} --camera_name={camera} --calibration={self.path}"
-        )
+    def _of_camera(self, camera: str, part: str, what: str) -> tuple[Mapping[str, Any], str]:
+        """Return a part of a camera's calibration, and where it stands."""
+        value = self.get("cameras", camera, part)
+        if value is None:
+            known = ", ".join(self.content.get("cameras", {})) or "none"
+            raise UnusableInputError(
+                f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). Run: "
+                f"gaploop calibrate {part} FOLDER --camera_name={camera} --calibration={self.path}"
+            )
+        return value, f"{self.path}: cameras.{camera}.{part}"
 
 
 def calibration_id(content: Mapping[str, Any]) -> str:

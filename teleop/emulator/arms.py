@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.arm import SIX_JOINTS
@@ -14,8 +14,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
 from gaploop.teleop.emulator.dynamixel import DynamixelServo
 from gaploop.teleop.emulator.feetech import FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
-from gaploop.teleop.emulator.servo import EmulatedServo, Mount
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD
+from gaploop.teleop.emulator.servo import EmulatedServo, ServoPlan
 from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
 from gaploop.teleop.servos.registers import Protocol
 
@@ -31,45 +31,6 @@ CALIBRATION_FAULTS: Final[Mapping[str, str]] = {
 """What may be wrong with one motor's calibration, and what that is."""
 _HALF_TURN: Final = 2048
 _OFF_TICKS: Final = 150
-
-
-@dataclass(frozen=True)
-class ServoPlan:
-    """One servo of an arm.
-
-    Attributes:
-        zero_ticks: bare encoder at the joint's zero.
-        gravity_nm: torque of the weight where it is greatest [N m].
-        direction: 1 where ticks grow with the joint angle, else -1.
-        full_turn: LeRobot calibrates it to a whole turn.
-        calibration_fault: one of CALIBRATION_FAULTS, or "".
-    """
-
-    name: str
-    id: int
-    model: str
-    zero_ticks: int
-    low_rad: float
-    high_rad: float
-    gravity_nm: float = 0.0
-    direction: int = 1
-    full_turn: bool = False
-    settings: Mapping[str, int] = field(default_factory=dict)
-    calibration_fault: str = ""
-
-    def build(self) -> EmulatedServo:
-        """Return the servo at rest, just switched on."""
-        motors = {**dynamixel.MOTORS, **feetech.MOTORS}
-        if self.model not in motors:
-            raise unknown_choice("servo model", self.model, motors)
-        joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
-        mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
-        make = FeetechServo if self.model in feetech.MOTORS else DynamixelServo
-        servo: EmulatedServo = make(self.model, mount, joint)
-        for name in self.settings:
-            if name not in servo.memory.table.by_name:
-                raise unknown_choice("register", name, servo.memory.table.by_name, self.name)
-        return servo
 
 
 @dataclass(frozen=True)
@@ -164,6 +125,21 @@ class ArmPlan:
             "Max_Position_Limit": found["range_max"],
         }
         return replace(servo, settings=settings)
+
+
+def build_servo(plan: ServoPlan) -> EmulatedServo:
+    """Return a servo at rest, just switched on."""
+    kinds: dict[str, type[DynamixelServo] | type[FeetechServo]] = {
+        **dict.fromkeys(dynamixel.MOTORS, DynamixelServo),
+        **dict.fromkeys(feetech.MOTORS, FeetechServo),
+    }
+    if plan.model not in kinds:
+        raise unknown_choice("servo model", plan.model, kinds)
+    servo = kinds[plan.model](plan)
+    for name in plan.settings:
+        if name not in servo.memory.table.by_name:
+            raise unknown_choice("register", name, servo.memory.table.by_name, plan.name)
+    return servo
 
 
 def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:

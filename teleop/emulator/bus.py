@@ -19,7 +19,7 @@ from gaploop.core import platform_calls
 from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
-from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
+from gaploop.teleop.emulator.arms import ArmPlan, arm_plan, build_servo
 from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
 from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
@@ -96,7 +96,7 @@ class EmulatedBus:
             plan = plan.calibrated() if calibrated else plan
         self.plan = plan
         self.lock = threading.RLock()
-        built = [servo.build() for servo in plan.servos]
+        built = [build_servo(servo) for servo in plan.servos]
         joints = [servo.joint for servo in built]
         mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
         self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
@@ -132,7 +132,7 @@ class EmulatedBus:
 
     def servo(self, name: str) -> EmulatedServo:
         """Return a servo by the name of its motor; UnknownChoiceError where there is none."""
-        by_name = {servo.mount.name: servo for servo in self.all_servos}
+        by_name = {servo.plan.name: servo for servo in self.all_servos}
         if name not in by_name:
             raise unknown_choice("motor", name, by_name)
         return by_name[name]

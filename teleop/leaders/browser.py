@@ -170,7 +170,7 @@ class Browser:
                         self._on_estop()
                     self._clears += min(max(touch.clears - clears, 0), 2)
                     stops, clears = max(touch.stops, stops), max(touch.clears, clears)
-                    made_s = asked.made_s(touch.number, 0.0, self._now_s())
+                    made_s = asked.made_s(touch.number, 0.0)
                     if made_s is not None:
                         heard_s = time.monotonic()
                         self._must_release &= touch.held

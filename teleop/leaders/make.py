@@ -11,7 +11,7 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import IntentSource
+from gaploop.teleop.leaders.controls import Controls, IntentSource
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
@@ -36,8 +36,6 @@ def make_tool_leader(
         UnusableInputError: no model of this arm is known, or it doesn't fit.
         DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
     """
-    from gaploop.teleop.leaders.controls import Controls
-
     options = options or CartesianOptions()
     arm = arm_of(follower, station, f"--teleop.type={device}")
     controls, title = Controls(options), f"gaploop: {follower.robot_type}"

@@ -105,11 +105,6 @@ class LeaderLink:
             self._connection.close()
             raise DeviceError(f"{self.where}: {one_line(attempt.error)}") from attempt.error
 
-    @property
-    def trip_s(self) -> float:
-        """How long the last question and its answer were under way [s]."""
-        return self._asked.trip_s
-
     def newest(self) -> tuple[float, list[float]]:
         """Return the newest sample's earliest time [s] and LeRobot units; DeviceError if closed."""
         if self._lost:
@@ -136,7 +131,7 @@ class LeaderLink:
                     given, has = len(answer.values), len(self.card.joints)
                     if given != has:
                         raise DeviceError(f"It sends {given} joints, and has {has}.")
-                    made_s = self._asked.made_s(answer.number, answer.age_s, time.monotonic())
+                    made_s = self._asked.made_s(answer.number, answer.age_s)
                     if made_s is not None:
                         self._newest = made_s, answer.values
                         self._heard.set()

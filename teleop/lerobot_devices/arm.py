@@ -13,7 +13,6 @@ that are swapped, or the wrong id. So here it is an error that says which arm's 
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,9 +48,6 @@ _ARMS: Final[Mapping[str, Mapping[int, str]]] = {
     "omx_leader": {**dict.fromkeys(range(1, 6), "xl330-m288"), 6: "xl330-m077"},
 }
 """Servos by which LeRobot's Dynamixel arms can be told apart."""
-LEADER_MIN_V: Final = 9.5
-FOLLOWER_MAX_V: Final = 8.5
-"""A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
 
 
 @dataclass(frozen=True)
@@ -290,20 +286,6 @@ def check_servos(bus: ServoBus, device: Any) -> None:
         raise DeviceError(
             f"{path}: {listed(odd)} has firmware {versions[odd[0]]}, the rest {usual}. Update it "
             "with Feetech's FD software (feetechrc.com/software)."
-        )
-
-
-def check_supply(follower_v: float, leader_v: float, ports: tuple[str, str]) -> None:
-    """Raise DeviceError where supplies [V] show that Feetech leader and follower are swapped.
-
-    NaN is an unknown supply; `ports` are the follower's and the leader's.
-    """
-    if math.isnan(follower_v) or math.isnan(leader_v):
-        return
-    if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
-        raise DeviceError(
-            f"Leader and follower look swapped: the leader on {ports[1]} has {leader_v:.1f} V, the "
-            f"follower on {ports[0]} {follower_v:.1f} V. Swap --robot.port and --teleop.port."
         )
 
 

@@ -16,7 +16,7 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, check_supply, let_go, open_arm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
 from gaploop.teleop.lerobot_devices.faults import (
     LEROBOT_FAULTS,
@@ -28,6 +28,9 @@ from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeade
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.registers import Protocol
 
+LEADER_MIN_V: Final = 9.5
+FOLLOWER_MAX_V: Final = 8.5
+"""A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
 SAME_UNITS: Final = 5.0
 """A limp arm moves this little between two readings [degrees or percent]."""
 
@@ -49,7 +52,7 @@ def make_follower(
     """
     from lerobot.robots import make_robot_from_config
 
-    clock = clock or MonotonicClock()
+    clock, station = clock or MonotonicClock(), station or Station(name="unnamed")
     config = copy.deepcopy(robot_config)
     sides = (getattr(config, f"{side}_arm_config", None) for side in ("left", "right"))
     for owner in (config, *sides):  # LeRobot skips torque-off where a camera is closed
@@ -59,12 +62,12 @@ def make_follower(
     found = arms_of(device)
     if not found:
         with _connected(device):
-            return GenericFollower(device, station or Station(name="unnamed"), clock)
+            return GenericFollower(device, station, clock)
     with _opened(found, limp=True) as arms:
         arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):
             return arm
-        return GenericFollower(device, station or Station(name="unnamed"), clock)
+        return GenericFollower(device, station, clock)
 
 
 def make_leader(
@@ -222,8 +225,14 @@ def _check_pair(leader: ServoLeader, follower: ServoFollower) -> None:
             f"--robot.use_degrees={value}, or --teleop.use_degrees where the leader has it."
         )
     if all(bus.protocol is Protocol.FEETECH for bus in (*leader.buses, *follower.buses)):
-        ports = (", ".join(follower.ports), ", ".join(leader.ports))
-        check_supply(_supply_v(follower), _supply_v(leader), ports)
+        follower_v, leader_v = _supply_v(follower), _supply_v(leader)  # NaN is in neither range
+        if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
+            raise DeviceError(
+                "Leader and follower look swapped: the leader on "
+                f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
+                f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port and "
+                "--teleop.port."
+            )
 
 
 def _supply_v(arms: ServoArms) -> float:
