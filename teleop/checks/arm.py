@@ -38,7 +38,7 @@ from gaploop.teleop.checks.result import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.safety import guards_for, make_safety
+from gaploop.teleop.safety import make_safety
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def check_limits(
             fix = "Put it inside by hand; if it is inside, run lerobot-calibrate."
         yield CheckResult(LIMITS, Level.FAIL if out else Level.OK, found, fix, data)
 
-    boxes, limits = len(guards_for(station, follower)), safety.limits
+    boxes, limits = len(safety.guards), safety.limits
     found = (
         f"{limits.velocity_rad_s:g} rad/s, {limits.acceleration_rad_s2:g} rad/s², trips at "
         f"{limits.stall_current_a:g} A for {limits.stall_s:g} s, torque off after "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
 from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
+from gaploop.core.arms import ARMS
 from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
@@ -39,13 +40,11 @@ from gaploop.teleop.servos.torque import torque_off
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
 _ARMS: Final[Mapping[str, Mapping[int, str]]] = {
-    "koch_follower": {1: "xl430-w250", 2: "xl430-w250", **dict.fromkeys(range(3, 7), "xl330-m288")},
-    "koch_leader": dict.fromkeys(range(1, 7), "xl330-m077"),
-    "omx_follower": {
-        **dict.fromkeys(range(11, 14), "xl430-w250"),
-        **dict.fromkeys(range(14, 17), "xl330-m288"),
-    },
-    "omx_leader": {**dict.fromkeys(range(1, 6), "xl330-m288"), 6: "xl330-m077"},
+    kind: dict(enumerate(chain.models, chain.first_id))
+    for arm in ARMS.values()
+    for kind in arm.robot_types
+    for role, chain in arm.emulated.items()
+    if chain.protocol == Protocol.DYNAMIXEL and kind.endswith(role)
 }
 """Servos by which LeRobot's Dynamixel arms can be told apart."""
 
@@ -127,7 +126,10 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
         try:
             require_calibration(device)
             handler.is_open = False  # LeRobot refuses to connect what is connected
-            with _no_torque(lerobot_bus) if limp else contextlib.nullcontext():
+            with contextlib.ExitStack() as restore:
+                if limp:  # LeRobot's `configure` would end with torque on
+                    lerobot_bus.enable_torque = lambda *_args, **_kwargs: None
+                    restore.callback(delattr, lerobot_bus, "enable_torque")
                 connect(device)
         except LEROBOT_FAULTS as error:
             raise DeviceError(f"{port.path}: {first_line(error)}") from error
@@ -151,16 +153,6 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
 def let_go(bus: ServoBus) -> None:
     """Take torque off what can be reached, whoever confirms it."""
     run([(bus.line, torque_off(bus))])
-
-
-@contextlib.contextmanager
-def _no_torque(bus: Any) -> Iterator[None]:
-    """Keep LeRobot's `configure` from ending with torque on."""
-    bus.enable_torque = lambda *_args, **_kwargs: None
-    try:
-        yield
-    finally:
-        del bus.enable_torque
 
 
 def require_calibration(device: Any) -> None:
