@@ -1,22 +1,20 @@
 """The safety filter: between every command source and every follower, and never switched off.
 
-It looks at each request in this order: what isn't finite holds the arm; so does a request that no
+It looks at each request in this order. What isn't finite holds the arm; so does a request that no
 hand could have made of the one before it, such as an encoder's wrap or a leader that was
-re-plugged, and if the leader stays there, the arm aligns with it as slowly as at a start; the
-request is clamped
-to the joint limits; the step towards it is clamped to the velocity limit; the speed may only
-grow as the acceleration limit allows; and what is left of the step is shortened until the
-arm's points stay in the workspace box. The box comes last because the clamps before it bend
-the path, and what was inside the box before them needn't be after; shortening a step breaks
-none of the limits before it. Slowing down is never delayed: a filter that may not stop at once
-overshoots what was asked, and at a joint's end that is the worse evil.
+re-plugged: if the leader stays there, the arm aligns with it as slowly as at a start. The request
+is clamped to the joint limits, the step towards it to the velocity limit; the speed may only grow
+as the acceleration limit allows; and what is left of the step is shortened until the arm's points
+stay in the workspace box. The box comes last because the clamps before it bend the path, and what
+was inside the box before them needn't be after; shortening a step breaks none of the limits before
+it. Slowing down is never delayed: a filter that may not stop at once overshoots what was asked, and
+at a joint's end that is the worse evil.
 
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
 
 What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches:
-the arm holds, torque is due to go off after a delay, and only `clear`, which
-is the operator's word, ends it.
+the arm holds, torque is due to go off after a delay; only `clear`, the operator's word, ends it.
 """
 
 from __future__ import annotations

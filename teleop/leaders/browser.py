@@ -24,7 +24,7 @@ from websockets.sync.connection import Connection
 
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.teleop import link
-from gaploop.teleop.leaders.controls import Heard, Intent
+from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def own_token() -> str:
     return link.require_token(given or link.new_token(), link.TOKEN_VARIABLE)
 
 
-class Browser:
+class Browser(IntentSource):
     """A page in somebody's hand. Waits until one is open; DeviceError where nobody opens it."""
 
     has_window = False
@@ -134,9 +134,6 @@ class Browser:
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed, at once and on another thread, and to clear."""
         self._on_estop, self._on_clear = on_estop, on_clear
-
-    def host(self, guest: object) -> None:
-        """It has no window to share."""
 
     def pump(self, trip: str = "") -> None:
         """Show on the page why the arm has tripped, and heed what was pressed to clear it."""

@@ -79,10 +79,7 @@ class CartesianLeader:
         # Where nobody pumps, the input grows old and the arm stops.
         self.listen, self.host = source.listen, source.host
         self.pump, self.close = source.pump, source.close
-        self.has_window = bool(getattr(source, "has_window", True))
-        """Whether its input device has a window here."""
-        self.clear_words = str(getattr(source, "clear_words", "press Enter or Start twice"))
-        """How a trip is cleared with its input device."""
+        self.has_window, self.clear_words = source.has_window, source.clear_words
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gaploop.teleop.leaders.options import FRAMES, SPEED_STEPS, CartesianOptions
 
@@ -62,11 +62,17 @@ class Heard:
     closed: bool = False
 
 
-class IntentSource(Protocol):
-    """An input device."""
+class IntentSource:
+    """An input device; what it doesn't have, such as a window to share, it leaves out."""
+
+    has_window = True
+    """It has a window on this machine."""
+    clear_words = "press Enter or Start twice"
+    """How a trip is cleared with it."""
 
     def heard(self) -> Heard:
         """Return the newest intent; never blocks. Called by the control loop's thread."""
+        raise NotImplementedError
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""

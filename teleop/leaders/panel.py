@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import MOTIONS, ControlAction, Controls, Heard, Intent
+from gaploop.teleop.leaders.controls import (
+    MOTIONS,
+    ControlAction,
+    Controls,
+    Heard,
+    Intent,
+    IntentSource,
+)
 from gaploop.teleop.leaders.options import SPEED_STEPS
 from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
 
@@ -45,7 +52,7 @@ class Guest(Protocol):
         """Draw the window, the leader's state in it."""
 
 
-class LeaderPanel:
+class LeaderPanel(IntentSource):
     """Base of keyboard and gamepad, for the main thread; DeviceError where there is no display."""
 
     def __init__(

@@ -149,10 +149,9 @@ class ForceLeader(WrappedLeader):
         own = np.zeros(len(self._leader.joint_names))
         own[self._order] = current_a * self._sign
         self._pushing = bool(current_a.any())
-        starts = np.cumsum([0] + [len(bus.ids) for bus in self._leader.buses])
         amperes = {
-            bus: dict(zip(bus.ids, own[start:], strict=False))
-            for bus, start in zip(self._leader.buses, starts, strict=False)
+            bus: dict(zip(bus.ids, own[span], strict=True))
+            for bus, span in zip(self._leader.buses, self._leader.spans, strict=True)
         }
 
         def goals(bus: ServoBus) -> Script[None]:

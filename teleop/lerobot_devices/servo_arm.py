@@ -48,7 +48,7 @@ class ServoArms:
         self.convert = joined([arm.units for arm in arms], [arm.prefix for arm in arms])
         self.joint_names = self.convert.names
         ends = itertools.accumulate((len(bus.ids) for bus in self.buses), initial=0)
-        self._spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        self.spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
         for arm in arms:
             units = arm.units
             arm.bus.decoder.set_angles(
@@ -94,7 +94,7 @@ class ServoArms:
         """Set every servo's goal position [ticks] if, with the buses ours, that is still wanted."""
         with self.group.held:
             if if_holding():
-                for bus, span in zip(self.buses, self._spans, strict=True):
+                for bus, span in zip(self.buses, self.spans, strict=True):
                     bus.set_goals(ticks[span])
 
     def named(self, left: Sequence[Sequence[int]]) -> list[str]:
@@ -187,7 +187,7 @@ class ServoFollower(ServoArms):
             return
         words = []
         status = self.read().status
-        for arm, span, ids in zip(self.arms, self._spans, left, strict=True):
+        for arm, span, ids in zip(self.arms, self.spans, left, strict=True):
             bits = {i: int(status[span][arm.bus.ids.index(i)]) for i in ids}
             silent = [i for i in ids if bits[i] & NO_REPLY]
             if len(silent) == len(arm.bus.ids):
