@@ -66,7 +66,6 @@ class EmulatedBus:
     def __init__(
         self,
         model: str = "so101",
-        protocol: str | None = None,
         role: str = "follower",
         *,
         calibrated: bool = True,
@@ -89,10 +88,10 @@ class EmulatedBus:
             plant: the mechanics behind the servos; joints on their own unless given.
 
         Raises:
-            UnusableInputError: an unknown arm, role, protocol, hand; or the link can't be made.
+            UnusableInputError: an unknown arm, role or hand; or the link can't be made.
         """
         if plan is None:
-            plan = arm_plan(model, role, protocol)
+            plan = arm_plan(model, role)
             plan = plan.calibrated() if calibrated else plan
         self.plan = plan
         self.lock = threading.RLock()

@@ -95,17 +95,16 @@ class Browser(IntentSource):
         title: str,
         host: str = "",
         port: int = link.PORT,
-        now_s: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ) -> None:
-        self._title, self._now_s = title, now_s
+        self._title = title
         self._trip = ""
         self._on_estop: Callable[[], None] = lambda: None
         self._on_clear: Callable[[], None] = lambda: None
         self._clears = 0
         self._must_release = True
         """The hold button counts only once it was seen to be up."""
-        self._snapshot = (Intent(present=False), now_s())
+        self._snapshot = (Intent(present=False), time.monotonic())
         self._turn, self._open = threading.Lock(), threading.Event()
         with ExitStack() as undo:
             token = own_token()
@@ -129,7 +128,7 @@ class Browser(IntentSource):
     def heard(self) -> Heard:
         """Return the newest intent, and its age while the hold button is down."""
         intent, made_s = self._snapshot
-        return Heard(intent, self._now_s() - made_s if intent.held else 0.0)
+        return Heard(intent, time.monotonic() - made_s if intent.held else 0.0)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed, at once and on another thread, and to clear."""
@@ -155,7 +154,7 @@ class Browser(IntentSource):
         heard_s = next_s = time.monotonic()
         try:
             while time.monotonic() - heard_s < GONE_S:
-                question = PageQuestion(asked.ask(self._now_s()), self._trip[:500], self._title)
+                question = PageQuestion(asked.ask(time.monotonic()), self._trip[:500], self._title)
                 link.say(connection, question, json=True)
                 next_s = max(next_s + 1.0 / ASK_HZ, time.monotonic())
                 while (left_s := next_s - time.monotonic()) > 0:
