@@ -83,13 +83,9 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Residual:
-    """How far predictions lie from what was seen.
+    """How far predictions lie from what was seen, RMS.
 
-    Attributes:
-        board_mm: distance of the board's corners from where they should be, RMS [mm].
-        translation_mm: of its centre alone, RMS [mm].
-        rotation_deg: of its orientation, RMS [deg].
-        pixels: the same seen by the camera, RMS over corners [px].
+    `board_mm` is of the board's corners, `translation_mm` of its centre alone.
     """
 
     board_mm: float

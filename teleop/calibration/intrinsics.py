@@ -56,12 +56,7 @@ SPREAD_ON_AXIS: Final = 2
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """OpenCV's pinhole camera with radial and tangential distortion.
-
-    Attributes:
-        camera_matrix: focal lengths and principal point [px], shape (3, 3).
-        distortion: OpenCV's coefficients, shape (5,) or (8,).
-    """
+    """OpenCV's pinhole camera: matrix [px], (3, 3), and distortion coefficients, (5,) or (8,)."""
 
     width: int
     height: int

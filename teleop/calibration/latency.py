@@ -58,13 +58,9 @@ class Lag:
 
 @dataclass(frozen=True)
 class JointMotion:
-    """What was sent to joints and where they were, at one control rate.
+    """What was sent to joints and where they were [rad], (n, n_joints), at rising times, (n,).
 
-    Attributes:
-        t_s: time of each turn [s], shape (n,), rising.
-        sent_rad: goals [rad], shape (n, n_joints).
-        position_rad: measured positions [rad], shape (n, n_joints), NaN where none came.
-        send_delay_s: from reading the positions to sending the goals of the same turn [s].
+    `position_rad` is NaN where none came; `send_delay_s` is from reading them to sending goals.
     """
 
     t_s: FloatArray
@@ -233,13 +229,12 @@ def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMot
 
 @dataclass(frozen=True)
 class Pieces:
-    """Cross-correlations of pieces of two signals.
+    """Cross-correlations of pieces of two signals, the columns' shifts from `first` periods on.
 
     Attributes:
         products: sum of products at each shift, shape (pieces, shifts).
         driver: energy of the first signal, shape (pieces,).
         response: energy of the second at each shift, shape (pieces, shifts).
-        first: shift of the first column, in periods.
     """
 
     products: FloatArray

@@ -48,12 +48,7 @@ class CalibrationVersion:
 
 @dataclass(frozen=True)
 class CellCalibration:
-    """What is known about a cell.
-
-    Attributes:
-        content: `SECTIONS` to name to part to values; see the module.
-        history: every version, oldest first; the last is the content.
-    """
+    """What is known about a cell: its `content`, as in the module, and every version of it."""
 
     path: Path
     content: Mapping[str, Any] = field(default_factory=dict)

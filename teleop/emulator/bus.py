@@ -56,11 +56,9 @@ class WireCounts:
 
 
 class EmulatedBus:
-    """An arm's servos on a pseudo-terminal, switched on and served by a thread; a context manager.
+    """An arm's servos on a pseudo-terminal, by the ids they had at the start; a context manager.
 
-    Attributes:
-        servos: by the id that each had at the start.
-        lock: hold it to look at or change servos while the bus runs.
+    A thread serves them: hold `lock` to look at or change them.
     """
 
     def __init__(

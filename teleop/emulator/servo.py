@@ -120,9 +120,7 @@ class EmulatedServo(ABC):
     """One servo on the bus.
 
     Attributes:
-        powered: it has power; without, it is silent and limp.
         forced_load: overrides the simulated load, as a share of stall.
-        alarm_bits: the hardware error or status register.
         reverse: the registers turn round what the encoder counts.
         slip_ticks: the encoder reads so much more than it did when it was mounted.
     """

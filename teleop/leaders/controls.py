@@ -26,8 +26,6 @@ class Intent:
         roll: +1 clockwise about the fingers, seen from the base.
         pitch: +1 finger tips up.
         gripper: +1 opens, -1 closes.
-        home: go back to where the session began.
-        step: speed step, 1 to 4.
         hand: how far a hand-held device has moved and turned since the button was pressed: forward,
             left, up [m], roll and pitch [rad]; None where it doesn't tell.
     """

@@ -49,10 +49,6 @@ class MotionLeader:
 
     A script that was interrupted, by a trip or a loop that stood still, isn't gone on with: the
     leader is done, and asks for the pose it had come to.
-
-    Args:
-        limits_rad: the follower's joint limits [rad], shape (n_joints, 2).
-        start: returns the follower's joint positions [rad]; called by `reset`.
     """
 
     def __init__(

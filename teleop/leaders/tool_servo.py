@@ -55,10 +55,7 @@ _DIFFERENCE_RAD: Final = 1e-4
 class ToolServo:
     """Joint angles that follow a tool moved by twists.
 
-    Args:
-        limits_rad: joint limits [rad], shape (n_joints, 2), gripper last.
-        velocity_rad_s: fastest motion of any joint [rad/s].
-        box: workspace in the base frame for every guarded point of the arm, or None.
+    `box` is the workspace of every guarded point of the arm in the base frame, or None.
     """
 
     def __init__(

@@ -40,11 +40,8 @@ sinks a little meanwhile, a lost turn is 4096."""
 class ForceLeader(WrappedLeader):
     """A leader arm with force feedback. A `Leader`; also a `TakeSink` of the loop that it leads.
 
-    Args:
-        leader: a connected Dynamixel leader, limp.
-
     Raises:
-        UnusableInputError: none of its motors takes currents.
+        UnusableInputError: none of the motors of the leader, which is limp, takes currents.
         DeviceError: a motor doesn't do what it is told.
     """
 

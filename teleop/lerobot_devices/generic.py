@@ -70,13 +70,9 @@ class OwnUnits:
 
 
 class GenericFollower:
-    """A LeRobot robot of any type. Implements `Follower`.
+    """A LeRobot robot of any type, or DeviceError if it doesn't say where it is. A `Follower`.
 
-    Args:
-        station: its `joint_limits_rad` says how far each joint may go.
-
-    Raises:
-        DeviceError: it doesn't say where it is.
+    The station's `joint_limits_rad` says how far each joint may go.
     """
 
     name = "follower"
@@ -250,9 +246,6 @@ class GenericFollower:
 
 class GenericLeader:
     """A LeRobot teleoperator of any type that gives joint positions. Implements `Leader`.
-
-    Args:
-        follower: the arm it leads; takes the same joints in the same units.
 
     Raises:
         UnusableInputError: its action isn't joint positions of the follower.

@@ -54,7 +54,6 @@ class FrameParser(abc.ABC):
     """Cuts a stream of bytes into frames.
 
     Attributes:
-        received_bytes: how many came in.
         accepted_bytes: how many of them were part of a frame that was handed on.
         rejected_bytes: how many weren't: noise, or part of a broken frame.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
