@@ -87,7 +87,7 @@ class Intrinsics:
         return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
 
     def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
-        """Return T_camera_board, (4, 4), and its RMS error [px]; UnusableInputError by size."""
+        """Return T_camera_board, (4, 4), and its RMS error [px]; needs the calibrated size."""
         if (view.width, view.height) != (self.width, self.height):
             raise UnusableInputError(
                 f"{view.name or 'the picture'} is {view.width}x{view.height} px, the intrinsics "

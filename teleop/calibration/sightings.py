@@ -124,7 +124,7 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
 def find_sightings(
     board: Board, folder: Path, arm: ArmModel | None, advance: Callable[[], None] = lambda: None
 ) -> tuple[list[Sighting], BoardSightings]:
-    """Return what pictures and poses of a folder show, and in which; UnusableInputError if bad."""
+    """Return what a folder's pictures and poses show, and where; UnusableInputError if bad."""
     rows = read_poses(folder, arm)
     by_image = {row.image: row for row in rows}
     pictures = [inside(folder, row.image, "image", "poses") for row in rows]

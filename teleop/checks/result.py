@@ -65,7 +65,7 @@ class Person(Protocol):
     def listening(
         self, estop: Callable[[], None], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """Call `estop` if it is pressed in the block; `gone`: no answer is waited for any more."""
+        """Call `estop` where it is pressed in the block; `gone` says that nobody waits any more."""
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         """Ask; return the key of the choice, or None where nobody answers.

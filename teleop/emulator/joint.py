@@ -78,7 +78,7 @@ class Joint:
     def __init__(
         self, motor: MotorSpec, low_rad: float, high_rad: float, gravity_nm: float = 0.0
     ) -> None:
-        """Place the joint at rest in the middle of its travel; `gravity_nm` is the most of it."""
+        """Place the joint at rest mid-travel; `gravity_nm` is the weight's greatest torque."""
         self.motor = motor
         self.low_rad, self.high_rad = low_rad, high_rad
         self.gravity_nm = gravity_nm

@@ -108,7 +108,7 @@ class ForceLeader(WrappedLeader):
         return sample
 
     def close(self) -> None:
-        """Let go, restore the motors' mode, disconnect; safe twice. DeviceError: one isn't limp."""
+        """Let go, give the motors back their mode, disconnect; DeviceError if one isn't limp."""
         if self._over.is_set():
             return
         self._over.set()

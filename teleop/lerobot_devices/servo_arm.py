@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -77,11 +78,10 @@ class ServoArms:
 
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far on all buses together: kind to count."""
-        total: dict[str, int] = {}
+        total = Counter[str]()
         for counts in self.faults().values():
-            for kind, count in counts.items():
-                total[kind.replace("_", " ")] = total.get(kind.replace("_", " "), 0) + count
-        return total
+            total.update(counts)
+        return {kind.replace("_", " "): count for kind, count in total.items()}
 
     def state(self, t_s: float, states: Sequence[BusState]) -> FollowerState:
         """Put the buses' readings together as one arm's."""
