@@ -123,11 +123,7 @@ def calibration_path(station: Path | None = None, calibration: Path | None = Non
 
 
 def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
-    """Read a calibration file; with `missing_ok` an empty one where there is none.
-
-    Raises:
-        UnusableInputError: it is missing, of another schema, or was edited by hand.
-    """
+    """Read a calibration file, with `missing_ok` an empty one; UnusableInputError if it is bad."""
     if missing_ok and not path.exists():
         return CellCalibration(path)
     if not path.exists():

@@ -199,11 +199,7 @@ class CartesianLeader:
 
 
 def common_limits(arm: ArmModel, limits_rad: FloatArray) -> FloatArray:
-    """Return the limits that both the model and the follower allow [rad], shape (n_joints, 2).
-
-    Raises:
-        UnusableInputError: not as many joints as the model has, or no room left for one.
-    """
+    """Return limits that model and follower allow [rad], (n, 2); UnusableInputError without any."""
     limits = np.asarray(limits_rad, dtype=np.float64)
     if limits.shape != arm.joint_limits_rad.shape:
         raise UnusableInputError(

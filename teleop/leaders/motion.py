@@ -91,10 +91,7 @@ class MotionLeader:
     def follow(self, options: MotionOptions) -> None:
         """Run another script next: from the pose that is asked for now, or else from `reset` on.
 
-        May be called while another thread drives, at the end of a script.
-
-        Raises:
-            UnusableInputError: nothing of the script fits.
+        May be called while another thread drives, at the end of a script; raises as `reset` does.
         """
         self._options = options
         if self._script is not None:
