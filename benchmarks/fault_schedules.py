@@ -214,7 +214,7 @@ class _Watch:
     def __init__(self, bus: EmulatedBus) -> None:
         self._bus = bus
         self._held: list[tuple[float, frozenset[str]]] = []
-        self.reachable = frozenset(servo.mount.name for servo in bus.all_servos)
+        self.reachable = frozenset(servo.plan.name for servo in bus.all_servos)
 
     def sample(self) -> None:
         """Look once."""
@@ -222,7 +222,7 @@ class _Watch:
         with bus.lock:
             if any(fault.fault == "unplug" for fault in bus.faults.active):
                 self.reachable = frozenset()
-            held = frozenset(servo.mount.name for servo in bus.all_servos if servo.torque)
+            held = frozenset(servo.plan.name for servo in bus.all_servos if servo.torque)
         self._held.append((time.monotonic(), held))
 
     def until(self, end_s: float) -> None:

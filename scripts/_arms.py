@@ -239,9 +239,10 @@ def _browser(teleop: Any) -> Callable[[str], IntentSource]:
 
 def _phone(teleop: Any, step: int) -> Callable[[str], IntentSource]:
     def opened(_title: str) -> IntentSource:
-        from gaploop.teleop.lerobot_devices.phone import open_phone
+        from gaploop.teleop.lerobot_devices.make import connected_teleoperator
+        from gaploop.teleop.lerobot_devices.phone import LerobotPhone
 
-        return open_phone(teleop, step)
+        return LerobotPhone(connected_teleoperator(teleop), step)
 
     return opened
 

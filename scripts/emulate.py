@@ -20,8 +20,7 @@ from gaploop.scripts import options
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
-    from gaploop.teleop.emulator import ArmPlan, Fault
-    from gaploop.teleop.emulator.console import EmulatorConsole
+    from gaploop.teleop.emulator import ArmPlan, EmulatedBus, Fault
 
 RARE = (
     "protocol", "camera_*", "servos", "calibration_fault", "calibrated", "factory_new",
@@ -92,7 +91,7 @@ def run(config: EmulateConfig) -> int:
     """Serve until a signal, `quit` or the end of `duration_s`; return 128 + the signal."""
     from gaploop.teleop.emulator import EmulatedBus
     from gaploop.teleop.emulator.bus import raise_priority
-    from gaploop.teleop.emulator.console import EmulatorConsole
+    from gaploop.teleop.emulator.console import carry_out
 
     plan, faults = _plan(config), read_faults(config.faults) if config.faults else ()
     hand, _, trace = config.hand.partition("=")
@@ -111,9 +110,8 @@ def run(config: EmulateConfig) -> int:
                 plant=plant,
             )
         )
-        console = EmulatorConsole(bus)
         if trace:
-            console.carry_out(f"hand {hand} {trace}")
+            carry_out(bus, f"hand {hand} {trace}")
         ids = [servo.id for servo in plan.servos]
         ready = {
             "event": "ready",
@@ -132,7 +130,7 @@ def run(config: EmulateConfig) -> int:
                 f"{bus.port}. Type help for commands; Ctrl-C ends."
             )
         _event(config, ready, text)
-        _listen(config, console, stopped)
+        _listen(config, bus, stopped)
         _event(config, {"event": "end", **vars(bus.counts)}, f"{bus.counts.exchanges} exchanges.")
     return 128 + stopped[0] if stopped else 0
 
@@ -211,18 +209,18 @@ def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
         yield plant
 
 
-def _listen(config: EmulateConfig, console: EmulatorConsole, stopped: list[int]) -> None:
+def _listen(config: EmulateConfig, bus: EmulatedBus, stopped: list[int]) -> None:
     """Carry out what is typed, and tell what happens, until the end."""
-    from gaploop.teleop.emulator.console import servo_state
+    from gaploop.teleop.emulator.console import carry_out, servo_state
 
-    bus = console.bus
     end_s = time.monotonic() + config.duration_s if config.duration_s > 0 else None
     typed = _Lines()
     told: list[str] = []
-    while not stopped and not console.over and (end_s is None or time.monotonic() < end_s):
+    over = False
+    while not stopped and not over and (end_s is None or time.monotonic() < end_s):
         for line in typed.wait(0.1):
             try:
-                text = console.carry_out(line)
+                text = carry_out(bus, line)
             except GaploopError as error:
                 _event(config, {"event": "refused", "line": line, "why": str(error)}, str(error))
                 continue
@@ -231,7 +229,8 @@ def _listen(config: EmulateConfig, console: EmulatorConsole, stopped: list[int])
                 with bus.lock:
                     servos = [servo_state(servo) for servo in bus.all_servos]
                     event = {"event": "status", "servos": servos, **vars(bus.counts)}
-            _event(config, event, text)
+            over |= text is None
+            _event(config, event, text or "")
         with bus.lock:
             active = [f.fault + ("" if f.id is None else f" {f.id}") for f in bus.faults.active]
         if active != told:

@@ -45,12 +45,7 @@ def say_reasons(reasons: SafetyReason) -> str:
 
 
 def say_to_do(reasons: SafetyReason, where: str = "") -> str:
-    """Return what to do about a trip, in one line.
-
-    Args:
-        reasons: why it tripped.
-        where: host and port of a leader on another machine, or "".
-    """
+    """Return what to do about a trip; `where` is host and port of a leader elsewhere, or ""."""
     to_do = TO_DO
     if where:
         link = f"see to the link to {where}, and that gaploop serve runs there"
@@ -59,12 +54,7 @@ def say_to_do(reasons: SafetyReason, where: str = "") -> str:
 
 
 def say_status(bits: int, protocol: str = "") -> str:
-    """Return a servo's status bits in words; empty where all is well.
-
-    Args:
-        bits: as in `FollowerState.status`.
-        protocol: `feetech` or `dynamixel`; bits of others are given by number.
-    """
+    """Return a servo's status bits in words, "" where all is well; by number without a protocol."""
     if bits & NO_REPLY:
         return "silent"
     words = ["lost power or torque"] if bits & REBOOTED else []

@@ -80,12 +80,8 @@ class Snapshot:
     """How a control thread stands, for a display.
 
     Attributes:
-        mode: what it is doing.
-        tick: the newest turn, or None before the first.
         state: the arm's newest report; goes on while a trip waits.
-        tripped: what tripped the safety filter.
         realtime: whether real-time priority was granted, None before the start.
-        faults: a line for everything that went wrong so far.
         lost: subscriber to turns that it was too slow for.
         unconfirmed: which servos haven't confirmed torque off after a trip, and what to do.
     """
@@ -108,16 +104,11 @@ class ControlThread:
 
     Args:
         follower: the arm; closed at the end, like `leader` and `cameras`.
-        leader: who drives.
         safety: the arm's filter, for the period of `rates`.
-        rates: control and frame rate.
         cameras: looked at on policy frames; the first one's pictures are tracked.
-        tracker: reads the scene.
         sinks: subscribers, each behind a mailbox; more can come and go with `attach`.
         on_frame: called in the loop's own thread with every policy frame's observation.
-        max_s: longest duration [s].
         until_done: end when the leader is done; False for a session of several takes.
-        clock: paces the loop.
     """
 
     def __init__(
@@ -492,11 +483,7 @@ class _Gate:
         self.close = follower.close
 
     def send(self, command: SafeCommand) -> None:
-        """Hand a command on.
-
-        Raises:
-            DeviceError: the loop hung, and torque was taken off: a goal would put it on again.
-        """
+        """Hand a command on; DeviceError once shut: a goal would put torque on again."""
         if self.shut:
             raise DeviceError(
                 "A device kept the control loop waiting, so torque was taken off. Check cables and "
@@ -512,20 +499,11 @@ class _Tireless:
         self.reset, self.read = leader.reset, leader.read
 
     def done(self) -> bool:
-        """Say no."""
         return False
 
 
 class _Span:
-    """A stretch of a running loop, handed to subscribers as if the loop ran for them alone.
-
-    Args:
-        leader: asked whether it is done.
-        start_s: when the span begins, in the time of the loop's ticks [s].
-        max_s: how long it may last [s].
-        period_s: time between two turns [s].
-        sinks: subscribers, each behind a mailbox.
-    """
+    """A stretch of a running loop, handed to subscribers as if the loop ran for them alone."""
 
     def __init__(
         self,
@@ -604,10 +582,6 @@ class Mailbox:
 
     Delivering never waits. A turn that finds the mailbox full is lost and counted; a subscriber
     that raises gets no more turns, and `fault` says why.
-
-    Args:
-        sink: the subscriber.
-        capacity: turns that may wait.
     """
 
     def __init__(self, sink: TakeSink, capacity: int = CAPACITY) -> None:
@@ -673,7 +647,6 @@ class Watchdog:
 
     Args:
         on_hang: takes torque off; called in the watchdog's thread; must not raise.
-        slowest_s: turns of the loop may take this long [s] without hanging.
     """
 
     def __init__(self, on_hang: Callable[[], None], slowest_s: float) -> None:

@@ -89,11 +89,7 @@ def new_token() -> str:
 
 
 def require_token(token: str, option: str) -> str:
-    """Return a token that can be used.
-
-    Raises:
-        UnusableInputError: there is none, or it wasn't made by `new_token`.
-    """
+    """Return a token that can be used; UnusableInputError where it is missing or guessable."""
     if not token:
         raise UnusableInputError(
             f"A link needs the token that gaploop serve printed: {option}=…, or {TOKEN_VARIABLE} "
@@ -139,17 +135,14 @@ class _InTurn(ssl.SSLSocket):
         super().settimeout(0.0)
 
     def settimeout(self, value: float | None) -> None:
-        """Set how long reading and writing wait [s]."""
         self._wait_s = value
         if self._turn is None:
             super().settimeout(value)
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return the next bytes; none at the end."""
         return self._take_turns(functools.partial(super().recv, buflen, flags))
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all of it."""
         left = memoryview(data).cast("B")
         while left:
             send = functools.partial(super().send, left[:65536], flags)
@@ -233,12 +226,8 @@ def listening(
 
     Args:
         kind: what is spoken, with its version, such as `gaploop.leader.1`.
-        token: as `new_token` makes it.
         talk: called in a thread of its own for each peer; when it returns the connection is closed.
             What it raises is one line here; a DeviceError is told to the peer, too.
-        host: address to listen on; all of this machine's unless given.
-        port: to listen on; 0 for any.
-        max_bytes: longest message that a peer may send.
         page: what browsers get that open the address; it holds no secret.
 
     Raises:
@@ -358,11 +347,7 @@ def _both_ends(max_bytes: int) -> dict[str, Any]:
 
 
 def parse_address(address: str, option: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `host`.
-
-    Raises:
-        UnusableInputError: it is neither.
-    """
+    """Return host and port of `host:port` or `host`; UnusableInputError where it is neither."""
     parts = urlsplit(f"//{address}")
     with contextlib.suppress(ValueError):
         if parts.hostname and not parts.path and not parts.username:
@@ -374,13 +359,6 @@ def parse_address(address: str, option: str) -> tuple[str, int]:
 
 def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Connection:
     """Connect to who listens, make sure that it knows the token, and show ours.
-
-    Args:
-        kind: what is to be spoken, with its version.
-        host: name or address.
-        port: of it.
-        token: what `gaploop serve` printed.
-        max_bytes: longest message that it may send.
 
     Raises:
         DeviceError: nobody listens, the token is another, or it speaks something else.
@@ -426,11 +404,7 @@ def connect(kind: str, host: str, port: int, token: str, max_bytes: int) -> Conn
 
 
 def say(connection: Connection, message: msgspec.Struct, *, json: bool = False) -> None:
-    """Send a message.
-
-    Raises:
-        LostError: the connection is closed.
-    """
+    """Send a message; LostError where the connection is closed."""
     try:
         if json:
             connection.send(msgspec.json.encode(message).decode())
@@ -459,11 +433,7 @@ def hear[T](
 
 
 def decoded[T](data: str | bytes, kind: type[T], *, json: bool = False) -> T:
-    """Return what a peer's message says.
-
-    Raises:
-        DeviceError: it isn't of that kind.
-    """
+    """Return what a peer's message says; DeviceError where it isn't of that kind."""
     if isinstance(data, str) is not json:
         raise DeviceError(f"It sends {'bytes' if json else 'text'} where {kind.__name__} is due.")
     try:
@@ -508,8 +478,6 @@ class Asked:
     def __init__(self) -> None:
         self._asked: deque[tuple[int, float]] = deque(maxlen=ASKED)
         self._next = 0
-        self.trip_s = float("nan")
-        """From question to answer, the last time [s]."""
 
     def ask(self, now_s: float) -> int:
         """Return the number of a question that is asked at `now_s` [s]."""
@@ -517,18 +485,14 @@ class Asked:
         self._next += 1
         return self._next - 1
 
-    def made_s(self, number: int, age_s: float, now_s: float) -> float | None:
+    def made_s(self, number: int, age_s: float) -> float | None:
         """Return when an answer was made at the earliest [s]; None where it counts for nothing.
 
-        Args:
-            number: the question that it answers.
-            age_s: how old it was when it was sent, by its maker's clock [s].
-            now_s: when it came [s].
+        `age_s` is how old it was by its maker's clock when it was sent [s].
         """
         if not self._asked or not self._asked[0][0] <= number < self._next:
             return None
         while self._asked[0][0] < number:
             self._asked.popleft()
         _, asked_s = self._asked.popleft()
-        self.trip_s = now_s - asked_s
         return asked_s - max(age_s, 0.0)

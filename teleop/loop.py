@@ -62,12 +62,8 @@ class LoopEnd:
     """How a loop ended.
 
     Attributes:
-        reason: why.
-        ticks: turns made.
-        frames: policy frames among them.
         duration_s: from the start to the last turn's deadline [s].
         missed: turns skipped because the loop ran late by more than a period.
-        tripped: what tripped the safety filter, if anything did.
         faults: a line for every sink that was dropped, or servo that kept its torque.
         lost: subscriber to turns that it missed, because it was too slow for its mailbox.
     """
@@ -84,12 +80,7 @@ class LoopEnd:
 
 @dataclass(frozen=True)
 class Rates:
-    """Control and policy rate, which must divide each other.
-
-    Attributes:
-        control_hz: turns of the loop [Hz].
-        fps: policy frames [Hz].
-    """
+    """Control and policy rate [Hz], which must divide each other."""
 
     control_hz: float
     fps: float
@@ -104,11 +95,7 @@ class Rates:
 
     @classmethod
     def near(cls, fps: float, control_hz: float = CONTROL_HZ) -> Rates:
-        """Return the rates for `fps` [Hz] whose control rate is nearest to `control_hz` [Hz].
-
-        Raises:
-            UnusableInputError: a rate that isn't above 0.
-        """
+        """Return rates for `fps` [Hz] above 0, the control rate nearest to `control_hz` [Hz]."""
         if not (0 < fps < math.inf and 0 < control_hz < math.inf):
             raise UnusableInputError(
                 f"Frame and control rate must be above 0 Hz, got {fps:g} and {control_hz:g}."
@@ -128,12 +115,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Resume:
-    """Where a loop goes on that was ended by a trip.
-
-    Attributes:
-        index: turns made before.
-        origin_s: when the first of them began, on the loop's clock [s].
-    """
+    """Where a loop goes on after a trip: turns made before, and when the first began [s]."""
 
     index: int
     origin_s: float
@@ -210,7 +192,6 @@ class _Loop:
         self._faults: list[str] = []
 
     def run(self, slots: float, stop: Callable[[], bool]) -> LoopEnd:
-        """Take turns until `slots` deadlines have passed or something ends them."""
         clock, period_s, reason = self._clock, self._rates.period_s, EndReason.TIME
         limp: tuple[str, ...] = ()
         while self._slot < slots:

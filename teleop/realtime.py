@@ -37,12 +37,7 @@ NEEDS_LINUX: Final = "Real-time scheduling needs Linux: expect some turns to beg
 
 @dataclass(frozen=True)
 class Realtime:
-    """Whether a thread runs with real-time priority.
-
-    Attributes:
-        granted: it does.
-        hint: how to grant it, one line; "" where granted.
-    """
+    """Whether a thread runs with real-time priority, and a line on how to grant it, else ""."""
 
     granted: bool
     hint: str = ""

@@ -1,22 +1,20 @@
 """The safety filter: between every command source and every follower, and never switched off.
 
-It looks at each request in this order: what isn't finite holds the arm; so does a request that no
+It looks at each request in this order. What isn't finite holds the arm; so does a request that no
 hand could have made of the one before it, such as an encoder's wrap or a leader that was
-re-plugged, and if the leader stays there, the arm aligns with it as slowly as at a start; the
-request is clamped
-to the joint limits; the step towards it is clamped to the velocity limit; the speed may only
-grow as the acceleration limit allows; and what is left of the step is shortened until the
-arm's points stay in the workspace box. The box comes last because the clamps before it bend
-the path, and what was inside the box before them needn't be after; shortening a step breaks
-none of the limits before it. Slowing down is never delayed: a filter that may not stop at once
-overshoots what was asked, and at a joint's end that is the worse evil.
+re-plugged: if the leader stays there, the arm aligns with it as slowly as at a start. The request
+is clamped to the joint limits, the step towards it to the velocity limit; the speed may only grow
+as the acceleration limit allows; and what is left of the step is shortened until the arm's points
+stay in the workspace box. The box comes last because the clamps before it bend the path, and what
+was inside the box before them needn't be after; shortening a step breaks none of the limits before
+it. Slowing down is never delayed: a filter that may not stop at once overshoots what was asked, and
+at a joint's end that is the worse evil.
 
 An arm that stands outside its limits at the start isn't yanked back: it may move towards them,
 within the velocity limit, and never further out.
 
 What trips it is watched on every turn, before any command goes out (`TripWatch`). A trip latches:
-the arm holds, torque is due to go off after a delay, and only `clear`, which
-is the operator's word, ends it.
+the arm holds, torque is due to go off after a delay; only `clear`, the operator's word, ends it.
 """
 
 from __future__ import annotations
@@ -80,12 +78,9 @@ ARM_PREFIXES: Final = (("",), ("left_", "right_"))
 
 
 def make_safety(station: Station, follower: Follower, period_s: float) -> SafetyFilter:
-    """Return the filter of an arm in its cell.
+    """Return the filter of an arm in its cell, for a command every `period_s` [s].
 
-    Args:
-        station: limits, arm model and box.
-        follower: the arm; its own joint limits are narrowed by the station's.
-        period_s: time between two commands [s].
+    The arm's own joint limits are narrowed by the station's.
 
     Raises:
         UnusableInputError: what the station says doesn't fit the robot.
@@ -106,7 +101,6 @@ class SafetyFilter:
     """Turns what a leader asks for into what the follower is sent.
 
     Args:
-        limits: velocity and acceleration limits and what trips.
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2), finite.
         period_s: time between two commands [s].
         guards: workspace boxes, one per arm; none where no arm model is known.
@@ -239,13 +233,7 @@ class SafetyFilter:
         return SafeCommand(self._sent, self._sent, self._trip)
 
     def filter(self, sample: LeaderSample, state: FollowerState, now_s: float) -> SafeCommand:
-        """Return what may be sent now.
-
-        Args:
-            sample: what the leader asks for; may hold anything.
-            state: what the follower reported just before.
-            now_s: time on the loop's clock [s].
-        """
+        """Return what may be sent now; `sample` may hold anything, `state` came just before."""
         # The time since the turn before, in periods: a turn that follows a late one comes early,
         # and a whole step would then be too fast.
         part = (now_s - self._now_s) / self._period_s
@@ -365,11 +353,7 @@ class DrivingFilter(SafetyFilter):
     leader or a request that makes no sense, the base stands still: to hold a speed is to drive on.
 
     Args:
-        limits: of the arm; as of `SafetyFilter`, like all others.
         joint_limits_rad: of the arm's joints and then of the speeds [m/s, rad/s].
-        period_s: time between two commands [s].
-        guards: workspace boxes of the arm.
-        grips: which joints hold things.
         speeds: how many of the last joints are speeds.
     """
 
@@ -421,17 +405,14 @@ class DrivingFilter(SafetyFilter):
             self._base = np.zeros_like(self._base)
         else:
             wanted = np.clip(base, self._slowest, self._fastest)
-            reasons |= SafetyReason.VELOCITY if (wanted != base).any() else SafetyReason.NONE
+            if (wanted != base).any():
+                reasons |= SafetyReason.VELOCITY
             # From where it goes towards what is asked: slower at once, faster bit by bit.
             start = np.where(self._base * wanted > 0, self._base, 0.0)
             slower = np.abs(wanted) <= np.abs(start)
             gained = start + np.clip(wanted - start, -self._gain, self._gain)
-            is_short = (np.abs(wanted - gained) > CHANGED_RAD).any()
-            reasons |= (
-                SafetyReason.NONE
-                if slower.all()
-                else (SafetyReason.ACCELERATION if is_short else SafetyReason.NONE)
-            )
+            if (np.abs(wanted - gained) > CHANGED_RAD).any() and not slower.all():
+                reasons |= SafetyReason.ACCELERATION
             self._base = np.where(slower, wanted, gained)
         requested = np.concatenate([arm.requested_rad, base])
         return SafeCommand(requested, self.sent_rad, reasons)
@@ -467,13 +448,7 @@ class _Jumps:
         self._seen_s, self._there = sampled_s, None
 
     def look(self, asked: Sequence[float], sampled_s: float, now_s: float) -> _Jump:
-        """Say what to do with a request.
-
-        Args:
-            asked: finite joint positions [rad].
-            sampled_s: when they were sampled [s].
-            now_s: time on the loop's clock [s].
-        """
+        """Say what to do with a request of finite positions [rad], sampled at `sampled_s` [s]."""
         last, most_rad = self._last, JUMP_RAD + HAND_RAD_S * abs(sampled_s - self._seen_s)
         self._seen_s = sampled_s
         if last is None or not _apart(last, asked, min(most_rad, MOST_JUMP_RAD)):
@@ -493,13 +468,7 @@ def _apart(one: Sequence[float], two: Sequence[float], by_rad: float = CHANGED_R
 
 
 class TripWatch:
-    """Says what is wrong with leader and arm.
-
-    Args:
-        limits: what counts as wrong, and for how long.
-        n_joints: joints of the arm.
-        grips: which of them hold things, and so rightly don't reach their goals.
-    """
+    """Says what is wrong with leader and arm; joints in `grips` rightly don't reach their goals."""
 
     def __init__(self, limits: SafetyLimits, n_joints: int, grips: Sequence[int] = ()) -> None:
         self._limits = limits
@@ -529,14 +498,7 @@ class TripWatch:
     def cause(
         self, sample: LeaderSample, state: FollowerState, now_s: float, sent_rad: Sequence[float]
     ) -> SafetyReason:
-        """Return what is wrong at `now_s` [s]; NONE where nothing is.
-
-        Args:
-            sample: what the leader asks for.
-            state: what the follower reported just before.
-            now_s: time on the loop's clock [s].
-            sent_rad: the goals that the follower has [rad].
-        """
+        """Return what is wrong at `now_s` [s], or NONE; `sent_rad` are the follower's goals."""
         limits = self._limits
         cause = SafetyReason.ESTOP if self._estop else SafetyReason.NONE
         # Written so that NaN, and a time that lies ahead, count as stale.
@@ -590,7 +552,6 @@ class _Lasting:
         self._since_s = self._never
 
     def forget(self) -> None:
-        """Start over."""
         self._since_s = self._never
 
     def longer_than(
@@ -630,7 +591,6 @@ class _Following:
         """For each joint that is behind: since when, since when idle too, and where it then was."""
 
     def forget(self) -> None:
-        """Start over."""
         self._behind = self._never
 
     def fails(
@@ -685,7 +645,6 @@ class WorkspaceGuard:
     shrinks as it comes back: no point ever gets further out on any axis.
 
     Args:
-        box: where the points may be.
         points_m: joint positions [rad] to guarded points [m], shape (k, 3), in the box's frame.
         joints: which of the follower's joints this arm's are, in the order `points_m` wants.
         reach_m: for each of them, how far at most any point moves when it turns [m/rad]: away
@@ -721,10 +680,6 @@ class WorkspaceGuard:
         First the largest part of the whole step, then what single joints can still do, so that
         an arm pressed against a face slides along it. Every joint ends between its start and
         what was wanted.
-
-        Args:
-            start_rad: where it was sent last [rad].
-            wanted_rad: where it should go [rad].
         """
         if self._clear_m > 0.0:
             turned = zip(wanted_rad, self._clear_rad, self._reach_m, strict=True)

@@ -38,7 +38,6 @@ class LineSensor:
         name: of the sensor: its columns are `<name>.<channel>`.
         port: a serial port, or any URL of pyserial, such as `socket://192.168.1.5:5000`.
         channels: channel, such as `fx_n`, to unit, in the order in which the numbers arrive.
-        baud: rate of a serial port [bit/s].
     """
 
     def __init__(self, name: str, port: str, channels: Mapping[str, str], baud: int = BAUD) -> None:
@@ -51,20 +50,12 @@ class LineSensor:
         self._thread.start()
 
     def wait(self, timeout_s: float = FIRST_S) -> None:
-        """Wait for the first reading.
-
-        Raises:
-            DeviceError: none comes in `timeout_s` [s].
-        """
+        """Wait for the first reading; DeviceError where none comes in `timeout_s` [s]."""
         if not self._arrived.wait(timeout_s):
             raise DeviceError(self._why())
 
     def read(self) -> Mapping[str, float]:
-        """Return the newest reading.
-
-        Raises:
-            DeviceError: there is none, or it is older than `STALE_S`.
-        """
+        """Return the newest reading; DeviceError where there is none younger than `STALE_S`."""
         newest = self._newest
         if newest is None or time.monotonic() - newest[0] > STALE_S:
             raise DeviceError(self._why())
@@ -117,11 +108,7 @@ class LineSensor:
 
 
 def check_sensors(sensors: Mapping[str, Any]) -> None:
-    """Check what `--sensors` asks for, before anything is connected.
-
-    Raises:
-        UnusableInputError: what is wrong in it, and what is valid.
-    """
+    """Check what `--sensors` asks for before anything is connected, or raise UnusableInputError."""
     for name, spec in sensors.items():
         where = f"--sensors: {name}"
         if not isinstance(spec, Mapping):

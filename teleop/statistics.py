@@ -58,13 +58,7 @@ class DurationSpread:
 
 @dataclass(frozen=True)
 class Trip:
-    """The safety filter tripped.
-
-    Attributes:
-        t_s: when, since the loop began [s].
-        reason: why.
-        joints: the joints that show it, as far as that can be told.
-    """
+    """The safety filter tripped: when since the start [s], why, and which joints show it."""
 
     t_s: float
     reason: SafetyReason
@@ -76,16 +70,13 @@ class Figures:
     """How the loop has run.
 
     Attributes:
-        turns: turns made.
         missed: turns skipped because the loop ran late.
         duration_s: from the first turn to the last, pauses after a trip left out [s].
-        rate_hz: turns per second over that time [Hz].
         period_error: how far the time between two turns was from what was asked.
         lateness: how late turns began against their deadline.
         latency: from the leader's sample to the goals handed over.
         changes: reason to turns in which the safety filter changed the command for it.
         silent: joint to turns in which its servo didn't answer.
-        trips: every trip, oldest first.
     """
 
     turns: int
@@ -101,13 +92,7 @@ class Figures:
 
 
 class LoopStatistics:
-    """Subscribes to a loop. One thread calls `tick`; any other may read at the same time.
-
-    Args:
-        joint_names: the follower's joints, for naming who was silent or tripped.
-        period_s: time between two turns that was asked for [s].
-        limits: the safety filter's, to tell which joint is too hot or stalls.
-    """
+    """Subscribes to a loop. One thread calls `tick`; any other may read at the same time."""
 
     def __init__(self, joint_names: tuple[str, ...], period_s: float, limits: SafetyLimits) -> None:
         self._joints, self._period_s, self._limits = joint_names, period_s, limits

@@ -55,12 +55,9 @@ class CleanupStep:
 
 
 def run_steps(steps: Iterable[Step]) -> tuple[str, ...]:
-    """Run every step in order, each whether or not those before it failed.
+    """Run every step in order, each whether or not those before it failed; return what failed.
 
     An interrupt in one of them is raised after the last.
-
-    Returns:
-        A line for every step that failed.
     """
     faults: list[str] = []
 
@@ -77,11 +74,7 @@ def run_steps(steps: Iterable[Step]) -> tuple[str, ...]:
 
 
 def disconnect(*devices: object) -> tuple[str, ...]:
-    """Torque off and disconnect whatever of `devices` can be, each whatever the others do.
-
-    Returns:
-        A line for every one that failed.
-    """
+    """Torque off and disconnect what can be of `devices`; return a line for each that failed."""
     named = [(device, getattr(device, "close", None)) for device in devices]
     steps = [(type(device).__name__, close) for device, close in named if callable(close)]
     return run_steps(steps)
@@ -95,14 +88,11 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def on_signals(stop: Callable[[], None], *, is_safe: Callable[[], bool]) -> Iterator[list[int]]:
-    """Call `stop` on the first of `STOP_SIGNALS` while the block runs.
+    """Call `stop` on the first of `STOP_SIGNALS` while the block runs; yield those that came.
 
     A further signal changes nothing until `is_safe`, which says that torque is off: from then on
     it interrupts whatever still hangs. Outside the main thread this does nothing: whoever runs
     the main thread minds the signals.
-
-    Yields:
-        The numbers of the signals that came.
     """
     came: list[int] = []
 

@@ -158,7 +158,7 @@ def _be_patient(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> dict[str
         return wire if wire is not None and wire.host is port else Traffic()
 
     def open_(port: SerialPort) -> None:
-        was_open = port.is_open
+        was_open = port.fileno() >= 0
         opens(port)
         if not was_open and (wire := wires.get(os.path.realpath(port.path))) is not None:
             wire.opened(port, port.fileno)

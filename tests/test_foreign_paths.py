@@ -321,7 +321,7 @@ teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_CALIB
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_LEROBOT_HOME', cache / 'lerobot')) | user
 teleop/checks/cameras.py:_device | root / 'dev' / node.name | listed
 teleop/checks/ports.py:check_port | root / 'sys/bus/usb-serial/devices' / real.name | listed
-teleop/emulator/console.py:EmulatorConsole.carry_out | Path(how[1]) | user
+teleop/emulator/console.py:carry_out | Path(how[1]) | user
 teleop/emulator/port.py:PseudoTerminal.close | self._link.unlink() | ours
 teleop/emulator/port.py:_point | fresh.replace(link) | ours
 teleop/emulator/port.py:_point | fresh.symlink_to(target) | ours

@@ -46,11 +46,6 @@ class Board:
 
     Attributes:
         kind: `charuco` (may be partly out of the picture) or `chessboard`.
-        columns: squares along x.
-        rows: squares along y.
-        square_m: side of a square [m].
-        marker_m: side of a ChArUco marker [m].
-        dictionary: of the markers, such as `4X4_50`.
         legacy: ChArUco layout of OpenCV before 4.6, where the first square is white if the
             number of rows is even.
     """
@@ -128,11 +123,6 @@ class Board:
         """Return the board's centre in its own frame [m], shape (3,)."""
         return np.array([self.columns, self.rows, 0.0]) * self.square_m / 2
 
-    @property
-    def has_one_orientation(self) -> bool:
-        """Say whether the board looks different when turned by half a turn."""
-        return self.kind == "charuco" or (self.columns + self.rows) % 2 == 1
-
 
 @dataclass(frozen=True)
 class BoardView:
@@ -141,9 +131,6 @@ class BoardView:
     Attributes:
         ids: which inner corners were found, shape (k,).
         corners_px: where [px], shape (k, 2); pixel centres are whole numbers.
-        width: of the picture [px].
-        height: of the picture [px].
-        name: of the picture's file, or "".
         sharpness: contrast of the corners' edges, in grey levels per pixel; low where blurred.
     """
 
@@ -162,10 +149,7 @@ class BoardView:
 def find_board(board: Board, image: Image, name: str = "") -> BoardView | None:
     """Find a board in a picture; None where it isn't there or too little of it is.
 
-    Args:
-        board: what to look for.
-        image: RGB, shape (h, w, 3), or grey, shape (h, w); uint8.
-        name: goes into the result.
+    `image` is RGB, shape (h, w, 3), or grey, shape (h, w); uint8.
     """
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
     if board.kind == "charuco":
@@ -243,11 +227,7 @@ def any_chessboard(grey: Image, at_least: tuple[int, int]) -> FloatArray | None:
 
 
 def why_not_found(board: Board, images: Iterable[Image]) -> str:
-    """Say what else is in pictures where `board` wasn't found: another size, another dictionary.
-
-    Returns:
-        a sentence with the option that fixes it, or advice where nothing was recognised.
-    """
+    """Say what else is in pictures without `board`, with the option that fixes it, or advise."""
     shapes = []
     for image in images:
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.ndim == 3 else image
@@ -303,15 +283,11 @@ def _other_markers(board: Board, grey: Image) -> str:
 
 
 def write_sheet(board: Board, path: Path, page: str = "") -> str:
-    """Draw a board in true size with a ruler to check the printer by.
+    """Draw a board in true size with a ruler to check the printer by; return the page's name.
 
     Args:
-        board: what to draw.
         path: ends in .pdf, .png (300 dpi) or .svg.
         page: a name in `PAGES_MM`; the first that the board fits on unless given.
-
-    Returns:
-        the page's name.
 
     Raises:
         UnusableInputError: another kind of file, or the board doesn't fit on the page.

@@ -49,15 +49,7 @@ class PictureState(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do after a picture.
-
-    Attributes:
-        state: of this picture.
-        view: the board in it, if it was found.
-        asks: what to show the camera next, most needed first.
-        taken: pictures taken so far.
-        done: all that is needed has been taken.
-    """
+    """What to do after a picture; `asks` says what to show the camera next, most needed first."""
 
     state: PictureState
     view: BoardView | None
@@ -67,12 +59,9 @@ class Advice:
 
 
 class BoardCapture:
-    """Picks pictures for intrinsics.
+    """Picks pictures for intrinsics, going on from the views `known`.
 
-    Args:
-        board: what is shown.
-        wanted: pictures to take; more are taken while something is missing, up to half as many.
-        known: views of pictures taken before, to go on with.
+    While something is missing more than `wanted` are taken, up to half as many.
     """
 
     def __init__(self, board: Board, wanted: int, known: Sequence[BoardView] = ()) -> None:
@@ -105,13 +94,7 @@ class BoardCapture:
 
 
 class PoseCapture:
-    """Picks poses of the arm for hand-eye calibration.
-
-    Args:
-        board: what the camera sees.
-        wanted: poses to take.
-        known: poses of the tool taken before, each of shape (4, 4).
-    """
+    """Picks poses of the arm for hand-eye calibration; `known` ones, (4, 4), were taken before."""
 
     def __init__(self, board: Board, wanted: int, known: Sequence[FloatArray] = ()) -> None:
         self.board = board
@@ -127,14 +110,9 @@ class PoseCapture:
         t_s: float,
         force: bool = False,
     ) -> Advice:
-        """Look at a picture and the arm.
+        """Look at a picture (h, w, 3), the joints [rad] and the tool's pose (4, 4) at `t_s` [s].
 
-        Args:
-            image: RGB, shape (h, w, 3).
-            q_rad: joint positions [rad], shape (n_joints,).
-            T_base_tcp: pose of the tool, shape (4, 4).
-            t_s: when both were taken [s].
-            force: take it even where there is a similar one; never while anything moves.
+        `force` takes it where there is a similar one, too; never while anything moves.
         """
         view = find_board(self.board, image)
         if view is None:
@@ -173,11 +151,7 @@ class PoseCapture:
 
 
 class Stillness:
-    """Says whether a vector of numbers has kept still.
-
-    Args:
-        most: how far the farthest entry may wander.
-    """
+    """Says whether numbers have kept still: none of them wandered by more than `most`."""
 
     def __init__(self, most: float) -> None:
         self._most = most

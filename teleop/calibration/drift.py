@@ -37,14 +37,7 @@ MIN_COMMON: Final = 4
 
 @dataclass(frozen=True)
 class CalibrationSighting:
-    """What is seen now.
-
-    Attributes:
-        q_rad: joint positions [rad], shape (n_joints,), or None.
-        joint_names: of `q_rad`.
-        views: camera name to the board in its picture.
-        board: the board in the pictures.
-    """
+    """What is seen now: joint positions [rad], and by camera the `board` in its picture."""
 
     q_rad: FloatArray | None = None
     joint_names: tuple[str, ...] = ()
@@ -124,13 +117,7 @@ def check_drift(
     """Compare what is seen now with a stored reference.
 
     Joints are compared as they are: the arm must stand where it stood. A camera on the gripper
-    may look from anywhere if its hand-eye calibration and `arm` are known.
-
-    Args:
-        calibration: holds the reference.
-        observation: what is seen now.
-        reference: its name.
-        arm: turns joint positions into millimetres.
+    may look from anywhere if its hand-eye calibration and `arm`, its kinematics, are known.
 
     Raises:
         UnusableInputError: no such reference, other joints, or the arm is somewhere else.
@@ -174,12 +161,7 @@ def before_recording(
     """Return what a person should know before recording; empty where all is well.
 
     Never raises for what the calibration file lacks: recording without a reference is allowed.
-
-    Args:
-        calibration: of the station.
-        observation: the joints now, and boards in view, if any.
-        arm: its kinematics.
-        arm_file: the arm's own calibration file (lerobot-calibrate's).
+    `arm_file` is the arm's own calibration (lerobot-calibrate's).
     """
     said = [
         f"{name} was calibrated {age:.0f} days ago. Repeat it if anything was touched."

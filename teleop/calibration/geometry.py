@@ -50,11 +50,7 @@ def transform(T: FloatArray, points_m: FloatArray) -> FloatArray:
 
 
 def checked_pose(value: object, where: str) -> FloatArray:
-    """Return `value` as a pose, shape (4, 4).
-
-    Raises:
-        UnusableInputError: it isn't a finite 4x4 rigid motion.
-    """
+    """Return `value` as a pose, (4, 4); UnusableInputError where it is no finite rigid motion."""
     try:
         T = np.array(value, dtype=np.float64)
     except DAMAGE:

@@ -74,13 +74,7 @@ METHODS: Final = (*_PAIRS, *_WORLDS, REFINED)
 
 @dataclass(frozen=True)
 class Sighting:
-    """One pose of the arm and what the camera saw there.
-
-    Attributes:
-        T_base_tcp: pose of the tool, shape (4, 4).
-        view: the board in the picture.
-        q_rad: joint positions [rad], shape (n_joints,), or None where only the pose is known.
-    """
+    """One pose of the arm, (4, 4), and what the camera saw there; joints [rad] where known."""
 
     T_base_tcp: FloatArray
     view: BoardView
@@ -89,13 +83,9 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Residual:
-    """How far predictions lie from what was seen.
+    """How far predictions lie from what was seen, RMS.
 
-    Attributes:
-        board_mm: distance of the board's corners from where they should be, RMS [mm].
-        translation_mm: of its centre alone, RMS [mm].
-        rotation_deg: of its orientation, RMS [deg].
-        pixels: the same seen by the camera, RMS over corners [px].
+    `board_mm` is of the board's corners, `translation_mm` of its centre alone.
     """
 
     board_mm: float
@@ -106,13 +96,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class HandEye:
-    """Where a camera is.
-
-    Attributes:
-        setup: `eye_in_hand` or `eye_to_hand`.
-        T_mount_camera: the camera on the tool, or on the base; shape (4, 4).
-        T_far_board: the board on the base, or on the tool; shape (4, 4).
-    """
+    """Where a camera is on its mount, tool or base, and the board on the other; both (4, 4)."""
 
     setup: str
     T_mount_camera: FloatArray
@@ -140,17 +124,12 @@ class HandEyeResult:
     """A hand-eye calibration and everything that says how far to trust it.
 
     Attributes:
-        hand_eye: the camera's place.
-        method: which of `hand_eye_solvers.METHODS` placed held-out boards best.
         held_out: residual in pictures left out of the fit, k-fold.
-        by_method: held-out residual of every method that gave an answer.
         std_mm: standard deviation of the camera's position along x, y, z of its mount [mm].
         std_deg: of its orientation about them [deg].
         covariance: of (translation [m], rotation vector [rad]), shape (6, 6), by bootstrap.
         turn_deg: rotation between poses about the two main axes, RMS [deg].
         errors_mm: board error of each picture under the final fit [mm].
-        names: of the pictures.
-        explanations: what would explain a large residual.
     """
 
     hand_eye: HandEye
@@ -209,18 +188,13 @@ def calibrate_hand_eye(
     setup: str = SETUPS[0],
     *,
     bootstraps: int = BOOTSTRAPS,
-    seed: int = 0,
 ) -> HandEyeResult:
     """Find where a camera is.
 
     Args:
-        board: the board seen.
-        lens: the camera's intrinsics.
         sightings: at least `MIN_SIGHTINGS`, with rotations about two axes or more.
         setup: `eye_in_hand` (camera on the tool, board fixed to the base) or `eye_to_hand`
             (camera fixed to the base, board on the tool).
-        bootstraps: resamples for the covariance.
-        seed: draws them.
 
     Raises:
         UnusableInputError: too few sightings, too little rotation, or no method has an answer.
@@ -232,7 +206,7 @@ def calibrate_hand_eye(
             f"The board was found at {len(sightings)} poses, {MIN_SIGHTINGS} are needed and 15 to "
             "25 are good. Take more, with the gripper turned about two axes."
         )
-    if not board.has_one_orientation:
+    if board.kind == "chessboard" and (board.columns + board.rows) % 2 == 0:
         raise UnusableInputError(
             f"A {board.words} looks the same upside down, so its pose is not known. Use one whose "
             "columns and rows add up to an odd number, or a ChArUco board."
@@ -268,7 +242,7 @@ def calibrate_hand_eye(
     if by_method[method].board_mm > MAX_RESIDUAL_MM:
         bootstraps = min(bootstraps, 10)  # it will be refused: a rough idea is enough
     X, Y = solve(equations, method)
-    covariance = _bootstrap(equations, method, (X, Y), bootstraps, seed)
+    covariance = _bootstrap(equations, method, (X, Y), bootstraps)
     std = np.sqrt(np.diag(covariance))
     return HandEyeResult(
         HandEye(setup, X, Y),
@@ -326,10 +300,10 @@ def _errors(
 
 
 def _bootstrap(
-    equations: Equations, method: str, fitted: tuple[FloatArray, FloatArray], times: int, seed: int
+    equations: Equations, method: str, fitted: tuple[FloatArray, FloatArray], times: int
 ) -> FloatArray:
     """Return the covariance of (translation [m], rotation vector [rad]), shape (6, 6)."""
-    rng, n, X = np.random.default_rng(seed), len(equations.far_mount), fitted[0]
+    rng, n, X = np.random.default_rng(0), len(equations.far_mount), fitted[0]
     moved = []
     for _ in range(times):
         drawn = rng.integers(0, n, n)
@@ -358,12 +332,7 @@ def explained(
 ) -> HandEyeResult:
     """Return `result` with what would explain its residual, best explanation first.
 
-    Args:
-        result: of `calibrate_hand_eye` with the same board, lens and sightings.
-        board: the board seen.
-        lens: the camera's intrinsics.
-        sightings: what the result was made of.
-        arm: its kinematics, to look for joint offsets; needs joint positions in `sightings`.
+    `arm`, its kinematics, and joint positions in `sightings` are needed to find joint offsets.
     """
     setup = result.hand_eye.setup
     equations = make_equations(board, lens, sightings, setup)
@@ -462,7 +431,6 @@ class Equations:
         points_m: for each picture the corners seen, in the board's frame [m], shape (k, 3).
         rays: where they were seen (x/z, y/z), distortion removed, shape (k, 2).
         corners_m: all of the board's corners [m], shape (m, 3).
-        focal_px: turns rays into pixels [px].
     """
 
     far_mount: FloatArray
@@ -501,12 +469,7 @@ def make_equations(
 def solve(
     equations: Equations, method: str, start: tuple[FloatArray, FloatArray] | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return X and Y, each of shape (4, 4).
-
-    Args:
-        equations: from three pictures or more.
-        method: one of `METHODS`.
-        start: X and Y to begin a fit with; a closed form unless given.
+    """Return X and Y, each of shape (4, 4); a fit begins with `start`, else with a closed form.
 
     Raises:
         NoAnswerError: the method gave no finite rigid motion.
@@ -535,9 +498,6 @@ def refine(
     """Return X, Y and extra parameters that bring the corners nearest to where they were seen.
 
     Args:
-        equations: what is known.
-        X: start.
-        Y: start.
         more: number of extra parameters, started at 0.
         change: returns the equations for their values, shape (more,).
         prior: standard deviations that hold them near 0, shape (more,).

@@ -56,15 +56,7 @@ SPREAD_ON_AXIS: Final = 2
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """OpenCV's pinhole camera with radial and tangential distortion.
-
-    Attributes:
-        width: of the pictures [px].
-        height: of the pictures [px].
-        camera_matrix: focal lengths and principal point [px], shape (3, 3).
-        distortion: OpenCV's coefficients, shape (5,) or (8,).
-        lens: one of `LENSES`.
-    """
+    """OpenCV's pinhole camera: matrix [px], (3, 3), and distortion coefficients, (5,) or (8,)."""
 
     width: int
     height: int
@@ -95,12 +87,13 @@ class Intrinsics:
         return np.asarray(rays, dtype=np.float64).reshape(-1, 2)
 
     def board_pose(self, board: Board, view: BoardView) -> tuple[FloatArray, float]:
-        """Return T_camera_board, shape (4, 4), and its RMS reprojection error [px].
-
-        Raises:
-            UnusableInputError: the picture has another size than the calibration's.
-        """
-        self.require_size(view.width, view.height, view.name or "the picture")
+        """Return T_camera_board, (4, 4), and its RMS error [px]; needs the calibrated size."""
+        if (view.width, view.height) != (self.width, self.height):
+            raise UnusableInputError(
+                f"{view.name or 'the picture'} is {view.width}x{view.height} px, the intrinsics "
+                f"are for {self.width}x{self.height}. Set the camera to that size, or calibrate "
+                "its intrinsics again."
+            )
         points = view.points_m(board)
         # IPPE gives both poses that a flat board allows; the better one is refined (Collins and
         # Bartoli, "Infinitesimal Plane-based Pose Estimation", IJCV 2014).
@@ -118,18 +111,6 @@ class Intrinsics:
         error = self.project(T, points) - view.corners_px
         return T, float(np.sqrt((error**2).sum(axis=1).mean()))
 
-    def require_size(self, width: int, height: int, where: str) -> None:
-        """Check that a picture has the calibrated size.
-
-        Raises:
-            UnusableInputError: it doesn't.
-        """
-        if (width, height) != (self.width, self.height):
-            raise UnusableInputError(
-                f"{where} is {width}x{height} px, the intrinsics are for {self.width}x"
-                f"{self.height}. Set the camera to that size, or calibrate its intrinsics again."
-            )
-
     def to_json(self) -> dict[str, Any]:
         """Return what the calibration file holds."""
         return {
@@ -142,11 +123,7 @@ class Intrinsics:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Intrinsics:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UnusableInputError: entries are missing or of the wrong form.
-        """
+        """Read what `to_json` wrote; UnusableInputError where it isn't that."""
         try:
             matrix = np.array(value["camera_matrix"], dtype=np.float64).reshape(3, 3)
             lens = np.array(value["distortion"], dtype=np.float64).ravel()
@@ -161,16 +138,7 @@ class Intrinsics:
 
 @dataclass(frozen=True)
 class ImageError:
-    """How well one picture fits.
-
-    Attributes:
-        name: of the picture's file.
-        corners: found in it.
-        rms_px: reprojection error of the fit [px].
-        worst_px: of its worst corner [px].
-        held_out_px: error under intrinsics that this picture had no part in [px].
-        sharpness: see `BoardView`.
-    """
+    """How well one picture fits; `held_out_px` is its error where it had no part in the fit."""
 
     name: str
     corners: int
@@ -185,12 +153,9 @@ class HurtingImage:
     """A picture that makes the calibration worse.
 
     Attributes:
-        name: of its file.
-        rms_px: its own error in the fit with all pictures [px].
         held_out_px: its error under the intrinsics of the others [px].
         others_px: RMS error of the others, fitted without it [px].
         shift_px: how far it moved the projection of the picture's points, on average [px].
-        why: what is probably wrong with it, and what to do.
     """
 
     name: str
@@ -207,12 +172,9 @@ class IntrinsicsResult:
 
     Attributes:
         std: parameter to standard deviation: fx, fy, cx, cy [px] and distortion coefficients.
-        rms_px: RMS reprojection error over all corners [px].
         held_out_px: the same over pictures left out of the fit, k-fold [px].
-        hurting: pictures that make the result worse.
         focal_std_px: of the focal length, by jackknife over the folds [px]. Where boards were
             never tilted the fit's own figure is far too small.
-        dropped: pictures that were left out because they did.
     """
 
     intrinsics: Intrinsics
@@ -266,16 +228,9 @@ class IntrinsicsResult:
 def calibrate_intrinsics(
     board: Board, views: Sequence[BoardView], lens: str = "standard", drop_outliers: bool = False
 ) -> IntrinsicsResult:
-    """Fit a camera to views of a board.
+    """Fit a camera to `MIN_VIEWS` or more views of a board, of one size; else UnusableInputError.
 
-    Args:
-        board: the board seen.
-        views: at least `MIN_VIEWS`, all of one size.
-        lens: one of `LENSES`.
-        drop_outliers: fit again without the pictures that hurt, until none does.
-
-    Raises:
-        UnusableInputError: too few views, or of several sizes.
+    With `drop_outliers` it is fitted again without the pictures that hurt, until none does.
     """
     if len(views) < MIN_VIEWS:
         raise UnusableInputError(
@@ -456,12 +411,9 @@ class Coverage:
 
 
 def coverage(board: Board, views: Sequence[BoardView], lens: Intrinsics | None = None) -> Coverage:
-    """Return what `views` cover; at least one.
+    """Return what `views`, at least one and all of one size, cover.
 
-    Args:
-        board: the board seen.
-        views: all of one picture size.
-        lens: gives the tilts; a usual webcam's is assumed where nothing is known yet.
+    `lens` gives the tilts; a usual webcam's is assumed where nothing is known yet.
     """
     width, height = views[0].width, views[0].height
     lens = lens or assumed_lens(width, height)

@@ -48,14 +48,7 @@ STEPS: Final = 6
 
 @dataclass(frozen=True)
 class Lag:
-    """One shift between two signals.
-
-    Attributes:
-        latency_s: the shift [s].
-        interval_s: its 95 % interval, by bootstrap over pieces [s].
-        correlation: of the signals at that shift.
-        segments: pieces that it comes from.
-    """
+    """One shift between two signals, with its 95 % interval by bootstrap over `segments` pieces."""
 
     latency_s: float
     interval_s: tuple[float, float]
@@ -65,14 +58,9 @@ class Lag:
 
 @dataclass(frozen=True)
 class JointMotion:
-    """What was sent to joints and where they were, at one control rate.
+    """What was sent to joints and where they were [rad], (n, n_joints), at rising times, (n,).
 
-    Attributes:
-        t_s: time of each turn [s], shape (n,), rising.
-        sent_rad: goals [rad], shape (n, n_joints).
-        position_rad: measured positions [rad], shape (n, n_joints), NaN where none came.
-        joint_names: of the columns.
-        send_delay_s: from reading the positions to sending the goals of the same turn [s].
+    `position_rad` is NaN where none came; `send_delay_s` is from reading them to sending goals.
     """
 
     t_s: FloatArray
@@ -83,15 +71,7 @@ class JointMotion:
 
     @classmethod
     def of(cls, telemetry: Telemetry, arm: str = "") -> JointMotion:
-        """Return one arm's motion in a control-rate record.
-
-        Args:
-            telemetry: has `sent_rad` and `position_rad` columns.
-            arm: its name; the only one that is commanded unless given.
-
-        Raises:
-            UnusableInputError: no such arm, or several and none named.
-        """
+        """Return the motion of `arm`, or of the only one; UnusableInputError without such a one."""
         arms = [a for a in telemetry.arms() if np.isfinite(telemetry.stack(a, "sent_rad")).any()]
         if not arm and len(arms) == 1:
             arm = arms[0]
@@ -114,14 +94,7 @@ class JointMotion:
 
 @dataclass(frozen=True)
 class LatencyResult:
-    """How late an arm follows.
-
-    Attributes:
-        overall: the median joint.
-        joints: joint to its own lag.
-        skipped: joint to why it says nothing.
-        rate_hz: of the record [Hz].
-    """
+    """How late an arm follows: the median joint, every joint, and why those `skipped` don't say."""
 
     overall: Lag
     joints: dict[str, Lag]
@@ -137,12 +110,8 @@ class LatencyResult:
         }
 
 
-def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyResult:
-    """Measure how late an arm follows what it is sent.
-
-    Args:
-        motions: records of the same arm, one or more; a chirp of 20 s is plenty.
-        seed: draws the bootstrap.
+def measure_latency(motions: Sequence[JointMotion]) -> LatencyResult:
+    """Measure how late an arm follows what it is sent, by one record or more; 20 s of chirp do.
 
     Raises:
         UnusableInputError: too little motion, or no joint follows what it is sent.
@@ -184,10 +153,8 @@ def measure_latency(motions: Sequence[JointMotion], seed: int = 0) -> LatencyRes
             f"No joint tells the latency ({words}). Move every joint by 5° or more for 10 s: "
             "gaploop calibrate latency --robot.type=… does it."
         )
-    joints = {name: lag_of(part, seed + n, held_s) for n, (name, part) in enumerate(pieces.items())}
-    drawn = [
-        part.peaks(draws(len(part.driver), seed + n))[0] for n, part in enumerate(pieces.values())
-    ]
+    joints = {name: lag_of(part, n, held_s) for n, (name, part) in enumerate(pieces.items())}
+    drawn = [part.peaks(draws(len(part.driver), n))[0] for n, part in enumerate(pieces.values())]
     low, high = np.percentile(np.median(drawn, axis=0) - held_s, INTERVAL)
     overall = Lag(
         float(np.median([lag.latency_s for lag in joints.values()])),
@@ -217,16 +184,11 @@ def picture_motion(images: Iterable[Image]) -> FloatArray:
     return np.array(changes)
 
 
-def camera_latency(
-    t_capture_s: FloatArray, change: FloatArray, motion: JointMotion, seed: int = 0
-) -> Lag:
+def camera_latency(t_capture_s: FloatArray, change: FloatArray, motion: JointMotion) -> Lag:
     """Measure how late pictures are against the positions that the servos report.
 
-    Args:
-        t_capture_s: when each picture was taken, as the recorder has it [s], shape (n,).
-        change: of `picture_motion`, shape (n - 1,).
-        motion: the arm in the picture, on the same clock.
-        seed: draws the bootstrap.
+    They were taken at `t_capture_s` [s], shape (n,), on the motion's clock; `change`, (n - 1,), is
+    of `picture_motion`.
 
     Raises:
         UnusableInputError: too few pictures, too little motion, or no agreement.
@@ -256,7 +218,7 @@ def camera_latency(
             f"The arm moved in {len(pieces.driver) * SEGMENT_S:.0f} s of the pictures, "
             f"{MIN_SEGMENTS * SEGMENT_S:g} s are needed. Move it to and fro, with pauses."
         )
-    lag = lag_of(pieces, seed)
+    lag = lag_of(pieces)
     if not lag.correlation >= MIN_PICTURE_CORRELATION:
         raise UnusableInputError(
             f"The pictures don't change as the arm moves (correlation "
@@ -267,14 +229,12 @@ def camera_latency(
 
 @dataclass(frozen=True)
 class Pieces:
-    """Cross-correlations of pieces of two signals.
+    """Cross-correlations of pieces of two signals, the columns' shifts from `first` periods on.
 
     Attributes:
         products: sum of products at each shift, shape (pieces, shifts).
         driver: energy of the first signal, shape (pieces,).
         response: energy of the second at each shift, shape (pieces, shifts).
-        first: shift of the first column, in periods.
-        period_s: between two columns [s].
     """
 
     products: FloatArray
@@ -300,11 +260,7 @@ class Pieces:
         return float(shifts_s[0]), float(correlations[0])
 
     def peaks(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return best shifts [s] and their correlations, each of shape (draws,).
-
-        Args:
-            counts: how often each piece counts in each draw, shape (draws, pieces).
-        """
+        """Return the best shift [s] and correlation of each draw of `counts`, (draws, pieces)."""
         energy = (counts @ self.driver)[:, None] * (counts @ self.response)
         r = counts @ self.products / np.sqrt(np.maximum(energy, 1e-300))
         inner = r[:, 1:-1]
@@ -329,12 +285,7 @@ def correlate(
 ) -> Pieces:
     """Correlate pieces of two evenly sampled signals, shape (n,), where something moves.
 
-    Args:
-        driver: what comes first.
-        response: what follows.
-        mover: shape (n,); a piece counts where all of it is known and it spans `least`.
-        least: in the unit of `mover`.
-        period_s: between samples [s].
+    A piece counts where all of it is known and it spans `least` of `mover`, shape (n,).
     """
     n, length = len(driver), round(SEGMENT_S / period_s)
     first, last = round(EARLIEST_S / period_s), round(LATEST_S / period_s)
@@ -375,13 +326,7 @@ def draws(pieces: int, seed: int) -> FloatArray:
 
 
 def resampled(t_s: FloatArray, values: FloatArray, grid_s: FloatArray) -> FloatArray:
-    """Return values, shape (n,), on an even grid; NaN where the record has a hole.
-
-    Args:
-        t_s: their times [s], shape (n,), rising.
-        values: may hold NaN.
-        grid_s: where they are wanted [s].
-    """
+    """Return values, shape (n,), at rising `t_s` [s] on an even grid [s]; NaN where a hole is."""
     good = np.isfinite(values)
     if good.sum() < 2:
         return np.full(len(grid_s), np.nan)

@@ -23,10 +23,7 @@ SHOWN_BARS: Final = 30
 def coverage_picture(path: Path, views: Sequence[BoardView], result: IntrinsicsResult) -> None:
     """Write a PNG of where corners fell, how boards were tilted and how well pictures fit.
 
-    Args:
-        path: the PNG.
-        views: the views that `result` was made of, and those dropped from it.
-        result: of `calibrate_intrinsics`.
+    `views` are those that `result` was made of, and those dropped from it.
     """
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
     from matplotlib.patches import Rectangle

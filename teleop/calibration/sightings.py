@@ -42,12 +42,7 @@ _ASKED: Final = 6
 
 @dataclass(frozen=True)
 class BoardSightings:
-    """What a folder's pictures show.
-
-    Attributes:
-        views: the boards found.
-        missed: pictures without a board.
-    """
+    """The boards that a folder's pictures show, and the pictures without one."""
 
     views: tuple[BoardView, ...]
     missed: tuple[str, ...]
@@ -55,13 +50,7 @@ class BoardSightings:
 
 @dataclass(frozen=True)
 class PoseRow:
-    """One row of a poses file.
-
-    Attributes:
-        image: name of the picture.
-        T_base_tcp: the tool's pose, shape (4, 4).
-        q_rad: joint positions [rad] in the arm model's order, or None.
-    """
+    """One row of a poses file: a picture, the tool's pose (4, 4), and joints [rad] where known."""
 
     image: str
     T_base_tcp: FloatArray
@@ -69,11 +58,7 @@ class PoseRow:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return a folder's pictures in the order of their names and numbers.
-
-    Raises:
-        UnusableInputError: no such folder, or no picture in it.
-    """
+    """Return a folder's pictures by name and number; UnusableInputError where there are none."""
     files = [
         p
         for p in existing_folder(folder, "Folder").iterdir()
@@ -108,16 +93,7 @@ def write_image(path: Path, image: Image) -> None:
 def find_boards(
     board: Board, files: Sequence[Path], advance: Callable[[], None] = lambda: None
 ) -> BoardSightings:
-    """Look for a board in pictures.
-
-    Args:
-        board: what to look for.
-        files: the pictures.
-        advance: called after each.
-
-    Raises:
-        UnusableInputError: a file can't be read, or the board is in none of them.
-    """
+    """Look for a board in pictures, `advance` after each; UnusableInputError if it is in none."""
     views, missed = [], []
     for path in files:
         view = find_board(board, read_image(path), path.name)
@@ -134,15 +110,7 @@ def find_boards(
 
 
 def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
-    """Read a folder's poses file.
-
-    Args:
-        folder: holds `poses.jsonl` or `poses.csv`.
-        arm: its kinematics, needed where the file holds joint positions.
-
-    Raises:
-        UnusableInputError: no such file, or a row that can't be used, by line.
-    """
+    """Read a folder's poses file, or raise UnusableInputError; joint positions need `arm`."""
     path = next((folder / n for n in POSE_FILES if (folder / n).is_file()), None)
     if path is None:
         raise UnusableInputError(
@@ -156,11 +124,7 @@ def read_poses(folder: Path, arm: ArmModel | None) -> list[PoseRow]:
 def find_sightings(
     board: Board, folder: Path, arm: ArmModel | None, advance: Callable[[], None] = lambda: None
 ) -> tuple[list[Sighting], BoardSightings]:
-    """Return what a folder of pictures and poses shows, and in which pictures.
-
-    Raises:
-        UnusableInputError: as `read_poses` and `find_boards`, or a picture of a row is missing.
-    """
+    """Return what a folder's pictures and poses show, and where; UnusableInputError if bad."""
     rows = read_poses(folder, arm)
     by_image = {row.image: row for row in rows}
     pictures = [inside(folder, row.image, "image", "poses") for row in rows]

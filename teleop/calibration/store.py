@@ -38,13 +38,7 @@ _DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True)
 class CalibrationVersion:
-    """A version of the content.
-
-    Attributes:
-        id: hash of the content.
-        at: when it was written, ISO 8601 in UTC.
-        what: what changed, such as `cameras.wrist.intrinsics`.
-    """
+    """A version of the content: its hash, when (ISO 8601, UTC) and by what change it was made."""
 
     id: str
     at: str
@@ -54,13 +48,7 @@ class CalibrationVersion:
 
 @dataclass(frozen=True)
 class CellCalibration:
-    """What is known about a cell.
-
-    Attributes:
-        path: the file it was read from.
-        content: `SECTIONS` to name to part to values; see the module.
-        history: every version, oldest first; the last is the content.
-    """
+    """What is known about a cell: its `content`, as in the module, and every version of it."""
 
     path: Path
     content: Mapping[str, Any] = field(default_factory=dict)
@@ -80,26 +68,12 @@ class CellCalibration:
         return value
 
     def intrinsics(self, camera: str) -> Intrinsics:
-        """Return a camera's intrinsics.
-
-        Raises:
-            UnusableInputError: it has none; names the command that makes them.
-        """
-        value = self.get("cameras", camera, "intrinsics")
-        if value is None:
-            raise self._lacks("intrinsics", camera, "intrinsics FOLDER")
-        return Intrinsics.from_json(value, f"{self.path}: cameras.{camera}.intrinsics")
+        """Return a camera's intrinsics; UnusableInputError, with the command, where it has none."""
+        return Intrinsics.from_json(*self._of_camera(camera, "intrinsics", "intrinsics"))
 
     def hand_eye(self, camera: str) -> HandEye:
-        """Return where a camera is.
-
-        Raises:
-            UnusableInputError: nobody knows; names the command that finds out.
-        """
-        value = self.get("cameras", camera, "hand_eye")
-        if value is None:
-            raise self._lacks("hand-eye calibration", camera, "hand_eye FOLDER")
-        return HandEye.from_json(value, f"{self.path}: cameras.{camera}.hand_eye")
+        """Return where a camera is; UnusableInputError, with the command, where nobody knows."""
+        return HandEye.from_json(*self._of_camera(camera, "hand_eye", "hand-eye calibration"))
 
     def ages_days(self, now_ns: int | None = None) -> dict[str, float]:
         """Return what was calibrated, such as `cameras.wrist.intrinsics`, to its age [days]."""
@@ -115,12 +89,16 @@ class CellCalibration:
                 else:
                     yield from ((f"{section}.{name}.{k}", v) for k, v in parts.items())
 
-    def _lacks(self, what: str, camera: str, command: str) -> UnusableInputError:
-        known = ", ".join(self.content.get("cameras", {})) or "none"
-        return UnusableInputError(
-            f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). "
-            f"Run: gaploop calibrate {command} --camera_name={camera} --calibration={self.path}"
-        )
+    def _of_camera(self, camera: str, part: str, what: str) -> tuple[Mapping[str, Any], str]:
+        """Return a part of a camera's calibration, and where it stands."""
+        value = self.get("cameras", camera, part)
+        if value is None:
+            known = ", ".join(self.content.get("cameras", {})) or "none"
+            raise UnusableInputError(
+                f"{self.path} has no {what} of camera {camera!r} (cameras in it: {known}). Run: "
+                f"gaploop calibrate {part} FOLDER --camera_name={camera} --calibration={self.path}"
+            )
+        return value, f"{self.path}: cameras.{camera}.{part}"
 
 
 def calibration_id(content: Mapping[str, Any]) -> str:
@@ -145,15 +123,7 @@ def calibration_path(station: Path | None = None, calibration: Path | None = Non
 
 
 def load_calibration(path: Path, missing_ok: bool = False) -> CellCalibration:
-    """Read a calibration file.
-
-    Args:
-        path: the file; see `calibration_path`.
-        missing_ok: return an empty calibration where the file doesn't exist.
-
-    Raises:
-        UnusableInputError: it is missing, of another schema, or was edited by hand.
-    """
+    """Read a calibration file, with `missing_ok` an empty one; UnusableInputError if it is bad."""
     if missing_ok and not path.exists():
         return CellCalibration(path)
     if not path.exists():
@@ -198,15 +168,13 @@ def _content(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def save_part(path: Path, place: tuple[str, ...], value: Mapping[str, Any]) -> CellCalibration:
-    """Set one part of a calibration file and keep the rest; made if needed, written atomically.
+    """Set one part of a calibration file and keep the rest; return it as it stands now.
+
+    The file is made if needed, and written atomically.
 
     Args:
-        path: the file.
         place: such as `("cameras", "wrist", "intrinsics")` or `("references", "rest")`.
         value: JSON values; the time is added as `at`.
-
-    Returns:
-        the calibration as it stands now.
 
     Raises:
         UnusableInputError: the file can't be read or its folder not written.

@@ -38,7 +38,7 @@ from gaploop.teleop.checks.result import By, CheckResult, Level, Person
 from gaploop.teleop.control import ControlThread, LoopMode
 from gaploop.teleop.leaders.motion import Dwell, Smooth, Trajectory
 from gaploop.teleop.loop import Rates
-from gaploop.teleop.safety import guards_for, make_safety
+from gaploop.teleop.safety import make_safety
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +87,7 @@ def check_limits(
 ) -> Iterator[CheckResult]:
     """Yield what the safety filter will hold the arm to, and whether the arm stands within it.
 
-    Args:
-        station: limits and workspace.
-        follower: the arm.
-        period_s: of the control loop [s].
-        has_file: somebody wrote a station file for this cell.
+    `has_file` says that somebody wrote a station file for this cell.
     """
     try:
         safety = make_safety(station, follower, period_s)
@@ -115,7 +111,7 @@ def check_limits(
             fix = "Put it inside by hand; if it is inside, run lerobot-calibrate."
         yield CheckResult(LIMITS, Level.FAIL if out else Level.OK, found, fix, data)
 
-    boxes, limits = len(guards_for(station, follower)), safety.limits
+    boxes, limits = len(safety.guards), safety.limits
     found = (
         f"{limits.velocity_rad_s:g} rad/s, {limits.acceleration_rad_s2:g} rad/s², trips at "
         f"{limits.stall_current_a:g} A for {limits.stall_s:g} s, torque off after "
@@ -139,12 +135,7 @@ def check_limits(
 def check_moving(
     follower: Follower, clock: Clock, station: Station, rates: Rates, person: Person
 ) -> Iterator[CheckResult]:
-    """Hold the arm, move its joints, stop it, and have its power cut.
-
-    Raises:
-        DeviceError: a device failed.
-        KeyboardInterrupt: Ctrl-C; torque is off.
-    """
+    """Hold the arm, move its joints, stop it, have its power cut; torque is off after Ctrl-C."""
     safety = make_safety(station, follower, rates.period_s)
     limits_rad = station.joint_limits(follower.joint_names, follower.joint_limits_rad)
     leader, lateness = OneJoint(follower.read().position_rad, limits_rad), Lateness()
@@ -185,15 +176,7 @@ def check_moving(
 
 @dataclass(frozen=True)
 class Moved:
-    """What one joint's motion did.
-
-    Attributes:
-        joint: index of the joint that was asked to move.
-        asked_rad: how far [rad], with its sign; 0 where it had no room.
-        came_rad: how far every joint came [rad], shape (n_joints,).
-        tripped: why the safety filter ended it, or "".
-        boxed: the workspace box was in the way.
-    """
+    """What one joint's motion did; `asked_rad` has a sign, and is 0 where there was no room."""
 
     joint: int
     asked_rad: float
@@ -228,12 +211,7 @@ class Moved:
 
 
 class OneJoint:
-    """A `Leader` that holds the arm and moves one joint when told to. A `TakeSink` of the loop.
-
-    Args:
-        start_rad: where the arm stands [rad], shape (n_joints,).
-        limits_rad: joint limits [rad], shape (n_joints, 2).
-    """
+    """A `Leader` that holds the arm and moves one joint when told to; a `TakeSink` of the loop."""
 
     def __init__(self, start_rad: FloatArray, limits_rad: FloatArray) -> None:
         low, high = limits_rad.T
@@ -315,14 +293,10 @@ class OneJoint:
 def check_joints(
     control: ControlThread, leader: OneJoint, names: Sequence[str], person: Person | None, seed: int
 ) -> Iterator[CheckResult]:
-    """Move every joint a few degrees and back, and say what is wrong with it.
+    """Move every joint a few degrees and back, in an order drawn by `seed`; say what is wrong.
 
-    Args:
-        control: running, led by `leader`, which it also tells its turns.
-        leader: moves the joints.
-        names: of the joints.
-        person: watches the arm and says what moved; None where there is nothing to watch.
-        seed: draws the order.
+    `control` runs, led by `leader`, and tells it its turns. `person` watches the arm and says what
+    moved; None where there is nothing to watch.
 
     Raises:
         DeviceError: the control loop has ended, or stands still.
@@ -415,10 +389,7 @@ class Lateness:
 def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> CheckResult:
     """Press the program's emergency stop, the one behind the space bar, and time it.
 
-    Args:
-        control: running; it is tripped, and limp, afterwards.
-        follower: says whether every servo has let go.
-        hold_s: how long a trip is held before torque goes off [s].
+    The arm is tripped and limp afterwards. A trip is held for `hold_s` [s] before torque goes off.
     """
     if tripped := control.snapshot().tripped:
         found = f"not tried: the arm had tripped before ({tripped.name})"
@@ -448,9 +419,7 @@ def check_estop(control: ControlThread, follower: Follower, hold_s: float) -> Ch
 def check_switch(control: ControlThread, person: Person) -> CheckResult:
     """Have the switch pressed that cuts the arm's power, and see it on the bus.
 
-    Args:
-        control: tripped; it goes on asking the arm how it is.
-        person: presses it.
+    `control` is tripped, and goes on asking the arm how it is.
     """
     before = control.snapshot().state
     volts = float(np.nanmedian(before.voltage_v)) if before is not None else math.nan

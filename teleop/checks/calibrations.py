@@ -53,12 +53,7 @@ def arm_folder() -> Path:
 
 
 def check_arm_files(where: Path, now_s: float | None = None) -> list[CheckResult]:
-    """Return every arm calibration under `where` with its age.
-
-    Args:
-        where: LeRobot's calibration folder: `robots/<type>/<id>.json`, `teleoperators/…`.
-        now_s: the time now [s since 1970].
-    """
+    """Return every arm calibration in LeRobot's folder `where`, with its age at `now_s` [s]."""
     now_s = time.time() if now_s is None else now_s
     results = [check_arm_file(file, now_s) for file in sorted(where.glob("*/*/*.json"))]
     if results:
@@ -71,12 +66,7 @@ def check_arm_files(where: Path, now_s: float | None = None) -> list[CheckResult
 
 
 def check_arm_file(file: Path, now_s: float) -> CheckResult:
-    """Return whether one arm can be driven with its calibration file, and its age.
-
-    Args:
-        file: `<type>/<id>.json`.
-        now_s: the time now [s since 1970].
-    """
+    """Return whether an arm can be driven with its `<type>/<id>.json`, and its age at `now_s`."""
     arm, again = file.parent.name, command_for(file)
     name = f"{arm} '{file.stem}'"
     try:
@@ -117,11 +107,7 @@ def command_for(file: Path) -> str:
 
 
 def held_by(where: Path, held: Mapping[int, MotorRange]) -> tuple[Path | None, Path | None, str]:
-    """Return whose calibration the motors of a bus hold.
-
-    Args:
-        where: as for `check_arm_files`.
-        held: id of each servo to what it holds.
+    """Return whose calibration, in LeRobot's folder `where`, the motors of a bus hold, by id.
 
     Returns:
         The file that says the same; else None, the file that is nearest to it, and in what it
@@ -158,11 +144,7 @@ def _load(path: Path, subject: str) -> CellCalibration | CheckResult:
 
 
 def check_station_ages(path: Path) -> list[CheckResult]:
-    """Return the age of each part of gaploop's own calibration file.
-
-    Args:
-        path: the file; need not exist.
-    """
+    """Return the age of each part of gaploop's own calibration file, which need not exist."""
     calibration = _load(path, path.name)
     if isinstance(calibration, CheckResult):
         return [calibration]
@@ -184,11 +166,8 @@ def check_station(
 ) -> Iterator[CheckResult]:
     """Yield how well every camera is calibrated, and what has changed since.
 
-    Args:
-        path: the station's calibration file; need not exist.
-        follower: the arm, at rest, whose pose is compared with the stored one.
-        cameras: that the policy sees the scene with.
-        person: is asked about a camera that isn't calibrated.
+    The arm is at rest: its pose is compared with the stored one. `cameras` are those that the
+    policy sees the scene with; `person` is asked about one that isn't calibrated.
     """
     calibration = _load(path, "")
     if isinstance(calibration, CheckResult):

@@ -39,9 +39,7 @@ FLAT_GREY: Final = 2.0
 def check_devices(root: Path = Path("/"), access: Access = os.access) -> list[CheckResult]:
     """Return what every camera at this machine gives; each is opened for about a second.
 
-    Args:
-        root: where `/sys`, `/dev` and `/proc` are looked for.
-        access: says whether the user may open a file, as `os.access`.
+    `root` holds /sys, /dev and /proc; `access` says what the user may open, as `os.access`.
     """
     results = []
     nodes = root.glob("sys/class/video4linux/video*")
@@ -103,12 +101,9 @@ def _device(node: Path, root: Path, access: Access) -> CheckResult:
 def check_pictures(
     cameras: Iterable[CameraSource], clock: Clock, is_real: bool
 ) -> Iterator[CheckResult]:
-    """Watch every camera for a second: does it give new pictures, in time, of something?
+    """Watch every connected camera for a second: does it give new pictures, in time, of something?
 
-    Args:
-        cameras: connected.
-        clock: that capture times are on.
-        is_real: they are real ones, whose pictures of a still scene differ by noise.
+    Capture times are on `clock`; real cameras' pictures of a still scene differ by noise.
     """
     for camera in cameras:
         ages_s: list[float] = []

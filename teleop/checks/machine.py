@@ -32,12 +32,7 @@ _RENDER: Final = "import mujoco; c = mujoco.GLContext(16, 16); c.make_current();
 
 
 def check_machine(journal: Path, codec: str) -> list[CheckResult]:
-    """Return what the machine itself offers.
-
-    Args:
-        journal: folder that takes would be written to; need not exist.
-        codec: the encoder that recording uses, such as `h264`.
-    """
+    """Return what the machine offers for takes in `journal`, which need not exist, in `codec`."""
     return [
         check_python(),
         check_lerobot(),
@@ -98,11 +93,7 @@ def check_governor(root: Path = Path("/")) -> list[CheckResult]:
 
 
 def check_memory(root: Path = Path("/")) -> CheckResult:
-    """Return whether memory is left for a session, with the policy loaded.
-
-    Args:
-        root: where `/proc` is looked for.
-    """
+    """Return whether memory is left for a session, with the policy loaded; `root` holds /proc."""
     try:
         lines = (root / "proc" / "meminfo").read_text().splitlines()
     except OSError:

@@ -35,14 +35,7 @@ type Access = Callable[[str, int], bool]
 
 @dataclass(frozen=True)
 class FoundPort:
-    """One serial port.
-
-    Attributes:
-        path: what to open, such as `/dev/ttyACM0`.
-        stable: its name that survives re-plugging, such as `/dev/serial/by-id/…`, or empty.
-        adapter: what it is, in words.
-        is_servo_adapter: servo buses hang on such adapters, so it may be scanned.
-    """
+    """One serial port; `stable` is its name that survives re-plugging, or empty."""
 
     path: str
     stable: str = ""
@@ -76,10 +69,7 @@ def check_port(
 ) -> list[CheckResult]:
     """Return what stands in the way of using a port; it isn't opened.
 
-    Args:
-        port: the port.
-        root: where `/proc` and `/sys` are looked for.
-        access: says whether the user may open a file, as `os.access`.
+    `root` holds /proc and /sys; `access` says what the user may open, as `os.access`.
     """
     trouble = _trouble(port.path, access)
     if trouble is not None:

@@ -34,12 +34,8 @@ class CheckResult:
 
     Attributes:
         check: what was checked, such as `serial port` or `joint_order`.
-        level: how it came out.
-        found: what is there, in words.
-        fix: what to do about it; "" where nothing is wrong.
         data: the same as numbers and names, for programs.
         subject: which one, such as `/dev/ttyACM0`; "" where there is only one.
-        by: whether it was measured, or a person said so.
     """
 
     check: str
@@ -69,20 +65,12 @@ class Person(Protocol):
     def listening(
         self, estop: Callable[[], None], gone: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """Hear the emergency stop while the block runs, asked or not.
-
-        Args:
-            estop: stops the arm.
-            gone: says that no answer is waited for any more.
-        """
+        """Call `estop` where it is pressed in the block; `gone` says that nobody waits any more."""
 
     def asked(self, question: str, choices: Mapping[str, str], *, safety: bool) -> str | None:
         """Ask; return the key of the choice, or None where nobody answers.
 
-        Args:
-            question: in one line.
-            choices: what may be typed, to what it means.
-            safety: only a person's own answer counts; no option may give it.
+        With `safety` only a person's own answer counts; no option may give it.
         """
 
     def told(self, what: str) -> bool:

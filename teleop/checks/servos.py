@@ -20,20 +20,10 @@ from gaploop.core.arm import SIX_JOINTS
 from gaploop.teleop.checks.calibrations import command_for, held_by
 from gaploop.teleop.checks.result import CheckResult, Level
 from gaploop.teleop.servos import dynamixel, feetech
+from gaploop.teleop.servos import registers as reg
 from gaploop.teleop.servos.frames import BROADCAST_ID, FrameParser, Reply
 from gaploop.teleop.servos.ranges import FIX, MotorRange, unusable
-from gaploop.teleop.servos.registers import (
-    IDENTITY_SPAN,
-    MODEL_NAMES,
-    STATE_SPAN,
-    TABLES,
-    TICKS_PER_TURN,
-    Protocol,
-    ServoRegister,
-    describe_error,
-    read_identity,
-    read_supply_v,
-)
+from gaploop.teleop.servos.registers import Protocol
 
 AREA: Final = "servos"
 
@@ -58,17 +48,7 @@ SLOW_S: Final = 0.004
 
 @dataclass(frozen=True)
 class AnsweringServo:
-    """One servo as it answers.
-
-    Attributes:
-        id: its id.
-        model: its name, or its model number where it isn't known.
-        firmware: its version.
-        voltage_v: supply voltage [V].
-        temperature_c: motor temperature [°C].
-        torque: whether it holds.
-        error: hardware errors in words, or `none`.
-    """
+    """One servo as it answers; `model` is a number where its name isn't known."""
 
     id: int
     model: str
@@ -144,7 +124,7 @@ class _Bus:
                     twice.add(servo_id)
         return sorted(seen), sorted(twice)
 
-    def read(self, servo_id: int, span: ServoRegister) -> bytes:
+    def read(self, servo_id: int, span: reg.ServoRegister) -> bytes:
         """Return registers of one servo, or nothing where it doesn't answer."""
         packet = self._wire.read(servo_id, span.address, span.size)
         for _ in range(3):
@@ -155,30 +135,30 @@ class _Bus:
 
     def servo(self, servo_id: int) -> AnsweringServo | None:
         """Return how a servo is, or None where it stops answering."""
-        table, span = TABLES[self.protocol], STATE_SPAN[self.protocol]
+        table, span = reg.TABLES[self.protocol], reg.STATE_SPAN[self.protocol]
         is_feetech = self.protocol is Protocol.FEETECH
-        head = self.read(servo_id, IDENTITY_SPAN)
+        head = self.read(servo_id, reg.IDENTITY_SPAN)
         state = self.read(servo_id, span)
         torque = self.read(servo_id, table["Torque_Enable"])
         error = self.read(servo_id, table["Status" if is_feetech else "Hardware_Error_Status"])
         if not (head and state and torque and error):
             return None
-        number, firmware = read_identity(self.protocol, head)
+        number, firmware = reg.read_identity(self.protocol, head)
         return AnsweringServo(
             servo_id,
-            MODEL_NAMES.get(number, f"model {number}"),
+            reg.MODEL_NAMES.get(number, f"model {number}"),
             firmware,
-            read_supply_v(self.protocol, state),
+            reg.read_supply_v(self.protocol, state),
             table["Present_Temperature"].value_in(state, span.address),
             bool(torque[0]),
-            describe_error(self.protocol, error[0]),
+            reg.describe_error(self.protocol, error[0]),
         )
 
     def calibration(self, servo_id: int) -> tuple[MotorRange, int] | None:
         """Return the calibration in a servo and its mode, or None where it stops answering."""
         numbers = []
         for name in _CALIBRATION:
-            register = TABLES[self.protocol][name]
+            register = reg.TABLES[self.protocol][name]
             raw = self.read(servo_id, register)
             if not raw:
                 return None
@@ -191,7 +171,7 @@ class _Bus:
 
     def seconds_per_turn(self, ids: Sequence[int]) -> float:
         """Return how long one read of all servos' state takes [s], or NaN where none is whole."""
-        span = STATE_SPAN[self.protocol]
+        span = reg.STATE_SPAN[self.protocol]
         packet = self._wire.sync_read(span.address, span.size, ids)
         spent_s = []
         for _ in range(TURNS):
@@ -204,9 +184,7 @@ class _Bus:
 def check_servos(port: str, folder: Path | None = None) -> Iterator[CheckResult]:
     """Yield which servos answer on `port` and how they are.
 
-    Args:
-        port: the serial port.
-        folder: LeRobot's calibrations, to compare with what the motors hold; None doesn't.
+    What the motors hold is compared with LeRobot's calibrations in `folder`, unless None.
     """
     import serial
 
@@ -315,7 +293,7 @@ def _calibration(
             return  # told already
         held[servo_id], modes[names.get(servo_id, f"id {servo_id}")] = kept
     named = dict(zip(modes, held.values(), strict=True))
-    is_new = all(one == MotorRange(0, 0, TICKS_PER_TURN - 1) for one in held.values())
+    is_new = all(one == MotorRange(0, 0, reg.TICKS_PER_TURN - 1) for one in held.values())
     wrong = "" if is_new else "; ".join(unusable(bus.protocol, arm, named, modes))
     data = {"calibration": {name: vars(one) for name, one in named.items()}}
     if wrong:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.arm import SIX_JOINTS
@@ -14,8 +14,8 @@ from gaploop.core.kinematics import ArmModel
 from gaploop.teleop.emulator import dynamixel, feetech
 from gaploop.teleop.emulator.dynamixel import DynamixelServo
 from gaploop.teleop.emulator.feetech import FeetechServo, sign_magnitude
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Joint
-from gaploop.teleop.emulator.servo import EmulatedServo, Mount
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD
+from gaploop.teleop.emulator.servo import EmulatedServo, ServoPlan
 from gaploop.teleop.servos.ranges import DYNAMIXEL_MOST, FEETECH_MOST
 from gaploop.teleop.servos.registers import Protocol
 
@@ -34,60 +34,10 @@ _OFF_TICKS: Final = 150
 
 
 @dataclass(frozen=True)
-class ServoPlan:
-    """One servo of an arm.
-
-    Attributes:
-        name: LeRobot's name of the motor.
-        id: on the bus.
-        model: such as sts3215.
-        zero_ticks: bare encoder at the joint's zero.
-        low_rad: end stop [rad].
-        high_rad: end stop [rad].
-        gravity_nm: torque of the weight where it is greatest [N m].
-        direction: 1 where ticks grow with the joint angle, else -1.
-        full_turn: LeRobot calibrates it to a whole turn.
-        settings: registers set up before, such as Baud_Rate.
-        calibration_fault: one of CALIBRATION_FAULTS, or "".
-    """
-
-    name: str
-    id: int
-    model: str
-    zero_ticks: int
-    low_rad: float
-    high_rad: float
-    gravity_nm: float = 0.0
-    direction: int = 1
-    full_turn: bool = False
-    settings: Mapping[str, int] = field(default_factory=dict)
-    calibration_fault: str = ""
-
-    def build(self) -> EmulatedServo:
-        """Return the servo at rest, just switched on."""
-        motors = {**dynamixel.MOTORS, **feetech.MOTORS}
-        if self.model not in motors:
-            raise unknown_choice("servo model", self.model, motors)
-        joint = Joint(motors[self.model], self.low_rad, self.high_rad, self.gravity_nm)
-        mount = Mount(self.name, self.zero_ticks, self.direction, {"ID": self.id, **self.settings})
-        make = FeetechServo if self.model in feetech.MOTORS else DynamixelServo
-        servo: EmulatedServo = make(self.model, mount, joint)
-        for name in self.settings:
-            if name not in servo.memory.table.by_name:
-                raise unknown_choice("register", name, servo.memory.table.by_name, self.name)
-        return servo
-
-
-@dataclass(frozen=True)
 class ArmPlan:
-    """An arm that can be emulated.
+    """An arm that can be emulated, its servos from the base to the gripper.
 
-    Attributes:
-        model: one of `core.arms.ARMS`.
-        role: follower or leader.
-        protocol: what its servos speak.
-        servos: from the base to the gripper.
-        homing_offset: see `core.arm.ServoChain`.
+    `homing_offset` is as in `core.arm.ServoChain`.
     """
 
     model: str
@@ -97,11 +47,7 @@ class ArmPlan:
     homing_offset: int | None = None
 
     def with_servo(self, name: str, **changes: object) -> ArmPlan:
-        """Return the arm with one servo changed, such as `id=2` for a doubled id.
-
-        Raises:
-            UnusableInputError: no such servo.
-        """
+        """Return the arm with one servo changed, as `id=2` does; UnusableInputError without it."""
         if name not in {s.name for s in self.servos}:
             raise unknown_choice("servo", name, [s.name for s in self.servos])
         changed = (
@@ -124,11 +70,7 @@ class ArmPlan:
         return {s.name: self._calibration(s) for s in self.servos}
 
     def with_calibration_fault(self, name: str, fault: str) -> ArmPlan:
-        """Return the arm with a motor whose calibration is wrong; `calibrated` writes it.
-
-        Raises:
-            UnusableInputError: no such servo or fault.
-        """
+        """Return the arm with a motor whose calibration is wrong, as `calibrated` will write it."""
         if fault not in CALIBRATION_FAULTS:
             raise unknown_choice("calibration fault", fault, CALIBRATION_FAULTS)
         plan = self.with_servo(name, calibration_fault=fault)
@@ -185,12 +127,23 @@ class ArmPlan:
         return replace(servo, settings=settings)
 
 
-def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
-    """Return the plan of one of `core.arms` by name.
+def build_servo(plan: ServoPlan) -> EmulatedServo:
+    """Return a servo at rest, just switched on."""
+    kinds: dict[str, type[DynamixelServo] | type[FeetechServo]] = {
+        **dict.fromkeys(dynamixel.MOTORS, DynamixelServo),
+        **dict.fromkeys(feetech.MOTORS, FeetechServo),
+    }
+    if plan.model not in kinds:
+        raise unknown_choice("servo model", plan.model, kinds)
+    servo = kinds[plan.model](plan)
+    for name in plan.settings:
+        if name not in servo.memory.table.by_name:
+            raise unknown_choice("register", name, servo.memory.table.by_name, plan.name)
+    return servo
 
-    Raises:
-        UnusableInputError: no such arm or role, or the arm has no servos of that protocol.
-    """
+
+def arm_plan(model: str, role: str = "follower", protocol: str | None = None) -> ArmPlan:
+    """Return the plan of one of `core.arms`; UnusableInputError where there is none such."""
     known = {name: arm for name, arm in ARMS.items() if arm.emulated}
     if model not in known:
         raise unknown_choice("arm model", model, known)

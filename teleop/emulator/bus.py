@@ -19,7 +19,7 @@ from gaploop.core import platform_calls
 from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.protocols import Plant
-from gaploop.teleop.emulator.arms import ArmPlan, arm_plan
+from gaploop.teleop.emulator.arms import ArmPlan, arm_plan, build_servo
 from gaploop.teleop.emulator.chain import Chain
 from gaploop.teleop.emulator.dynamixel import DynamixelChain, DynamixelServo
 from gaploop.teleop.emulator.faults import Fault, WireFaults, wire_faults
@@ -47,14 +47,7 @@ _SILENCE_S: Final = 0.1  # a packet that paused for so long is not going on
 
 @dataclass
 class WireCounts:
-    """What went over the wire.
-
-    Attributes:
-        received_bytes: from hosts.
-        exchanges: pieces of input that were worked on.
-        answers: packets that servos sent.
-        spoiled: answers that faults dropped or changed.
-    """
+    """What went over the wire: hosts' bytes and inputs, servos' answers, and those spoiled."""
 
     received_bytes: int = 0
     exchanges: int = 0
@@ -63,21 +56,14 @@ class WireCounts:
 
 
 class EmulatedBus:
-    """An arm's servos on a pseudo-terminal, switched on and served by a thread; a context manager.
+    """An arm's servos on a pseudo-terminal, by the ids they had at the start; a context manager.
 
-    Attributes:
-        plan: the arm.
-        servos: by the id that each had at the start.
-        faults: what goes wrong, on request.
-        hand: who holds the arm.
-        counts: what went over the wire.
-        lock: hold it to look at or change servos while the bus runs.
+    A thread serves them: hold `lock` to look at or change them.
     """
 
     def __init__(
         self,
         model: str = "so101",
-        protocol: str | None = None,
         role: str = "follower",
         *,
         calibrated: bool = True,
@@ -93,28 +79,21 @@ class EmulatedBus:
         """Build an arm, switch it on and serve its port.
 
         Args:
-            model: so101, koch or openmanipulator.
-            protocol: feetech or dynamixel; the arm's own unless given.
-            role: follower or leader.
             calibrated: its servos hold what `lerobot-calibrate` would have written.
             plan: an arm changed by hand, instead of all the above.
             link: where to put a link to the port.
-            hand: none, still, middle_then_ranges, wave.
             wire_time: answers take as long as their bytes on a real wire.
-            faults: what is to go wrong, and when.
-            seed: draws faults.
             plant: the mechanics behind the servos; joints on their own unless given.
-            clock: the arm's time; the machine's unless given.
 
         Raises:
-            UnusableInputError: an unknown arm, role, protocol, hand; or the link can't be made.
+            UnusableInputError: an unknown arm, role or hand; or the link can't be made.
         """
         if plan is None:
-            plan = arm_plan(model, role, protocol)
+            plan = arm_plan(model, role)
             plan = plan.calibrated() if calibrated else plan
         self.plan = plan
         self.lock = threading.RLock()
-        built = [servo.build() for servo in plan.servos]
+        built = [build_servo(servo) for servo in plan.servos]
         joints = [servo.joint for servo in built]
         mechanics = JointMechanics(joints) if plant is None else PlantJoints(joints, plant)
         self.chain: Chain[DynamixelServo] | Chain[FeetechServo] = (
@@ -149,12 +128,8 @@ class EmulatedBus:
         return self._clock.now_s() - self._start_s
 
     def servo(self, name: str) -> EmulatedServo:
-        """Return a servo by the name of its motor.
-
-        Raises:
-            UnknownChoiceError: no such motor.
-        """
-        by_name = {servo.mount.name: servo for servo in self.all_servos}
+        """Return a servo by the name of its motor; UnknownChoiceError where there is none."""
+        by_name = {servo.plan.name: servo for servo in self.all_servos}
         if name not in by_name:
             raise unknown_choice("motor", name, by_name)
         return by_name[name]
@@ -189,7 +164,6 @@ class EmulatedBus:
     # --- the thread ------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Answer the host until `stop`."""
         raise_priority()
         while not self._stop.is_set():
             port = self._port
@@ -305,10 +279,7 @@ class EmulatedBus:
 class InjectedBusFaults:
     """What goes wrong on one bus, now or on schedule; safe to use from any thread.
 
-    Attributes:
-        rng: draws what befalls packets.
-        active: the faults that have struck and aren't over.
-        wire: what befalls packets just now.
+    `active` faults have struck and aren't over; `wire` is what befalls packets just now.
     """
 
     def __init__(self, bus: EmulatedBus, scheduled: Iterable[Fault], seed: int) -> None:

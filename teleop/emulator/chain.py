@@ -17,12 +17,7 @@ _LONGEST_GAP_S = 0.25  # a process that was stopped for longer does not catch up
 
 
 class Chain[S: EmulatedServo](ABC):
-    """Servos on one wire.
-
-    Attributes:
-        servos: all of them, plugged in or not.
-        now_s: time up to which they have moved [s].
-    """
+    """Servos on one wire, plugged in or not, that have moved up to `now_s` [s]."""
 
     PARSER: type[FrameParser]
 

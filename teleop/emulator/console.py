@@ -29,84 +29,69 @@ quit                            end"""
 COMMANDS: Final = ("status", "hand", "pose", "fault", "plug", "power", "help", "quit")
 
 
-class EmulatorConsole:
-    """Carries out commands on a bus."""
-
-    def __init__(self, bus: EmulatedBus) -> None:
-        self.bus = bus
-        self.over = False
-
-    def carry_out(self, line: str) -> str:
-        """Do what a line says; return what to show.
-
-        Raises:
-            UnusableInputError: it can't be understood.
-        """
-        bus = self.bus
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UnusableInputError(f"{line.strip()}: {error}.") from error
-        match words:
-            case []:
-                return ""
-            case ["status", *_]:
-                return table(bus)
-            case ["help", *_]:
-                return HELP
-            case ["quit", *_]:
-                self.over = True
-                return ""
-            case ["hand", *how]:
-                with bus.lock:
-                    if how[:1] == ["trace"] and len(how) == 2:
-                        bus.hand.follow(read_trace(Path(how[1]), len(bus.all_servos)))
-                    else:
-                        bus.hand.set_mode(how[0] if how else "")
-                return f"hand: {bus.hand.mode}"
-            case ["pose", *values]:
-                angles = [_number("pose", value) for value in values]
-                wanted = len(bus.all_servos)
-                if len(angles) != wanted:
-                    raise UnusableInputError(
-                        f"pose needs {wanted} angles [rad], got {len(angles)}."
-                    )
-                with bus.lock:
-                    bus.hand.pose(angles)
-                return "hand: pose"
-            case ["fault", "clear", *kinds]:
-                if kinds and kinds[0] not in KINDS:
-                    raise unknown_choice("fault", kinds[0], KINDS)
-                bus.faults.clear(kinds[0] if kinds else None)
-                return "faults: cleared"
-            case ["fault", kind, *settings]:
-                options: dict[str, float] = {}
-                for setting in settings:
-                    name, equals, value = setting.partition("=")
-                    if not equals:
-                        name, value = "id", setting
-                    options[name] = _number(f"fault {kind}", value)
-                bus.faults.add(*parse_faults([{"fault": kind, **options}], "fault"))
-                return f"fault: {' '.join(words[1:])}"
-            case ["fault"]:
-                raise UnusableInputError(f"Which fault? One of: {', '.join(KINDS)}, clear.")
-            case ["plug", *names]:
-                bus.plug(None if names in ([], ["all"]) else names)
-                there = (s.mount.name for s in bus.all_servos if s.connected)
-                return f"plugged in: {', '.join(there)}"
-            case ["power", ("on" | "off" | "cycle") as what, *_]:
-                with bus.lock:
-                    for servo in bus.all_servos:
-                        if what != "on":
-                            servo.power_down()
-                        if what != "off":
-                            servo.power_up()
-                return f"power: {what}"
-            case ["power", *other]:
-                raise unknown_choice("power", "".join(other[:1]), ("on", "off", "cycle"))
-            case [command, *_]:
-                raise unknown_choice("command", command, COMMANDS)
-        return ""
+def carry_out(bus: EmulatedBus, line: str) -> str | None:
+    """Do what a line says and return what to show, None to end; UnusableInputError if bad."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise UnusableInputError(f"{line.strip()}: {error}.") from error
+    match words:
+        case []:
+            return ""
+        case ["status", *_]:
+            return table(bus)
+        case ["help", *_]:
+            return HELP
+        case ["quit", *_]:
+            return None
+        case ["hand", *how]:
+            with bus.lock:
+                if how[:1] == ["trace"] and len(how) == 2:
+                    bus.hand.follow(read_trace(Path(how[1]), len(bus.all_servos)))
+                else:
+                    bus.hand.set_mode(how[0] if how else "")
+            return f"hand: {bus.hand.mode}"
+        case ["pose", *values]:
+            angles = [_number("pose", value) for value in values]
+            wanted = len(bus.all_servos)
+            if len(angles) != wanted:
+                raise UnusableInputError(f"pose needs {wanted} angles [rad], got {len(angles)}.")
+            with bus.lock:
+                bus.hand.pose(angles)
+            return "hand: pose"
+        case ["fault", "clear", *kinds]:
+            if kinds and kinds[0] not in KINDS:
+                raise unknown_choice("fault", kinds[0], KINDS)
+            bus.faults.clear(kinds[0] if kinds else None)
+            return "faults: cleared"
+        case ["fault", kind, *settings]:
+            options: dict[str, float] = {}
+            for setting in settings:
+                name, equals, value = setting.partition("=")
+                if not equals:
+                    name, value = "id", setting
+                options[name] = _number(f"fault {kind}", value)
+            bus.faults.add(*parse_faults([{"fault": kind, **options}], "fault"))
+            return f"fault: {' '.join(words[1:])}"
+        case ["fault"]:
+            raise UnusableInputError(f"Which fault? One of: {', '.join(KINDS)}, clear.")
+        case ["plug", *names]:
+            bus.plug(None if names in ([], ["all"]) else names)
+            there = (s.plan.name for s in bus.all_servos if s.connected)
+            return f"plugged in: {', '.join(there)}"
+        case ["power", ("on" | "off" | "cycle") as what, *_]:
+            with bus.lock:
+                for servo in bus.all_servos:
+                    if what != "on":
+                        servo.power_down()
+                    if what != "off":
+                        servo.power_up()
+            return f"power: {what}"
+        case ["power", *other]:
+            raise unknown_choice("power", "".join(other[:1]), ("on", "off", "cycle"))
+        case [command, *_]:
+            raise unknown_choice("command", command, COMMANDS)
+    return ""
 
 
 def _number(where: str, word: str) -> float:
@@ -120,11 +105,7 @@ def _number(where: str, word: str) -> float:
 
 
 def read_trace(path: Path, joints: int) -> list[list[float]]:
-    """Return rows of time [s] and joint angles [rad] from a text file.
-
-    Raises:
-        UnusableInputError: it can't be read, or a row has another number of columns.
-    """
+    """Return a text file's rows of time [s] and joint angles [rad]; UnusableInputError if bad."""
     lines = read_text(path).splitlines()
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
@@ -148,7 +129,7 @@ def servo_state(servo: EmulatedServo) -> dict[str, object]:
     """Return what one servo does, for people and programs."""
     joint = servo.joint
     return {
-        "name": servo.mount.name,
+        "name": servo.plan.name,
         "id": servo.id,
         "model": servo.model,
         "there": servo.listening,

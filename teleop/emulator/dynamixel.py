@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, Mount
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
+from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import dynamixel
 from gaploop.teleop.servos.dynamixel import ALERT, ErrorCode, Instruction
 from gaploop.teleop.servos.frames import BROADCAST_ID, Frame, Reply
@@ -87,11 +87,11 @@ class DynamixelServo(EmulatedServo):
     BAUD_RATES = BAUD_RATES
     ID, BAUD = 7, 8
 
-    def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
+    def __init__(self, plan: ServoPlan) -> None:
         self.shut_off = False
         self.tripped_watchdog = False
         self.heard_s = self.now_s = 0.0
-        super().__init__(model, dynamixel_table(model), mount, joint)
+        super().__init__(plan, dynamixel_table(plan.model), MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -173,7 +173,6 @@ class DynamixelServo(EmulatedServo):
         return True
 
     def _refusal(self, register: ServoRegister, value: int) -> int:
-        """Return the error number of writing `value`."""
         if register.address < RAM and self.memory["Torque_Enable"]:
             return ErrorCode.ACCESS
         if register.low <= register.high and not register.low <= value <= register.high:
@@ -345,7 +344,7 @@ class DynamixelServo(EmulatedServo):
             strain = round(joint.current_a * 1000 * sign)
         else:
             per_unit = joint.motor.stall_a if joint.motor.current_sensor else 1.0
-            strain = round(self.load * per_unit * 1000 * sign * self.mount.direction)
+            strain = round(self.load * per_unit * 1000 * sign * self.plan.direction)
         unit = TICKS_PER_RAD / VELOCITY_TICKS_S
         speed = round(joint.v_rad_s * unit * sign)
         still = abs(speed) <= memory["Moving_Threshold"]

@@ -82,11 +82,7 @@ class Fault:
 
 
 def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
-    """Return the schedule in a list of mappings, as YAML or JSON have it.
-
-    Raises:
-        UnusableInputError: names the entry and what is wrong with it.
-    """
+    """Return the faults in a list of mappings; UnusableInputError names the entry that is wrong."""
     if not isinstance(entries, list):
         raise UnusableInputError(
             f"{where} must be a list such as [{{at_s: 5, fault: vanish, id: 3, for_s: 2}}]."
@@ -112,15 +108,7 @@ def parse_faults(entries: object, where: str) -> tuple[Fault, ...]:
 
 @dataclass
 class WireFaults:
-    """What befalls packets just now.
-
-    Attributes:
-        drop: probability that a packet is lost.
-        corrupt: probability that an answer has a byte changed.
-        garbage: probability that noise comes before an answer.
-        latency_s: added to every answer [s].
-        jitter_s: most that is added on top [s].
-    """
+    """What befalls packets just now: probabilities, and what delays every answer [s]."""
 
     drop: float = 0.0
     corrupt: float = 0.0

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from gaploop.teleop.emulator.chain import Chain
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
-from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, Mount
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, MotorSpec
+from gaploop.teleop.emulator.servo import ControlTable, EmulatedServo, ServoPlan
 from gaploop.teleop.servos import feetech
 from gaploop.teleop.servos.feetech import Instruction
 from gaploop.teleop.servos.frames import Frame
@@ -65,12 +65,12 @@ class FeetechServo(EmulatedServo):
     BAUD_RATES = BAUD_RATES
     ID, BAUD = 5, 6
 
-    def __init__(self, model: str, mount: Mount, joint: Joint) -> None:
+    def __init__(self, plan: ServoPlan) -> None:
         self.limited = False
         """Overloaded: the torque is down to Protective_Torque until a new command."""
         self._over_current_s = 0.0
-        settings = {**mount.settings, "Model_Number": MODELS[model].number}
-        super().__init__(model, TABLE, replace(mount, settings=settings), joint)
+        settings = {**plan.settings, "Model_Number": MODELS[plan.model].number}
+        super().__init__(replace(plan, settings=settings), TABLE, MOTORS[plan.model])
 
     @property
     def torque(self) -> bool:
@@ -257,7 +257,7 @@ class FeetechServo(EmulatedServo):
         """Write what is measured into the memory."""
         joint, memory = self.joint, self.memory
         sign = self.shown_direction()
-        load = round(self.load * 1000 * sign * self.mount.direction)
+        load = round(self.load * 1000 * sign * self.plan.direction)
         current_a = joint.current_a * sign
         if self.forced_load is not None:
             current_a = self.load * joint.motor.stall_a

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.teleop.emulator.joint import Drive
 from gaploop.teleop.emulator.servo import EmulatedServo
@@ -21,13 +23,7 @@ _CENTRED_TICKS: Final = 40
 
 
 class ManualHand:
-    """Moves the joints that it holds: all limp ones of a follower, every one of a leader.
-
-    Attributes:
-        mode: one of HANDS, or "pose".
-        leads: holds joints whose torque is on, too.
-        sweep_s: once through all ranges and back [s].
-    """
+    """Moves the joints that it holds: all limp ones of a follower, every one of a leader."""
 
     def __init__(
         self, servos: Sequence[EmulatedServo], mode: str = "still", leads: bool = False
@@ -37,17 +33,14 @@ class ManualHand:
         self._at = [s.joint.q_rad for s in self.servos]
         self._pose = list(self._at)
         self._trace: list[tuple[float, ...]] = []
+        """Times, and then the angles of each joint."""
         self._since_s = self._now_s = 0.0
         self.sweep_s = 6.0
         self.mode = "still"
         self.set_mode(mode)
 
     def set_mode(self, mode: str) -> None:
-        """Begin another motion.
-
-        Raises:
-            UnusableInputError: no such motion, or a trace without its file.
-        """
+        """Begin another motion; UnusableInputError for an unknown one or a trace without file."""
         if mode not in HANDS:
             raise unknown_choice("hand", mode, HANDS)
         if mode == "trace" and not self._trace:
@@ -57,7 +50,7 @@ class ManualHand:
 
     def follow(self, trace: Sequence[Sequence[float]]) -> None:
         """Repeat rows of time [s] and joint angles [rad]."""
-        self._trace = [tuple(row) for row in trace]
+        self._trace = list(zip(*trace, strict=True))
         self.set_mode("trace")
 
     def pose(self, q_rad: Sequence[float]) -> None:
@@ -97,12 +90,9 @@ class ManualHand:
                     for n, (middle, half_rad) in enumerate(self._ranges(_WAVE_SHARE))
                 ]
             case "trace":
-                at_s %= max(self._trace[-1][0], 1e-3)
-                after = next((n for n, row in enumerate(self._trace) if row[0] >= at_s), 0)
-                last, this = self._trace[max(0, after - 1)], self._trace[after]
-                span_s = this[0] - last[0]
-                share = (at_s - last[0]) / span_s if span_s > 0 else 0.0
-                return [a + share * (b - a) for a, b in zip(last[1:], this[1:], strict=True)]
+                times_s, *joints_rad = self._trace
+                at_s %= max(times_s[-1], 1e-3)
+                return [float(np.interp(at_s, times_s, angles_rad)) for angles_rad in joints_rad]
         # Hold the middle until it is written down, as a homing offset that makes it read as half a
         # turn; then sweep until the ranges are, as limits narrower than a whole turn.
         for servo, middle_rad in zip(self.servos, self._middle, strict=True):

@@ -39,7 +39,6 @@ class MotorSpec:
         friction_nm: Coulomb friction of the gears [N m].
         heat_c_per_a2_s: heating rate [°C/(A² s)]; 10 minutes at 1.5 kg on 10 cm warm an STS3215
             by 15 °C (TheRobotStudio/SO-ARM100, issue 134).
-        standby_a: current of the electronics [A].
         current_sensor: reports current; else only load.
     """
 
@@ -79,14 +78,7 @@ class Joint:
     def __init__(
         self, motor: MotorSpec, low_rad: float, high_rad: float, gravity_nm: float = 0.0
     ) -> None:
-        """Place the joint at rest in the middle of its travel.
-
-        Args:
-            motor: what turns it.
-            low_rad: end stop [rad].
-            high_rad: end stop [rad].
-            gravity_nm: torque of the weight at the angle where it is greatest [N m].
-        """
+        """Place the joint at rest mid-travel; `gravity_nm` is the weight's greatest torque."""
         self.motor = motor
         self.low_rad, self.high_rad = low_rad, high_rad
         self.gravity_nm = gravity_nm
@@ -198,9 +190,7 @@ class Joint:
 class JointMechanics:
     """Every joint on its own; those of one nominal voltage share a supply.
 
-    Attributes:
-        joints: all of them.
-        brown_out: what is left of the supply voltages, 1 where all is well.
+    `brown_out` is what is left of the supply voltages, 1 where all is well.
     """
 
     def __init__(self, joints: Sequence[Joint]) -> None:

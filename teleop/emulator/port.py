@@ -12,20 +12,10 @@ from gaploop.core.errors import UnusableInputError
 
 
 class PseudoTerminal:
-    """The servos' end of a pseudo-terminal.
-
-    Attributes:
-        path: what a host opens: the link, or the terminal itself.
-        fd: our end, non-blocking.
-    """
+    """The servos' end of a pseudo-terminal; `fd` is non-blocking."""
 
     def __init__(self, link: Path | None = None) -> None:
-        """Open a terminal and point `link` to it.
-
-        Raises:
-            UnusableInputError: `link` is something else than a link, or can't be made; or the
-                system has no pseudo-terminals.
-        """
+        """Open a terminal and point `link` to it; UnusableInputError where that can't be done."""
         if not platform_calls.HAS_PSEUDO_TERMINALS:
             raise UnusableInputError(
                 "Emulated arms need pseudo-terminals, which this system doesn't have. Use Linux."

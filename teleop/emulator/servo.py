@@ -10,22 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint
+from gaploop.teleop.emulator.joint import TICKS_PER_RAD, Drive, Joint, MotorSpec
 from gaploop.teleop.servos.registers import ServoRegister
-
-_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class ControlTable:
-    """All registers of a servo model.
-
-    Attributes:
-        by_name: register by its name.
-        by_byte: the register that each byte belongs to.
-        size: bytes that can be read, from address 0.
-    """
+    """A servo model's registers by name and by byte; `size` bytes can be read from address 0."""
 
     def __init__(self, by_name: Mapping[str, ServoRegister], size: int) -> None:
         self.by_name, self.size = by_name, size
@@ -37,13 +28,13 @@ class ControlTable:
 class Memory:
     """The bytes of one servo, and what of them survives a loss of power."""
 
-    def __init__(self, table: ControlTable, overrides: Mapping[str, int] | None = None) -> None:
+    def __init__(self, table: ControlTable, settings: Mapping[str, int]) -> None:
         self.table = table
         self.bytes = bytearray(table.size)
         self._places = {r.name: (r.address, r.end, r.signed) for r in table.by_name.values()}
         self._kept = bytearray(table.size)
         for register in table.by_name.values():
-            self.store(register, (overrides or {}).get(register.name, register.initial))
+            self.store(register, settings.get(register.name, register.initial))
         self._kept[:] = self.bytes
 
     def store(self, register: ServoRegister, value: int) -> None:
@@ -74,37 +65,37 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Mount:
-    """How a servo sits on its joint.
+class ServoPlan:
+    """One servo of an arm.
 
     Attributes:
-        name: LeRobot's name of the motor, such as shoulder_pan.
-        zero_ticks: what the bare encoder reads at the joint's zero.
+        zero_ticks: bare encoder at the joint's zero.
+        gravity_nm: torque of the weight where it is greatest [N m].
         direction: 1 where ticks grow with the joint angle, else -1.
-        settings: registers that were set up before, such as ID.
+        full_turn: LeRobot calibrates it to a whole turn.
+        calibration_fault: one of `arms.CALIBRATION_FAULTS`, or "".
     """
 
     name: str
+    id: int
+    model: str
     zero_ticks: int
+    low_rad: float
+    high_rad: float
+    gravity_nm: float = 0.0
     direction: int = 1
-    settings: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    full_turn: bool = False
+    settings: Mapping[str, int] = field(default_factory=dict)
+    calibration_fault: str = ""
 
 
 def approach(
     at: float, speed: float, goal: float, top_speed: float, rate: float, dt: float
 ) -> tuple[float, float]:
-    """Move a set point towards `goal` with a trapezoidal profile.
+    """Move a set point [ticks] towards `goal` for `dt` [s] with a trapezoidal profile.
 
-    Args:
-        at: set point [ticks].
-        speed: its speed [ticks/s].
-        goal: where to [ticks].
-        top_speed: highest speed [ticks/s], may be infinite.
-        rate: acceleration [ticks/s²], may be infinite.
-        dt: how long [s].
-
-    Returns:
-        Set point and speed afterwards.
+    `top_speed` [ticks/s] and `rate`, the acceleration [ticks/s²], may be infinite. Returns set
+    point and speed afterwards.
     """
     distance = goal - at
     if not distance and not speed:
@@ -129,15 +120,7 @@ class EmulatedServo(ABC):
     """One servo on the bus.
 
     Attributes:
-        model: name of the model, such as sts3215.
-        mount: how it sits on its joint.
-        joint: what it moves.
-        memory: its registers.
-        powered: it has power; without, it is silent and limp.
-        connected: it is plugged into the bus.
-        forced_temperature_c: overrides the simulated temperature [°C].
         forced_load: overrides the simulated load, as a share of stall.
-        alarm_bits: the hardware error or status register.
         reverse: the registers turn round what the encoder counts.
         slip_ticks: the encoder reads so much more than it did when it was mounted.
     """
@@ -148,9 +131,10 @@ class EmulatedServo(ABC):
     BAUD: int
     """Address of the number of the bit rate."""
 
-    def __init__(self, model: str, table: ControlTable, mount: Mount, joint: Joint) -> None:
-        self.model, self.mount, self.joint = model, mount, joint
-        self.memory = Memory(table, mount.settings)
+    def __init__(self, plan: ServoPlan, table: ControlTable, motor: MotorSpec) -> None:
+        self.plan, self.model = plan, plan.model
+        self.joint = Joint(motor, plan.low_rad, plan.high_rad, plan.gravity_nm)
+        self.memory = Memory(table, {"ID": plan.id, **plan.settings})
         self.powered = self.connected = True
         self.forced_temperature_c: float | None = None
         self.forced_load: float | None = None
@@ -201,18 +185,12 @@ class EmulatedServo(ABC):
         """Load that it measures, as a share of stall, positive in its own direction."""
         if self.forced_load is not None:
             return self.forced_load
-        return self.joint.duty * self.mount.direction
+        return self.joint.duty * self.plan.direction
 
     def encoder_ticks(self) -> float:
         """What the bare encoder says, turns counted on beyond one [ticks]."""
-        mount = self.mount
-        zero_ticks = mount.zero_ticks + self.slip_ticks
-        return zero_ticks + mount.direction * self.joint.q_rad * TICKS_PER_RAD
-
-    def joint_rad(self, shown: float) -> float:
-        """Return the joint angle [rad] at which `shown` [ticks] would be shown."""
-        away = (shown - self.shown_ticks()) * self.shown_direction()
-        return self.joint.q_rad + away / TICKS_PER_RAD
+        zero_ticks = self.plan.zero_ticks + self.slip_ticks
+        return zero_ticks + self.plan.direction * self.joint.q_rad * TICKS_PER_RAD
 
     @abstractmethod
     def shown_ticks(self) -> float:
@@ -225,11 +203,11 @@ class EmulatedServo(ABC):
 
     def shown_direction(self) -> int:
         """1 where shown ticks grow with the joint angle, else -1."""
-        return -self.mount.direction if self.reverse else self.mount.direction
+        return -self.plan.direction if self.reverse else self.plan.direction
 
     def count_turns(self) -> None:
         """Forget whole turns: the encoder knows only where within one it is."""
-        ticks = self.encoder_ticks() * self.shown_direction() * self.mount.direction
+        ticks = self.encoder_ticks() * self.shown_direction() * self.plan.direction
         self.turns = math.floor(ticks / 4096)
 
     @abstractmethod
@@ -238,13 +216,7 @@ class EmulatedServo(ABC):
 
     @abstractmethod
     def carry_out(self, code: int, params: bytes, to_all: bool) -> bytes | None:
-        """Do what one instruction asks of one servo; return its answer, or None for silence.
-
-        Args:
-            code: the instruction.
-            params: its parameters.
-            to_all: every servo was spoken to.
-        """
+        """Do what an instruction, perhaps to all, asks; return its answer, or None for silence."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -261,7 +233,8 @@ class EmulatedServo(ABC):
             self.setpoint, self.setpoint_speed = approach(
                 self.setpoint, self.setpoint_speed, self.goal, self._top_speed, self._rate, dt
             )
-            self.joint.goal_rad = self.joint_rad(self.setpoint)
+            away = (self.setpoint - self.shown_ticks()) * self.shown_direction()
+            self.joint.goal_rad = self.joint.q_rad + away / TICKS_PER_RAD
         else:
             self.joint.goal_rad_s = asked * self.shown_direction()
 

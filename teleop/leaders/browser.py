@@ -24,7 +24,7 @@ from websockets.sync.connection import Connection
 
 from gaploop.core.errors import DeviceError, LostError
 from gaploop.teleop import link
-from gaploop.teleop.leaders.controls import Heard, Intent
+from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
 
 log = logging.getLogger(__name__)
 
@@ -84,20 +84,8 @@ def own_token() -> str:
     return link.require_token(given or link.new_token(), link.TOKEN_VARIABLE)
 
 
-class Browser:
-    """A page in somebody's hand. Waits until one is open.
-
-    Args:
-        title: what the page shows.
-        host: address to serve it on; all of this machine's unless given.
-        port: to serve it on.
-        now_s: monotonic time [s].
-        wait_s: so long a page is waited for [s].
-
-    Raises:
-        UnusableInputError: the port is taken.
-        DeviceError: nobody opens the page.
-    """
+class Browser(IntentSource):
+    """A page in somebody's hand. Waits until one is open; DeviceError where nobody opens it."""
 
     has_window = False
     clear_words = "press Clear twice on the page"
@@ -107,17 +95,16 @@ class Browser:
         title: str,
         host: str = "",
         port: int = link.PORT,
-        now_s: Callable[[], float] = time.monotonic,
         wait_s: float = WAIT_S,
     ) -> None:
-        self._title, self._now_s = title, now_s
+        self._title = title
         self._trip = ""
         self._on_estop: Callable[[], None] = lambda: None
         self._on_clear: Callable[[], None] = lambda: None
         self._clears = 0
         self._must_release = True
         """The hold button counts only once it was seen to be up."""
-        self._snapshot = (Intent(present=False), now_s())
+        self._snapshot = (Intent(present=False), time.monotonic())
         self._turn, self._open = threading.Lock(), threading.Event()
         with ExitStack() as undo:
             token = own_token()
@@ -141,14 +128,11 @@ class Browser:
     def heard(self) -> Heard:
         """Return the newest intent, and its age while the hold button is down."""
         intent, made_s = self._snapshot
-        return Heard(intent, self._now_s() - made_s if intent.held else 0.0)
+        return Heard(intent, time.monotonic() - made_s if intent.held else 0.0)
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed, at once and on another thread, and to clear."""
         self._on_estop, self._on_clear = on_estop, on_clear
-
-    def host(self, guest: object) -> None:
-        """It has no window to share."""
 
     def pump(self, trip: str = "") -> None:
         """Show on the page why the arm has tripped, and heed what was pressed to clear it."""
@@ -170,7 +154,7 @@ class Browser:
         heard_s = next_s = time.monotonic()
         try:
             while time.monotonic() - heard_s < GONE_S:
-                question = PageQuestion(asked.ask(self._now_s()), self._trip[:500], self._title)
+                question = PageQuestion(asked.ask(time.monotonic()), self._trip[:500], self._title)
                 link.say(connection, question, json=True)
                 next_s = max(next_s + 1.0 / ASK_HZ, time.monotonic())
                 while (left_s := next_s - time.monotonic()) > 0:
@@ -182,7 +166,7 @@ class Browser:
                         self._on_estop()
                     self._clears += min(max(touch.clears - clears, 0), 2)
                     stops, clears = max(touch.stops, stops), max(touch.clears, clears)
-                    made_s = asked.made_s(touch.number, 0.0, self._now_s())
+                    made_s = asked.made_s(touch.number, 0.0)
                     if made_s is not None:
                         heard_s = time.monotonic()
                         self._must_release &= touch.held

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -60,15 +60,8 @@ class CartesianLeader:
     goes by what it asked for.
 
     Args:
-        arm: kinematics of the follower.
         limits_rad: the follower's joint limits [rad], shape (n_joints, 2), gripper last.
-        source: keyboard or gamepad.
         start: returns the follower's joint positions [rad]; called by `reset`.
-        options: speeds.
-        box: workspace that the tool is kept in, or None.
-
-    Raises:
-        UnusableInputError: limits that leave a joint no room.
     """
 
     def __init__(
@@ -83,10 +76,10 @@ class CartesianLeader:
         self._limits_rad = common_limits(arm, limits_rad)
         self._servo = ToolServo(arm, self._limits_rad, options.joint_velocity_rad_s, box)
         self._source, self._start, self._options = source, start, options
-        self.has_window = bool(getattr(source, "has_window", True))
-        """Whether its input device has a window here."""
-        self.clear_words = str(getattr(source, "clear_words", "press Enter or Start twice"))
-        """How a trip is cleared with its input device."""
+        # Where nobody pumps, the input grows old and the arm stops.
+        self.listen, self.host = source.listen, source.host
+        self.pump, self.close = source.pump, source.close
+        self.has_window, self.clear_words = source.has_window, source.clear_words
         self._home_rad: FloatArray | None = None
         self._followed: _Followed | None = None
         self._sideways = np.array([0.0, 1.0, 0.0])
@@ -98,11 +91,7 @@ class CartesianLeader:
         self._last_s: float | None = None
 
     def reset(self) -> None:
-        """Get ready for a new take: ask for the pose that the arm is in.
-
-        Raises:
-            DeviceError: the follower doesn't say where it is.
-        """
+        """Get ready for a take: ask for the pose that the arm is in; DeviceError without one."""
         self._stay()
         self._last_s = None
         if self._home_rad is None:
@@ -132,30 +121,7 @@ class CartesianLeader:
         """Say whether the operator has closed the window."""
         return self._source.heard().closed
 
-    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
-        """Call these, on the main thread, when the e-stop is pressed and a trip is cleared."""
-        self._source.listen(on_estop, on_clear)
-
-    def host(self, guest: Any) -> None:
-        """Let `guest` share the input device's window; see `Panel.host`."""
-        self._source.host(guest)
-
-    def pump(self, trip: str = "") -> None:
-        """Let the input device handle its events; on the main thread, 30 times a second or more.
-
-        Where it isn't called, the input grows old and the arm stops.
-
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
-        """
-        self._source.pump(trip)
-
-    def close(self) -> None:
-        """Let go of the input device; safe to call twice."""
-        self._source.close()
-
     def _stay(self) -> None:
-        """Ask for the pose that the arm is in."""
         q = np.array(self._start(), dtype=np.float64)
         if q.shape != self._q_rad.shape or not np.isfinite(q).all():
             raise DeviceError(
@@ -233,11 +199,7 @@ class CartesianLeader:
 
 
 def common_limits(arm: ArmModel, limits_rad: FloatArray) -> FloatArray:
-    """Return the limits that both the model and the follower allow [rad], shape (n_joints, 2).
-
-    Raises:
-        UnusableInputError: not as many joints as the model has, or no room left for one.
-    """
+    """Return limits that model and follower allow [rad], (n, 2); UnusableInputError without any."""
     limits = np.asarray(limits_rad, dtype=np.float64)
     if limits.shape != arm.joint_limits_rad.shape:
         raise UnusableInputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gaploop.teleop.leaders.options import FRAMES, SPEED_STEPS, CartesianOptions
 
@@ -26,11 +26,6 @@ class Intent:
         roll: +1 clockwise about the fingers, seen from the base.
         pitch: +1 finger tips up.
         gripper: +1 opens, -1 closes.
-        home: go back to where the session began.
-        step: speed step, 1 to 4.
-        frame: "base" or "tool".
-        present: the device is there.
-        focused: its window has the focus.
         hand: how far a hand-held device has moved and turned since the button was pressed: forward,
             left, up [m], roll and pitch [rad]; None where it doesn't tell.
     """
@@ -58,23 +53,24 @@ class Intent:
 
 @dataclass(frozen=True)
 class Heard:
-    """An intent and how old it is.
-
-    Attributes:
-        age_s: since the device was last asked [s].
-        closed: the operator has closed the window.
-    """
+    """An intent, its age since the device was last asked [s], and whether the window was closed."""
 
     intent: Intent = field(default_factory=Intent)
     age_s: float = 0.0
     closed: bool = False
 
 
-class IntentSource(Protocol):
-    """An input device."""
+class IntentSource:
+    """An input device; what it doesn't have, such as a window to share, it leaves out."""
+
+    has_window = True
+    """It has a window on this machine."""
+    clear_words = "press Enter or Start twice"
+    """How a trip is cleared with it."""
 
     def heard(self) -> Heard:
         """Return the newest intent; never blocks. Called by the control loop's thread."""
+        raise NotImplementedError
 
     def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
         """Call these when the e-stop is pressed and when a trip is cleared, in `pump`."""
@@ -85,8 +81,7 @@ class IntentSource(Protocol):
     def pump(self, trip: str = "") -> None:
         """Handle what has happened; on the main thread, 30 times a second or more.
 
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
+        `trip` is why the safety filter has tripped, to show it; "" where it hasn't.
         """
 
     def close(self) -> None:
@@ -118,30 +113,16 @@ class ControlAction(Enum):
     CLEAR = "clear a trip"
 
 
-MOTIONS: Final = (
-    ControlAction.FORWARD,
-    ControlAction.BACK,
-    ControlAction.LEFT,
-    ControlAction.RIGHT,
-    ControlAction.UP,
-    ControlAction.DOWN,
-    ControlAction.PITCH_UP,
-    ControlAction.PITCH_DOWN,
-    ControlAction.ROLL_LEFT,
-    ControlAction.ROLL_RIGHT,
-    ControlAction.OPEN,
-    ControlAction.CLOSE,
-    ControlAction.HOME,
+MOTIONS: Final = tuple(
+    action
+    for action in ControlAction
+    if action.name not in ("HOLD", "CLUTCH", "FRAME", "SLOWER", "FASTER", "ESTOP", "CLEAR")
 )
 """Actions that move the arm while `HOLD` is pressed."""
 
 
 class Controls:
-    """What is pressed.
-
-    Args:
-        options: speed step and frame to start with.
-    """
+    """What is pressed."""
 
     def __init__(self, options: CartesianOptions) -> None:
         self._amounts: dict[ControlAction, float] = {}

@@ -25,9 +25,7 @@ FAR_RAD: Final = 1.0
 class ForceLaw:
     """Currents for the leader's motors, in the follower's joint order and direction.
 
-    Args:
-        options: gains and bounds.
-        joints: number of joints; the last, the gripper, has a trigger of its own and isn't pushed.
+    The last joint, the gripper, has a trigger of its own and isn't pushed.
     """
 
     def __init__(self, options: ForceOptions, joints: int) -> None:
@@ -45,10 +43,7 @@ class ForceLaw:
     ) -> FloatArray:
         """Return goal currents [A], shape (n_joints,), positive towards larger joint angles.
 
-        Args:
-            leader: where the leader is, in the follower's joints.
-            follower: what the follower reported last, or None.
-            now_s: time on the loop's clock [s].
+        `leader` is in the follower's joints; `follower` is what that reported last, or None.
         """
         options = self._options
         ahead = contact = np.zeros_like(self._last_a)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import DeviceError
 from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.panel import HelpLine, LeaderPanel
+from gaploop.teleop.leaders.panel import LeaderPanel
 from gaploop.teleop.leaders.sdl import controller, pygame
 
 log = logging.getLogger(__name__)
@@ -44,32 +44,23 @@ DEAD_ZONE: Final = 0.15
 STICK_POWER: Final = 2.0
 """Little way, little speed: the share beyond the dead zone to this power."""
 
-HELP: Final = (
-    HelpLine("R1", "hold to move"),
-    HelpLine("Left stick", "forward, back, sideways"),
-    HelpLine("Right stick", "up, down; roll"),
-    HelpLine("D-pad up", "finger tips up, down"),
-    HelpLine("R2  L2", "close, open gripper"),
-    HelpLine("D-pad side", "slower, faster"),
-    HelpLine("B  (circle)", "EMERGENCY STOP"),
-    HelpLine("Start", "clear a trip"),
-    HelpLine("Y  (triangle)", "back to the start"),
-    HelpLine("L1", "clutch out, in"),
-    HelpLine("Back", "frame: base, tool"),
-)
+HELP: Final = {
+    "R1": "hold to move",
+    "Left stick": "forward, back, sideways",
+    "Right stick": "up, down; roll",
+    "D-pad up": "finger tips up, down",
+    "R2  L2": "close, open gripper",
+    "D-pad side": "slower, faster",
+    "B  (circle)": "EMERGENCY STOP",
+    "Start": "clear a trip",
+    "Y  (triangle)": "back to the start",
+    "L1": "clutch out, in",
+    "Back": "frame: base, tool",
+}
 
 
 class Gamepad(LeaderPanel):
-    """The first gamepad that is there; one that is pulled out may be plugged in again.
-
-    Args:
-        controls: what is pressed.
-        title: of the window.
-        now_s: monotonic time [s].
-
-    Raises:
-        DeviceError: there is no gamepad, or no display for the window.
-    """
+    """The first gamepad there is, or DeviceError; one pulled out may be plugged in again."""
 
     def __init__(
         self, controls: Controls, title: str, now_s: Callable[[], float] = time.monotonic

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gaploop.teleop.leaders.controls import ControlAction, Controls
-from gaploop.teleop.leaders.panel import HelpLine, LeaderPanel
+from gaploop.teleop.leaders.panel import LeaderPanel
 from gaploop.teleop.leaders.sdl import pygame
 
 KEYS: Final[Mapping[int, ControlAction]] = {
@@ -34,29 +34,24 @@ KEYS: Final[Mapping[int, ControlAction]] = {
 }
 """Place of a key (USB HID usage) to what it does."""
 
-SPEED_KEYS: Final[Mapping[int, int]] = {
-    pygame.KSCAN_1: 1,
-    pygame.KSCAN_2: 2,
-    pygame.KSCAN_3: 3,
-    pygame.KSCAN_4: 4,
-}
+SPEED_KEYS: Final[Mapping[int, int]] = {pygame.KSCAN_1 + n: 1 + n for n in range(4)}
 """Place of a key to the speed step it chooses."""
 
-HELP: Final = (
-    HelpLine("Space", "hold to move"),
-    HelpLine("W  S", "forward, back"),
-    HelpLine("A  D", "left, right"),
-    HelpLine("R  F", "up, down"),
-    HelpLine("Up  Down", "finger tips up, down"),
-    HelpLine("Left  Right", "roll"),
-    HelpLine("C  V", "close, open gripper"),
-    HelpLine("Esc", "EMERGENCY STOP"),
-    HelpLine("Enter", "clear a trip"),
-    HelpLine("1 2 3 4", "speed"),
-    HelpLine("H", "back to the start"),
-    HelpLine("X", "clutch out, in"),
-    HelpLine("Tab", "frame: base, tool"),
-)
+HELP: Final = {
+    "Space": "hold to move",
+    "W  S": "forward, back",
+    "A  D": "left, right",
+    "R  F": "up, down",
+    "Up  Down": "finger tips up, down",
+    "Left  Right": "roll",
+    "C  V": "close, open gripper",
+    "Esc": "EMERGENCY STOP",
+    "Enter": "clear a trip",
+    "1 2 3 4": "speed",
+    "H": "back to the start",
+    "X": "clutch out, in",
+    "Tab": "frame: base, tool",
+}
 
 
 class Keyboard(LeaderPanel):

@@ -11,7 +11,7 @@ from gaploop.core.kinematics import ARM_MODELS, ArmModel, Box, model_of
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import IntentSource
+from gaploop.teleop.leaders.controls import Controls, IntentSource
 from gaploop.teleop.leaders.motion import MotionLeader
 from gaploop.teleop.leaders.options import CartesianOptions, MotionOptions
 
@@ -30,17 +30,12 @@ def make_tool_leader(
 
     Args:
         device: keyboard, gamepad, or what `opened` is.
-        follower: the arm; asked where it is when a take begins.
-        station: arm model, workspace, limits.
-        options: speeds.
         opened: opens another input device, given a title.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
         DeviceError: nobody opens the page, there is no gamepad, or no window can be opened.
     """
-    from gaploop.teleop.leaders.controls import Controls
-
     options = options or CartesianOptions()
     arm = arm_of(follower, station, f"--teleop.type={device}")
     controls, title = Controls(options), f"gaploop: {follower.robot_type}"
@@ -79,11 +74,7 @@ def make_motion_leader(
     Attach the leader to the control loop as a sink, so that a trip ends the script.
 
     Args:
-        follower: the arm; asked where it is when a script is built.
-        station: arm model, workspace, limits.
-        options: the script.
         clear_m: least height of every guarded point, where the workspace reaches lower [m].
-        whose: what needs it, for messages.
 
     Raises:
         UnusableInputError: no model of this arm is known, or it doesn't fit.
@@ -116,11 +107,8 @@ def within_limits(options: MotionOptions, station: Station) -> MotionOptions:
 def arm_of(follower: Follower, station: Station, whose: str) -> ArmModel:
     """Return the model of an arm: the station's, or the one known for its robot type.
 
-    Args:
-        whose: what needs it, for the message.
-
     Raises:
-        UnusableInputError: there is none, or it has other joints.
+        UnusableInputError: there is none, or it has other joints; `whose` needs it.
     """
     name = station.robot_model or model_of(follower.robot_type)
     joints = ", ".join(follower.joint_names)

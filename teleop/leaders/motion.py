@@ -49,13 +49,6 @@ class MotionLeader:
 
     A script that was interrupted, by a trip or a loop that stood still, isn't gone on with: the
     leader is done, and asks for the pose it had come to.
-
-    Args:
-        arm: kinematics of the follower.
-        limits_rad: the follower's joint limits [rad], shape (n_joints, 2).
-        start: returns the follower's joint positions [rad]; called by `reset`.
-        options: the script.
-        box: workspace, or None.
     """
 
     def __init__(
@@ -98,10 +91,7 @@ class MotionLeader:
     def follow(self, options: MotionOptions) -> None:
         """Run another script next: from the pose that is asked for now, or else from `reset` on.
 
-        May be called while another thread drives, at the end of a script.
-
-        Raises:
-            UnusableInputError: nothing of the script fits.
+        May be called while another thread drives, at the end of a script; raises as `reset` does.
         """
         self._options = options
         if self._script is not None:
@@ -143,11 +133,7 @@ class MotionLeader:
 
 @dataclass(frozen=True)
 class Script:
-    """A motion that fits.
-
-    Attributes:
-        notes: what was made smaller or left out, and why.
-    """
+    """A motion that fits, with notes on what was made smaller or left out, and why."""
 
     trajectory: Trajectory
     notes: tuple[str, ...]
@@ -182,7 +168,6 @@ class _Stage:
         return ""
 
     def smooth(self, start_rad: FloatArray, end_rad: FloatArray) -> Smooth:
-        """Return the way between two poses."""
         return Smooth.within(
             start_rad, end_rad, self.options.velocity_rad_s, self.options.acceleration_rad_s2
         )
@@ -207,9 +192,7 @@ def build_script(
     """Return the motion that `options` ask for, from `start_rad` and back to it.
 
     Args:
-        arm: kinematics.
         limits_rad: joint limits [rad], shape (n_joints, 2).
-        box: workspace of every guarded point, or None.
         start_rad: where the arm is [rad], shape (n_joints,).
         options: speed and acceleration in them are what the arm may do.
 
@@ -468,14 +451,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Chirp:
-    """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits.
-
-    Attributes:
-        low_hz: frequency at the start [Hz].
-        high_hz: frequency at the end [Hz].
-        velocity_rad_s: fastest the swing may get [rad/s].
-        acceleration_rad_s2: fastest its speed may change [rad/s²].
-    """
+    """One joint swings about `centre_rad`, ever faster; the swing shrinks to keep the limits."""
 
     centre_rad: FloatArray
     joint: int

@@ -44,11 +44,6 @@ class CartesianOptions:
     """an input older than this counts as a released dead-man button [s]"""
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            UnusableInputError: what is wrong, and what is valid.
-        """
         for name, (low, high) in _RANGES.items():
             number(getattr(self, name), name, low, high)
         if self.speed_step not in range(1, len(SPEED_STEPS) + 1):
@@ -111,11 +106,6 @@ class MotionOptions:
     """draws the orders"""
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            UnusableInputError: what is wrong, and what is valid.
-        """
         if self.script not in SCRIPTS:
             raise unknown_choice("script", self.script, SCRIPTS, "--teleop.script")
         for name, (low, high) in _MOTION_RANGES.items():
@@ -165,10 +155,5 @@ class ForceOptions:
     """the same of a follower that reports its load instead [%]"""
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            UnusableInputError: what is wrong, and what is valid.
-        """
         for name, (low, high) in _FORCE_RANGES.items():
             number(getattr(self, name), f"--force.{name}", low, high)

@@ -11,12 +11,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from gaploop.core.errors import DeviceError
-from gaploop.teleop.leaders.controls import MOTIONS, ControlAction, Controls, Heard, Intent
+from gaploop.teleop.leaders.controls import (
+    MOTIONS,
+    ControlAction,
+    Controls,
+    Heard,
+    Intent,
+    IntentSource,
+)
 from gaploop.teleop.leaders.options import SPEED_STEPS
 from gaploop.teleop.leaders.sdl import AMBER, DIM, GREEN, GREY, GROUND, INK, RED, letters, pygame
 
@@ -39,36 +46,20 @@ class Guest(Protocol):
     """Whoever shares the window with the leader: pygame has one window and one event queue."""
 
     def on_event(self, event: Any, held: bool) -> bool:
-        """Take an event first; True keeps it from the leader.
-
-        Args:
-            event: pygame's.
-            held: the dead-man button is pressed, so that the leader's keys count.
-        """
+        """Take an event first; True keeps it from the leader, whose keys count while `held`."""
 
     def draw(self, sign: Sign) -> None:
         """Draw the window, the leader's state in it."""
 
 
-class LeaderPanel:
-    """Base of keyboard and gamepad. Make and pump it on the main thread.
-
-    Args:
-        controls: what is pressed.
-        title: of the window.
-        help_lines: what the window explains.
-        hold_key: name of the dead-man button.
-        now_s: monotonic time [s].
-
-    Raises:
-        DeviceError: there is no display to open a window on.
-    """
+class LeaderPanel(IntentSource):
+    """Base of keyboard and gamepad, for the main thread; DeviceError where there is no display."""
 
     def __init__(
         self,
         controls: Controls,
         title: str,
-        help_lines: Sequence[HelpLine],
+        help_lines: Mapping[str, str],
         hold_key: str,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,11 +97,7 @@ class LeaderPanel:
         self._guest = guest
 
     def pump(self, trip: str = "") -> None:
-        """Handle what has happened since; call it 30 times a second or more.
-
-        Args:
-            trip: why the safety filter has tripped, to show it; "" where it hasn't.
-        """
+        """Handle what has happened, 30 times a second or more, and show why the filter tripped."""
         self._trip = trip
         self._pump()
 
@@ -175,14 +162,6 @@ def _no_window(why: str) -> str:
 
 
 @dataclass(frozen=True)
-class HelpLine:
-    """One line of the on-screen help: keys and what they do."""
-
-    keys: str
-    does: str
-
-
-@dataclass(frozen=True)
 class Sign:
     """The state: a word, its colour and a line below."""
 
@@ -192,14 +171,7 @@ class Sign:
 
 
 def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_key: str) -> Sign:
-    """Return what the window says.
-
-    Args:
-        intent: what the operator asks for.
-        pressed: what is pressed.
-        trip: why the safety filter tripped, or "".
-        hold_key: name of the dead-man button.
-    """
+    """Return what the window says; `trip` is why the safety filter tripped, or ""."""
     if not intent.present:
         return Sign("NO GAMEPAD", RED, "Plug it in again, then clear the trip.")
     if trip:
@@ -217,14 +189,14 @@ def sign_of(intent: Intent, pressed: Sequence[ControlAction], trip: str, hold_ke
 class LeaderWindow:
     """Draws on the pygame display; belongs to the thread that made it."""
 
-    def __init__(self, title: str, help_lines: Sequence[HelpLine]) -> None:
+    def __init__(self, title: str, help_lines: Mapping[str, str]) -> None:
         pygame.font.init()
         letters.cache_clear()  # fonts don't outlive the module's end
         self._surface = pygame.display.set_mode(SIZE_PX, pygame.RESIZABLE)
         pygame.display.set_caption(title)
-        self._help = tuple(help_lines)
+        self._help = help_lines
         font = letters(KEY_PX)
-        self._indent = 28 + max(font.size(line.keys)[0] for line in self._help)
+        self._indent = 28 + max(font.size(keys)[0] for keys in self._help)
         self._drawn: object = None
 
     def draw(self, sign: Sign, intent: Intent) -> None:
@@ -254,12 +226,12 @@ class LeaderWindow:
         self._text(f"FRAME  {intent.frame}", KEY_PX * scale, INK, place)
 
         top, rows = band + round(112 * scale), (len(self._help) + 1) // 2
-        for index, line in enumerate(self._help):
+        for index, (keys, does) in enumerate(self._help.items()):
             x = (42 + 610 * (index // rows)) * scale
             y = top + ROW_PX * (index % rows) * scale
-            ink = INK if line.does.isupper() else DIM
-            self._text(line.keys, KEY_PX * scale, INK, (x, y))
-            self._text(line.does, KEY_PX * scale, ink, (x + self._indent * scale, y))
+            ink = INK if does.isupper() else DIM
+            self._text(keys, KEY_PX * scale, INK, (x, y))
+            self._text(does, KEY_PX * scale, ink, (x + self._indent * scale, y))
         pygame.display.flip()
 
     def _text(

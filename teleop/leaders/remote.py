@@ -54,13 +54,7 @@ class LeaderAnswer(link.Message, frozen=True):
 
 
 def serve_leader(leader: Leader, card: LeaderCard, clock: Clock) -> Callable[[Connection], None]:
-    """Return what answers each robot that connects.
-
-    Args:
-        leader: gives positions in its own LeRobot units; read by one thread at a time.
-        card: what is said of it.
-        clock: the leader's.
-    """
+    """Return what answers each robot that connects; `leader` gives its own LeRobot units."""
     turn = threading.Lock()
 
     def talk(connection: Connection) -> None:
@@ -87,11 +81,6 @@ def serve_leader(leader: Leader, card: LeaderCard, clock: Clock) -> Callable[[Co
 class LeaderLink:
     """The robot's end: asks in a thread of its own, and keeps the newest answer.
 
-    Args:
-        host: name or address of the machine with the leader.
-        port: of `gaploop serve leader` there.
-        token: what it printed.
-
     Raises:
         DeviceError: nobody answers, the token is another, or no sample comes.
     """
@@ -116,17 +105,8 @@ class LeaderLink:
             self._connection.close()
             raise DeviceError(f"{self.where}: {one_line(attempt.error)}") from attempt.error
 
-    @property
-    def trip_s(self) -> float:
-        """How long the last question and its answer were under way [s]."""
-        return self._asked.trip_s
-
     def newest(self) -> tuple[float, list[float]]:
-        """Return when the newest sample was made at the earliest [s], and its LeRobot units.
-
-        Raises:
-            DeviceError: the link is closed.
-        """
+        """Return the newest sample's earliest time [s] and LeRobot units; DeviceError if closed."""
         if self._lost:
             raise DeviceError(f"{self.where}: {self._lost}")
         assert self._newest is not None
@@ -151,7 +131,7 @@ class LeaderLink:
                     given, has = len(answer.values), len(self.card.joints)
                     if given != has:
                         raise DeviceError(f"It sends {given} joints, and has {has}.")
-                    made_s = self._asked.made_s(answer.number, answer.age_s, time.monotonic())
+                    made_s = self._asked.made_s(answer.number, answer.age_s)
                     if made_s is not None:
                         self._newest = made_s, answer.values
                         self._heard.set()

@@ -10,7 +10,6 @@ the edge of the workspace nor in a singularity.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mink
@@ -56,11 +55,7 @@ _DIFFERENCE_RAD: Final = 1e-4
 class ToolServo:
     """Joint angles that follow a tool moved by twists.
 
-    Args:
-        arm: its kinematics.
-        limits_rad: joint limits [rad], shape (n_joints, 2), gripper last.
-        velocity_rad_s: fastest motion of any joint [rad/s].
-        box: workspace in the base frame for every guarded point of the arm, or None.
+    `box` is the workspace of every guarded point of the arm in the base frame, or None.
     """
 
     def __init__(
@@ -115,14 +110,9 @@ class ToolServo:
         self._configuration.update(self._arm.qpos(self._q_rad))
 
     def step(self, twist: FloatArray, duration_s: float) -> FloatArray:
-        """Move the tool's target and follow it for one step.
+        """Move the tool's target by a twist, (6,), in the base frame [m/s, rad/s], and follow it.
 
-        Args:
-            twist: linear [m/s] and angular [rad/s] velocity in the base frame, shape (6,).
-            duration_s: length of the step [s], above 0.
-
-        Returns:
-            Joint angles [rad], shape (n_joints,), inside the limits.
+        `duration_s` is above 0. Returns joint angles [rad], shape (n_joints,), inside the limits.
         """
         moves = twist * duration_s
         self._at_m = self._at_m + moves[:3]
@@ -183,15 +173,6 @@ def _no_further(error: FloatArray, moves: FloatArray, lead: float) -> FloatArray
     return np.asarray(cut * min(1.0, lead / max(float(np.sqrt(cut @ cut)), 1e-12)))
 
 
-@dataclass(frozen=True)
-class _Face:
-    """One face of the box: `sign` * coordinate `axis` stays below `bound_m`."""
-
-    axis: int
-    sign: float
-    bound_m: float
-
-
 class BoxLimit(mink.Limit):  # type: ignore[misc]
     """Every guarded point stays in the box, as linear constraints on the joint step.
 
@@ -203,8 +184,9 @@ class BoxLimit(mink.Limit):  # type: ignore[misc]
         site = model.site(arm.site_name)
         self._points = [(int(site.bodyid[0]), np.array(site.pos))]
         self._points += [(int(model.body(p.body).id), np.array(p.offset_m)) for p in arm.points]
-        self._faces = [_Face(a, -1.0, -low - BOX_MARGIN_M) for a, (low, _) in enumerate(box)]
-        self._faces += [_Face(a, 1.0, high - BOX_MARGIN_M) for a, (_, high) in enumerate(box)]
+        # Of each face axis, sign and bound: sign * coordinate stays below it.
+        self._faces = [(a, -1.0, -low - BOX_MARGIN_M) for a, (low, _) in enumerate(box)]
+        self._faces += [(a, 1.0, high - BOX_MARGIN_M) for a, (_, high) in enumerate(box)]
         self._jacobian = np.zeros((3, model.nv))
         self._arm_dofs = np.zeros(model.nv)
         self._arm_dofs[arm.dofs[:-1]] = 1.0
@@ -215,13 +197,16 @@ class BoxLimit(mink.Limit):  # type: ignore[misc]
         data, rows, room_m = configuration.data, [], []
         for body, offset_m in self._points:
             at_m = data.xpos[body] + data.xmat[body].reshape(3, 3) @ offset_m
-            near = [f for f in self._faces if f.bound_m - f.sign * at_m[f.axis] < NEAR_M]
+            left_m = [
+                (axis, sign, bound_m - sign * at_m[axis]) for axis, sign, bound_m in self._faces
+            ]
+            near = [face for face in left_m if face[2] < NEAR_M]
             if near:
                 mujoco.mj_jac(self._model, data, self._jacobian, None, at_m, body)
                 # The gripper's own columns stay out: only the arm may keep its fingers in.
-                rows += [face.sign * self._jacobian[face.axis] * self._arm_dofs for face in near]
+                rows += [sign * self._jacobian[axis] * self._arm_dofs for axis, sign, _ in near]
                 # Half the way at most in one step: the rows are a linear view of curved motion.
-                room_m += [max(0.5 * (f.bound_m - f.sign * at_m[f.axis]), 0.0) for f in near]
+                room_m += [max(0.5 * away_m, 0.0) for *_, away_m in near]
         return mink.Constraint(np.array(rows), np.array(room_m)) if rows else mink.Constraint()
 
 

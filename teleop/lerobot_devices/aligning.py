@@ -24,11 +24,7 @@ LONGEST_TURN_S = 0.05
 
 
 class AligningLeader(WrappedLeader):
-    """A leader arm with motors. A `Leader` that can be moved; also a `TakeSink`, to let go.
-
-    Args:
-        leader: connected, limp.
-    """
+    """A limp leader arm with motors. A `Leader` that can be moved; a `TakeSink`, to let go."""
 
     def __init__(self, leader: ServoLeader) -> None:
         super().__init__(leader)
@@ -73,11 +69,7 @@ class AligningLeader(WrappedLeader):
         return bool(np.abs(here - q_rad).max() <= THERE_RAD)
 
     def let_go(self) -> None:
-        """Be limp.
-
-        Raises:
-            DeviceError: a motor didn't confirm that its torque is off.
-        """
+        """Be limp; DeviceError where a motor didn't confirm that its torque is off."""
         if self._goal is not None:
             self._goal = None
             self._leader.torque_off()
@@ -89,11 +81,7 @@ class AligningLeader(WrappedLeader):
             self.let_go()
 
     def close(self) -> None:
-        """Take torque off and disconnect; safe to call twice.
-
-        Raises:
-            DeviceError: a motor didn't confirm that its torque is off.
-        """
+        """Take torque off and disconnect; safe to call twice. DeviceError as of `let_go`."""
         self._goal = None
         self._leader.close()
 

@@ -13,9 +13,8 @@ that are swapped, or the wrong id. So here it is an error that says which arm's 
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from lerobot.motors.dynamixel import DynamixelMotorsBus
 from lerobot.motors.feetech import FeetechMotorsBus
 from lerobot.utils.constants import HF_LEROBOT_CALIBRATION, ROBOTS, TELEOPERATORS
 
+from gaploop.core.arms import ARMS
 from gaploop.core.errors import DAMAGE, DeviceError, UnusableInputError
 from gaploop.core.files import read_json
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, connect, first_line
@@ -40,31 +40,18 @@ from gaploop.teleop.servos.torque import torque_off
 FACTORY_CALIBRATED: Final = ("omx_follower", "omx_leader")
 """Arms whose LeRobot class calibrates itself without asking anything."""
 _ARMS: Final[Mapping[str, Mapping[int, str]]] = {
-    "koch_follower": {1: "xl430-w250", 2: "xl430-w250", **dict.fromkeys(range(3, 7), "xl330-m288")},
-    "koch_leader": dict.fromkeys(range(1, 7), "xl330-m077"),
-    "omx_follower": {
-        **dict.fromkeys(range(11, 14), "xl430-w250"),
-        **dict.fromkeys(range(14, 17), "xl330-m288"),
-    },
-    "omx_leader": {**dict.fromkeys(range(1, 6), "xl330-m288"), 6: "xl330-m077"},
+    kind: dict(enumerate(chain.models, chain.first_id))
+    for arm in ARMS.values()
+    for kind in arm.robot_types
+    for role, chain in arm.emulated.items()
+    if chain.protocol == Protocol.DYNAMIXEL and kind.endswith(role)
 }
 """Servos by which LeRobot's Dynamixel arms can be told apart."""
-LEADER_MIN_V: Final = 9.5
-FOLLOWER_MAX_V: Final = 8.5
-"""A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
 
 
 @dataclass(frozen=True)
 class ConnectedArm:
-    """One arm that is connected.
-
-    Attributes:
-        device: LeRobot's robot or teleoperator.
-        prefix: of its joint names, such as `left_`.
-        port: shared by LeRobot's bus and ours.
-        bus: our side of it.
-        units: conversions of its joints.
-    """
+    """One arm that is connected, its port shared by LeRobot's bus and ours."""
 
     device: Any
     prefix: str
@@ -114,8 +101,6 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
     """Open, check and configure one arm.
 
     Args:
-        device: LeRobot's robot or teleoperator, not connected.
-        prefix: of its joint names.
         limp: leave every motor without torque, as a follower must begin; a leader keeps what its
             class turned on, such as the spring of a Koch leader's gripper.
 
@@ -141,7 +126,10 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
         try:
             require_calibration(device)
             handler.is_open = False  # LeRobot refuses to connect what is connected
-            with _no_torque(lerobot_bus) if limp else contextlib.nullcontext():
+            with contextlib.ExitStack() as restore:
+                if limp:  # LeRobot's `configure` would end with torque on
+                    lerobot_bus.enable_torque = lambda *_args, **_kwargs: None
+                    restore.callback(delattr, lerobot_bus, "enable_torque")
                 connect(device)
         except LEROBOT_FAULTS as error:
             raise DeviceError(f"{port.path}: {first_line(error)}") from error
@@ -165,16 +153,6 @@ def open_arm(device: Any, prefix: str, *, limp: bool) -> ConnectedArm:
 def let_go(bus: ServoBus) -> None:
     """Take torque off what can be reached, whoever confirms it."""
     run([(bus.line, torque_off(bus))])
-
-
-@contextlib.contextmanager
-def _no_torque(bus: Any) -> Iterator[None]:
-    """Keep LeRobot's `configure` from ending with torque on."""
-    bus.enable_torque = lambda *_args, **_kwargs: None
-    try:
-        yield
-    finally:
-        del bus.enable_torque
 
 
 def require_calibration(device: Any) -> None:
@@ -246,11 +224,7 @@ def _owner(held: Mapping[str, Any], device: Any) -> tuple[str, str] | None:
 
 
 def check_servos(bus: ServoBus, device: Any) -> None:
-    """Check that every servo is there once, is the right model, and has the others' firmware.
-
-    Raises:
-        DeviceError: the first thing that isn't so.
-    """
+    """Raise DeviceError unless every servo is there once, the right model, of one firmware."""
     path, names = bus.line.port.path, {m.id: name for name, m in device.bus.motors.items()}
 
     def listed(ids: Sequence[int]) -> str:
@@ -304,26 +278,6 @@ def check_servos(bus: ServoBus, device: Any) -> None:
         raise DeviceError(
             f"{path}: {listed(odd)} has firmware {versions[odd[0]]}, the rest {usual}. Update it "
             "with Feetech's FD software (feetechrc.com/software)."
-        )
-
-
-def check_supply(follower_v: float, leader_v: float, ports: tuple[str, str]) -> None:
-    """Notice by their supplies that a Feetech leader and follower are swapped.
-
-    Args:
-        follower_v: median supply of the arm used as follower [V], NaN where unknown.
-        leader_v: the same of the leader [V].
-        ports: of the follower and of the leader.
-
-    Raises:
-        DeviceError: the leader runs on 12 V and the follower doesn't.
-    """
-    if math.isnan(follower_v) or math.isnan(leader_v):
-        return
-    if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
-        raise DeviceError(
-            f"Leader and follower look swapped: the leader on {ports[1]} has {leader_v:.1f} V, the "
-            f"follower on {ports[0]} {follower_v:.1f} V. Swap --robot.port and --teleop.port."
         )
 
 

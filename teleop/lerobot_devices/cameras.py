@@ -34,16 +34,7 @@ STOP_S: Final = 2.0
 
 
 class LerobotCamera:
-    """One LeRobot camera. Implements `CameraSource`.
-
-    Args:
-        name: of the camera, as in the dataset.
-        camera: LeRobot's camera, not connected.
-        clock: the loop's.
-
-    Raises:
-        DeviceError: it can't be opened, or gives no picture.
-    """
+    """One LeRobot camera, or DeviceError where it gives no picture. Implements `CameraSource`."""
 
     def __init__(self, name: str, camera: Any, clock: Clock) -> None:
         self.name = name
@@ -69,13 +60,8 @@ class LerobotCamera:
 
     def frame(self) -> CameraFrame:
         """Return the newest picture without waiting; after the camera died, its last."""
-        newest = self._newest
-        if newest is None:
-            raise DeviceError(
-                f"Camera {self.name!r} has given no picture yet."
-                " Check its cable, or try it with lerobot-find-cameras."
-            )
-        return newest
+        assert self._newest is not None  # the first was waited for
+        return self._newest
 
     @property
     def depth(self) -> LerobotDepth | None:
@@ -84,10 +70,8 @@ class LerobotCamera:
 
     def depth_frame(self) -> CameraFrame:
         """Return the newest depth picture [mm], taken with `frame`'s; as it does."""
-        newest = self._newest_depth
-        if newest is None:
-            raise DeviceError(f"Camera {self.name!r} has given no depth yet.")
-        return newest
+        assert self._newest_depth is not None  # else there is no `depth`
+        return self._newest_depth
 
     def close(self) -> None:
         """Stop the thread and disconnect; safe to call twice, never raises."""

@@ -40,13 +40,8 @@ sinks a little meanwhile, a lost turn is 4096."""
 class ForceLeader(WrappedLeader):
     """A leader arm with force feedback. A `Leader`; also a `TakeSink` of the loop that it leads.
 
-    Args:
-        leader: a connected Dynamixel leader, limp.
-        options: how hard.
-        now_s: monotonic time [s].
-
     Raises:
-        UnusableInputError: none of its motors takes currents.
+        UnusableInputError: none of the motors of the leader, which is limp, takes currents.
         DeviceError: a motor doesn't do what it is told.
     """
 
@@ -113,11 +108,7 @@ class ForceLeader(WrappedLeader):
         return sample
 
     def close(self) -> None:
-        """Let go, give the motors back their mode, and disconnect; safe to call twice.
-
-        Raises:
-            DeviceError: a motor didn't confirm that its torque is off.
-        """
+        """Let go, give the motors back their mode, disconnect; DeviceError if one isn't limp."""
         if self._over.is_set():
             return
         self._over.set()
@@ -155,10 +146,9 @@ class ForceLeader(WrappedLeader):
         own = np.zeros(len(self._leader.joint_names))
         own[self._order] = current_a * self._sign
         self._pushing = bool(current_a.any())
-        starts = np.cumsum([0] + [len(bus.ids) for bus in self._leader.buses])
         amperes = {
-            bus: dict(zip(bus.ids, own[start:], strict=False))
-            for bus, start in zip(self._leader.buses, starts, strict=False)
+            bus: dict(zip(bus.ids, own[span], strict=True))
+            for bus, span in zip(self._leader.buses, self._leader.spans, strict=True)
         }
 
         def goals(bus: ServoBus) -> Script[None]:
@@ -172,7 +162,6 @@ class ForceLeader(WrappedLeader):
         self._leader.group.each(list(self._motors), goals)
 
     def _watch(self) -> None:
-        """Take the push away where the loop stands still."""
         while not self._over.wait(0.5 * STALE_S):
             if self._pushing and self._now_s() - self._written_s > STALE_S:
                 self._write(np.zeros(len(self._order)))

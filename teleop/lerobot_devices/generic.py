@@ -56,11 +56,6 @@ def number_keys(features: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(key for key, kind in features.items() if kind in (float, int))
 
 
-def speeds_of(follower: Follower | OwnUnits) -> list[str]:
-    """Return a follower's speeds of a base; a leader without a base leaves them at 0."""
-    return [name for name in follower.joint_names if name.endswith(SPEED)]
-
-
 class OwnUnits:
     """Stands for the follower of a leader that leads nobody here: same joints, its own units."""
 
@@ -75,15 +70,9 @@ class OwnUnits:
 
 
 class GenericFollower:
-    """A LeRobot robot of any type. Implements `Follower`.
+    """A LeRobot robot of any type, or DeviceError if it doesn't say where it is. A `Follower`.
 
-    Args:
-        device: the robot, connected.
-        station: its `joint_limits_rad` says how far each joint may go.
-        clock: the loop's.
-
-    Raises:
-        DeviceError: it doesn't say where it is.
+    The station's `joint_limits_rad` says how far each joint may go.
     """
 
     name = "follower"
@@ -167,11 +156,7 @@ class GenericFollower:
         return np.array([_number(seen.get(key)) for key in keys])
 
     def send(self, command: SafeCommand) -> None:
-        """Hand the goals to the robot; does nothing while torque is off.
-
-        Raises:
-            DeviceError: it has refused them for 20 turns.
-        """
+        """Hand goals to the robot while torque is on; DeviceError once it refused 20 in a row."""
         if not self._holding:
             return
         values = self.to_units(command.sent_rad).tolist()
@@ -196,11 +181,7 @@ class GenericFollower:
         return self._action(values.tolist())
 
     def torque_on(self) -> None:
-        """Hold the robot where it is, as far as its class can.
-
-        Raises:
-            DeviceError: it refuses.
-        """
+        """Hold the robot where it is, as far as its class can; DeviceError where it refuses."""
         try:
             if not self._connected:
                 connect(self.device)
@@ -214,11 +195,7 @@ class GenericFollower:
 
     @undisturbed()
     def torque_off(self) -> None:
-        """Take torque off by whatever the class offers; disconnect where it offers nothing.
-
-        Raises:
-            DeviceError: none of it worked.
-        """
+        """Take torque off as the class offers it, or disconnect; DeviceError if neither works."""
         self._holding = False
         if not self._connected:
             return
@@ -259,11 +236,7 @@ class GenericFollower:
         return np.asarray(q * self._rad_per_unit[: q.shape[-1]])
 
     def close(self) -> None:
-        """Take torque off and disconnect; safe to call twice.
-
-        Raises:
-            DeviceError: torque off wasn't confirmed; it is disconnected all the same.
-        """
+        """Take torque off and disconnect; safe to call twice. DeviceError if torque may be on."""
         if not self._connected:
             return
         with contextlib.ExitStack() as stack:
@@ -273,11 +246,6 @@ class GenericFollower:
 
 class GenericLeader:
     """A LeRobot teleoperator of any type that gives joint positions. Implements `Leader`.
-
-    Args:
-        device: the teleoperator, connected.
-        follower: the arm it leads; takes the same joints in the same units.
-        clock: the loop's.
 
     Raises:
         UnusableInputError: its action isn't joint positions of the follower.
@@ -290,7 +258,9 @@ class GenericLeader:
         keys = number_keys(device.action_features)
         by_joint = {key.removesuffix(_POSITION): key for key in keys}
         wanted = set(follower.joint_names)
-        if not set(by_joint) <= wanted or not wanted - set(by_joint) <= set(speeds_of(follower)):
+        # A leader without a base leaves the speeds of one at 0.
+        lacking = {name for name in wanted - set(by_joint) if not name.endswith(SPEED)}
+        if lacking or not set(by_joint) <= wanted:
             features = dict(device.action_features)
             names = features.get("names")  # as the keyboard's and gamepad's: a tool's steps
             says = map(str, names if isinstance(names, Mapping | list | tuple) else features)

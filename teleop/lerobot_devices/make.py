@@ -16,7 +16,7 @@ from gaploop.core.clock import Clock, MonotonicClock
 from gaploop.core.errors import DeviceError, GaploopError, UnusableInputError
 from gaploop.core.protocols import Follower
 from gaploop.core.station import Station
-from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, check_supply, let_go, open_arm
+from gaploop.teleop.lerobot_devices.arm import ConnectedArm, arms_of, let_go, open_arm
 from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, LerobotDepth, camera_configs
 from gaploop.teleop.lerobot_devices.faults import (
     LEROBOT_FAULTS,
@@ -28,6 +28,9 @@ from gaploop.teleop.lerobot_devices.generic import GenericFollower, GenericLeade
 from gaploop.teleop.lerobot_devices.servo_arm import BusGroup, ServoArms, ServoFollower, ServoLeader
 from gaploop.teleop.servos.registers import Protocol
 
+LEADER_MIN_V: Final = 9.5
+FOLLOWER_MAX_V: Final = 8.5
+"""A leader arm on a 12 V supply with a follower on a 5 or 7.4 V one is taken for a swap [V]."""
 SAME_UNITS: Final = 5.0
 """A limp arm moves this little between two readings [degrees or percent]."""
 
@@ -41,9 +44,7 @@ def make_follower(
     works through LeRobot's own methods. Cameras are `make_cameras`'s.
 
     Args:
-        robot_config: as LeRobot parses it from `--robot.*`.
         station: joint limits of a robot that has none of its own.
-        clock: the loop's; the machine's monotonic one unless given.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -51,7 +52,7 @@ def make_follower(
     """
     from lerobot.robots import make_robot_from_config
 
-    clock = clock or MonotonicClock()
+    clock, station = clock or MonotonicClock(), station or Station(name="unnamed")
     config = copy.deepcopy(robot_config)
     sides = (getattr(config, f"{side}_arm_config", None) for side in ("left", "right"))
     for owner in (config, *sides):  # LeRobot skips torque-off where a camera is closed
@@ -61,12 +62,12 @@ def make_follower(
     found = arms_of(device)
     if not found:
         with _connected(device):
-            return GenericFollower(device, station or Station(name="unnamed"), clock)
+            return GenericFollower(device, station, clock)
     with _opened(found, limp=True) as arms:
         arm = ServoFollower(device, arms, BusGroup(clock))
         if _hands_through(device, "get_observation", arm):
             return arm
-        return GenericFollower(device, station or Station(name="unnamed"), clock)
+        return GenericFollower(device, station, clock)
 
 
 def make_leader(
@@ -75,10 +76,8 @@ def make_leader(
     """Connect the teleoperator that a LeRobot `TeleoperatorConfig` describes.
 
     Args:
-        teleop_config: as LeRobot parses it from `--teleop.*`.
         follower: the arm it leads. A leader arm is read in the same exchange as it. None where it
             leads nobody here: its samples are then in its own LeRobot units.
-        clock: the loop's; the machine's monotonic one unless given.
 
     Raises:
         DeviceError: it can't be connected, or isn't what it should be.
@@ -110,12 +109,7 @@ def make_leader(
 
 
 def connected_teleoperator(teleop_config: Any) -> Any:
-    """Connect a LeRobot teleoperator that isn't used as a `Leader` by itself, and return it.
-
-    Raises:
-        DeviceError: it can't be connected.
-        UnusableInputError: an option, or what is installed, can't be used.
-    """
+    """Connect and return a LeRobot teleoperator that is no `Leader`; raises as `make_leader`."""
     from lerobot.teleoperators import make_teleoperator_from_config
 
     device = _build(make_teleoperator_from_config, teleop_config, "teleop")
@@ -126,11 +120,7 @@ def connected_teleoperator(teleop_config: Any) -> Any:
 def make_cameras(
     robot_config: Any, clock: Clock | None = None
 ) -> tuple[LerobotCamera | LerobotDepth, ...]:
-    """Connect the cameras of a LeRobot `RobotConfig`; all or none. Depth streams come last.
-
-    Raises:
-        DeviceError: one can't be opened.
-    """
+    """Connect a robot config's cameras, depth streams last: all, or none and DeviceError."""
     from lerobot.cameras import make_cameras_from_configs
 
     clock = clock or MonotonicClock()
@@ -235,8 +225,14 @@ def _check_pair(leader: ServoLeader, follower: ServoFollower) -> None:
             f"--robot.use_degrees={value}, or --teleop.use_degrees where the leader has it."
         )
     if all(bus.protocol is Protocol.FEETECH for bus in (*leader.buses, *follower.buses)):
-        ports = (", ".join(follower.ports), ", ".join(leader.ports))
-        check_supply(_supply_v(follower), _supply_v(leader), ports)
+        follower_v, leader_v = _supply_v(follower), _supply_v(leader)  # NaN is in neither range
+        if leader_v > LEADER_MIN_V and follower_v < FOLLOWER_MAX_V:
+            raise DeviceError(
+                "Leader and follower look swapped: the leader on "
+                f"{', '.join(leader.ports)} has {leader_v:.1f} V, the follower on "
+                f"{', '.join(follower.ports)} {follower_v:.1f} V. Swap --robot.port and "
+                "--teleop.port."
+            )
 
 
 def _supply_v(arms: ServoArms) -> float:

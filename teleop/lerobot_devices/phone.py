@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from lerobot.teleoperators.phone.phone_processor import MapPhoneActionToRobotAction
 
-from gaploop.teleop.leaders.controls import Heard, Intent
+from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
 from gaploop.teleop.lerobot_devices.faults import LEROBOT_FAULTS, first_line
-from gaploop.teleop.lerobot_devices.make import connected_teleoperator
 
 log = logging.getLogger(__name__)
 
@@ -25,30 +24,11 @@ READ_S: Final = 0.01
 """It is read this often [s], in a thread: HEBI's library waits for the next packet."""
 
 
-def open_phone(config: Any, step: int) -> LerobotPhone:
-    """Connect the phone that a LeRobot `PhoneConfig` describes; its class waits for a pose.
-
-    Args:
-        config: as LeRobot parses it from `--teleop.*`.
-        step: speed step, by which the phone's motion is scaled.
-
-    Raises:
-        DeviceError: it can't be connected.
-        UnusableInputError: a package that it needs isn't installed.
-    """
-    return LerobotPhone(connected_teleoperator(config), step)
-
-
-class LerobotPhone:
+class LerobotPhone(IntentSource):
     """A phone, connected. It has no stop and no clear of its own: the terminal's keys do that.
 
     LeRobot goes on with the last pose where the phone is gone. A phone in a hand never gives the
     same pose twice: one that does isn't heard any more, and grows old.
-
-    Args:
-        device: LeRobot's teleoperator.
-        step: speed step.
-        now_s: monotonic time [s].
     """
 
     has_window = False
@@ -67,15 +47,6 @@ class LerobotPhone:
         """Return the newest intent, and its age while the button is held."""
         intent, heard_s = self._snapshot
         return Heard(intent, self._now_s() - heard_s if intent.held else 0.0)
-
-    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
-        """It has neither."""
-
-    def host(self, guest: object) -> None:
-        """It has no window to share."""
-
-    def pump(self, trip: str = "") -> None:
-        """It shows nothing."""
 
     def close(self) -> None:
         """Disconnect; safe to call twice."""

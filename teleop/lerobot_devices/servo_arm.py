@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -48,7 +49,7 @@ class ServoArms:
         self.convert = joined([arm.units for arm in arms], [arm.prefix for arm in arms])
         self.joint_names = self.convert.names
         ends = itertools.accumulate((len(bus.ids) for bus in self.buses), initial=0)
-        self._spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        self.spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
         for arm in arms:
             units = arm.units
             arm.bus.decoder.set_angles(
@@ -77,11 +78,10 @@ class ServoArms:
 
     def fault_counts(self) -> dict[str, int]:
         """Return what went wrong so far on all buses together: kind to count."""
-        total: dict[str, int] = {}
+        total = Counter[str]()
         for counts in self.faults().values():
-            for kind, count in counts.items():
-                total[kind.replace("_", " ")] = total.get(kind.replace("_", " "), 0) + count
-        return total
+            total.update(counts)
+        return {kind.replace("_", " "): count for kind, count in total.items()}
 
     def state(self, t_s: float, states: Sequence[BusState]) -> FollowerState:
         """Put the buses' readings together as one arm's."""
@@ -94,7 +94,7 @@ class ServoArms:
         """Set every servo's goal position [ticks] if, with the buses ours, that is still wanted."""
         with self.group.held:
             if if_holding():
-                for bus, span in zip(self.buses, self._spans, strict=True):
+                for bus, span in zip(self.buses, self.spans, strict=True):
                     bus.set_goals(ticks[span])
 
     def named(self, left: Sequence[Sequence[int]]) -> list[str]:
@@ -128,11 +128,7 @@ class ServoArms:
         return f"Torque off isn't confirmed by {who}. Switch the arm's power off."
 
     def close(self) -> None:
-        """Take torque off and close the ports; safe to call twice.
-
-        Raises:
-            DeviceError: torque off wasn't confirmed; the ports are closed all the same.
-        """
+        """Take torque off and close the ports; safe to call twice. DeviceError as `torque_off`."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +187,7 @@ class ServoFollower(ServoArms):
             return
         words = []
         status = self.read().status
-        for arm, span, ids in zip(self.arms, self._spans, left, strict=True):
+        for arm, span, ids in zip(self.arms, self.spans, left, strict=True):
             bits = {i: int(status[span][arm.bus.ids.index(i)]) for i in ids}
             silent = [i for i in ids if bits[i] & NO_REPLY]
             if len(silent) == len(arm.bus.ids):
@@ -355,11 +351,7 @@ def _within_model(
 
 
 class WrappedLeader:
-    """A leader around a servo arm; sub-classes say what it does beside leading.
-
-    Args:
-        leader: the arm, connected; what it says of itself holds of this one.
-    """
+    """A leader around a connected servo arm; sub-classes say what it does beside leading."""
 
     def __init__(self, leader: ServoLeader) -> None:
         self._leader = leader

@@ -32,7 +32,6 @@ class JointUnits:
     """Conversions of some joints; every array has shape (n_joints,).
 
     Attributes:
-        names: motor names.
         low_ticks: lower end of the calibrated range [ticks].
         high_ticks: upper end [ticks].
         degrees: the joint's LeRobot unit is degrees.
@@ -105,11 +104,9 @@ class JointUnits:
 
 
 def joint_units(bus: Any, robot_type: str) -> JointUnits:
-    """Read the conversions off LeRobot's bus and its calibration.
+    """Read the conversions off a calibrated LeRobot `SerialMotorsBus`.
 
-    Args:
-        bus: a calibrated LeRobot `SerialMotorsBus`.
-        robot_type: names the arm model that the gripper's angle follows, where it is known.
+    The gripper's angle follows the arm model of `robot_type`, where it is known.
     """
     names = tuple(bus.motors)
     motors = [bus.motors[name] for name in names]

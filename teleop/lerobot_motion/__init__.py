@@ -13,7 +13,7 @@ When the script has ended, the pose that it began with is asked for.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from lerobot.teleoperators.teleoperator import Teleoperator
@@ -32,6 +32,8 @@ class Motion(Teleoperator):  # type: ignore[misc]
 
     config_class = MotionConfig
     name = "motion"
+    feedback_features: ClassVar[dict[str, Any]] = {}
+    is_calibrated = True
 
     def __init__(self, config: MotionConfig) -> None:
         super().__init__(config)
@@ -53,11 +55,6 @@ class Motion(Teleoperator):  # type: ignore[misc]
     def action_features(self) -> dict[str, Any]:
         """Joint positions."""
         return {f"{name}.pos": float for name in self._arm.joint_names}
-
-    @property
-    def feedback_features(self) -> dict[str, Any]:
-        """It takes no feedback."""
-        return {}
 
     @property
     def is_connected(self) -> bool:
@@ -84,11 +81,6 @@ class Motion(Teleoperator):  # type: ignore[misc]
         )
         leader.reset()
         self._leader = leader
-
-    @property
-    def is_calibrated(self) -> bool:
-        """A script needs no calibration."""
-        return True
 
     def calibrate(self) -> None:
         """Nothing to calibrate."""

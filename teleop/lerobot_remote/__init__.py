@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lerobot.teleoperators.teleoperator import Teleoperator
 from lerobot.utils.errors import DeviceAlreadyConnectedError, DeviceNotConnectedError
@@ -34,6 +34,8 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
 
     config_class = RemoteLeaderConfig
     name = "remote"
+    feedback_features: ClassVar[dict[str, Any]] = {}
+    is_calibrated = True  # by whoever serves it
 
     def __init__(self, config: RemoteLeaderConfig) -> None:
         super().__init__(config)
@@ -56,11 +58,6 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
         return {feature_of(joint): float for joint in joints}
 
     @property
-    def feedback_features(self) -> dict[str, Any]:
-        """It takes no feedback."""
-        return {}
-
-    @property
     def is_connected(self) -> bool:
         """Whether connect() has been called."""
         return self._link is not None
@@ -76,11 +73,6 @@ class RemoteLeader(Teleoperator):  # type: ignore[misc]
         if self._link is not None:
             raise DeviceAlreadyConnectedError(f"{self} is already connected.")
         self._link = LeaderLink(self._host, self._port, self._token)
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whoever serves it has calibrated it."""
-        return True
 
     def calibrate(self) -> None:
         """Nothing to calibrate."""

@@ -43,11 +43,7 @@ LAYOUTS: Final[Mapping[str, tuple[int, int | None]]] = {
 
 
 class TopicNode:
-    """A ROS 2 node in a thread of its own, shared by a robot and its cameras.
-
-    Raises:
-        ConnectionError: ROS 2 isn't there.
-    """
+    """A node in a thread of its own, for a robot and its cameras; ConnectionError without ROS 2."""
 
     _shared: ClassVar[TopicNode | None] = None
 
@@ -174,11 +170,7 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         return self._node is not None
 
     def connect(self, calibrate: bool = True) -> None:
-        """Subscribe, and wait for the first joint positions.
-
-        Raises:
-            ConnectionError: none came, or a joint isn't among them.
-        """
+        """Subscribe; ConnectionError where no joint positions come, or one isn't among them."""
         del calibrate
         if self.is_connected:
             raise DeviceAlreadyConnectedError(f"{self} is connected already.")
@@ -233,11 +225,7 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         """Nothing to configure."""
 
     def get_observation(self) -> dict[str, Any]:
-        """Return where the joints are.
-
-        Raises:
-            TimeoutError: the newest message is older than `stale_s`.
-        """
+        """Return where the joints are; TimeoutError where that is older than `stale_s`."""
         if self._node is None or self._newest is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         taken_s, at = self._newest
@@ -248,11 +236,7 @@ class Ros2Robot(Robot):  # type: ignore[misc]
         return dict(zip(self._keys, (self._scale * values + self._offset).tolist(), strict=True))
 
     def send_action(self, action: dict[str, Any]) -> dict[str, Any]:
-        """Publish goals, at most `rate_hz` of them; nothing in a dry run.
-
-        Raises:
-            ValueError: a goal is missing or isn't finite.
-        """
+        """Publish goals, at most `rate_hz` of them, none in a dry run; ValueError if not finite."""
         if self._node is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         values = np.array([float(action.get(key, np.nan)) for key in self._keys])
@@ -352,11 +336,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
         return []
 
     def connect(self, warmup: bool = True) -> None:
-        """Subscribe.
-
-        Raises:
-            ConnectionError: ROS 2 isn't there.
-        """
+        """Subscribe; ConnectionError where ROS 2 isn't there."""
         del warmup
         node = TopicNode.shared()
         from sensor_msgs.msg import CompressedImage, Image
@@ -387,11 +367,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
         self._fresh.set()
 
     def async_read(self, timeout_ms: float = 500.0) -> NDArray[np.uint8]:
-        """Wait for the next picture, shape (height, width, 3).
-
-        Raises:
-            TimeoutError: none came, only older ones than `stale_s`, or none that can be read.
-        """
+        """Wait for the next picture, (height, width, 3); TimeoutError where no good one comes."""
         if self._node is None:
             raise DeviceNotConnectedError(f"{self.config.topic} is not connected.")
         if not self._fresh.wait(timeout_ms / 1e3):
@@ -402,11 +378,7 @@ class Ros2Camera(Camera):  # type: ignore[misc]
     read = async_read
 
     def read_latest(self, max_age_ms: int = 500) -> NDArray[np.uint8]:
-        """Return the newest picture.
-
-        Raises:
-            TimeoutError: it is older than that, or there is none.
-        """
+        """Return the newest picture; TimeoutError where there is none, or it is older than that."""
         if self._newest is None or self.latest_timestamp is None:
             raise TimeoutError(f"no picture on {self.config.topic}: {self._fault}")
         age_s = time.perf_counter() - self.latest_timestamp

@@ -81,11 +81,7 @@ class Ros2RobotConfig(RobotConfig):  # type: ignore[misc]
 
 
 class Ros2Parameters:
-    """What a parameter file says.
-
-    Raises:
-        UnusableInputError: it says something else than `EXAMPLE` does.
-    """
+    """What a parameter file says; UnusableInputError where that isn't as in `EXAMPLE`."""
 
     def __init__(self, path: Path) -> None:
         where = f"ROS 2 parameters {path}"

@@ -82,13 +82,7 @@ _FORGOTTEN: Final = {
 
 
 class ServoBus:
-    """One bus and the servos that are wanted on it.
-
-    Args:
-        line: the bus.
-        ids: the servos, in the order of every array.
-        models: the model of each, a key of `registers.MODELS`.
-    """
+    """One bus and the servos that are wanted on it, in the order of every array."""
 
     def __init__(self, line: BusLine, ids: Sequence[int], models: Sequence[str]) -> None:
         self.line = line
@@ -139,9 +133,7 @@ class ServoBus:
         """Return where a register lies."""
         return reg.TABLES[self.protocol][name]
 
-    def ask(
-        self, register: reg.ServoRegister, ids: Iterable[int], wait_s: float | None = None
-    ) -> Request:
+    def ask(self, register: reg.ServoRegister, ids: Iterable[int]) -> Request:
         """Return the request for the same register of several servos.
 
         Its answers can't be mistaken for late ones. Where they could, nobody is asked.
@@ -155,7 +147,7 @@ class ServoBus:
             more = found
         address, size = register.address - more, register.size + more
         packet = self.line.wire.sync_read(address, size, wanted, self.fast)
-        return Request(packet, wanted, size, self.fast, wait_s, skip=more, fresh=True)
+        return Request(packet, wanted, size, self.fast, skip=more, fresh=True)
 
     def store(self, servo_id: int, register: reg.ServoRegister, data: bytes) -> Request:
         """Return the request that writes one servo's register; it answers."""
@@ -268,8 +260,12 @@ class ServoBus:
         if servo_id not in self.rebooted:
             self.line.faults.of(servo_id).reboots += 1
             self.rebooted.add(servo_id)
-        if self.revive:
-            yield from self.set_up_again(servo_id)
+        if self.revive:  # write what it forgot, and turn its torque on
+            torque = (self.register("Torque_Enable"), b"\x01")
+            for register, data in (*self.settings.get(servo_id, []), torque):
+                if servo_id not in (yield self.store(servo_id, register, data)):
+                    return
+            self.rebooted.discard(servo_id)
 
     def _watch(self, now_s: float) -> Script[None]:
         """Ask servos that should hold whether they do, with the settings that they had.
@@ -310,17 +306,6 @@ class ServoBus:
         for span in dict.fromkeys(_WATCHED[self.protocol]):
             for servo_id, found in (yield from self._settings_in(span)).items():
                 self._as_held.setdefault(servo_id, {}).update(found)
-
-    def set_up_again(self, servo_id: int) -> Script[bool]:
-        """Write what a servo forgot and turn its torque on; return whether it took all of it."""
-        for register, data in self.settings.get(servo_id, []):
-            if servo_id not in (yield self.store(servo_id, register, data)):
-                return False
-        torque = self.register("Torque_Enable")
-        if servo_id not in (yield self.store(servo_id, torque, b"\x01")):
-            return False
-        self.rebooted.discard(servo_id)
-        return True
 
     def _state(self, answers: Answers, now_s: float) -> BusState:
         replies = [answers.get(i) for i in self.ids]

@@ -121,11 +121,7 @@ def sync_read(address: int, size: int, ids: Iterable[int], fast: bool = False) -
 
 
 def sync_write(address: int, size: int, id_data: bytes) -> bytes:
-    """Tell several servos to store data at the same registers; nobody replies.
-
-    Args:
-        id_data: for each servo its id and then its `size` bytes.
-    """
+    """Tell servos to store `id_data`, each one's id and `size` bytes; nobody replies."""
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, _span(address, size) + id_data)
 
 
@@ -170,11 +166,10 @@ class Parser(FrameParser):
         fast_size: data bytes of each servo in the fast reply that is expected, or None. A fast
             reply is handed on as one status frame per servo, whole or as far as it came; one of
             another length is an earlier request's.
-        fast_count: servos that were asked for it, or None where that isn't known.
     """
 
-    def __init__(self, max_frame_bytes: int = 1024) -> None:
-        super().__init__(max_frame_bytes)
+    def __init__(self) -> None:
+        super().__init__()
         self.fast_size: int | None = None
         self.fast_count: int | None = None
 

@@ -52,9 +52,7 @@ class Request:
     """One packet and who should answer it.
 
     Attributes:
-        packet: what is sent.
         ids: who answers, in this order; nobody where empty.
-        size: data bytes of each answer.
         fast: all answer in one packet (Dynamixel's fast sync read).
         skip: so many bytes of each answer's data were only asked for to tell it from others.
         fresh: the answer to the same packet sent earlier won't do.
@@ -81,8 +79,6 @@ class ServoFaults:
         silent: it was asked and didn't answer in time; counted once until it answers again.
         corrupt: a packet with its id had a wrong checksum.
         wrong_size: it answered with another number of bytes than asked for.
-        refused: it answered that it won't.
-        repeated: it answered twice.
         late: its answer came after its time and counted for nothing.
         reboots: it was found without the torque or the settings that it had.
     """
@@ -101,7 +97,6 @@ class BusErrorCounts:
     """Counts for one bus since it was opened.
 
     Attributes:
-        servos: by id.
         garbage_bytes: bytes that belong to no whole packet.
         corrupt: packets with a wrong checksum whose id belongs to no servo of the bus.
         unasked: whole packets that answer nothing that was asked.
@@ -124,12 +119,7 @@ class BusErrorCounts:
 
 
 class BusLine:
-    """One bus: its port, what comes in on it, and what went wrong.
-
-    Args:
-        port: an open port.
-        protocol: what its servos speak.
-    """
+    """One bus: its open port, what comes in on it, and what went wrong."""
 
     def __init__(self, port: SerialPort, protocol: Protocol) -> None:
         self.port = port
@@ -209,13 +199,7 @@ class BusLine:
     def more_bytes(self, ids: Sequence[int], size: int, most: int) -> int | None:
         """Return by how many bytes a question must be longer for its answers to be known.
 
-        Args:
-            ids: who is asked.
-            size: data bytes that are wanted.
-            most: how many more may be asked for.
-
-        Returns:
-            0 where nothing is owed; None where any length might be mistaken.
+        0 where nothing is owed; None where any length, to `most` more, might be mistaken.
         """
         owed, now_s = self.owed, time.monotonic()
         best, best_s = None, math.inf

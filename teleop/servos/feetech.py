@@ -75,11 +75,7 @@ def sync_read(address: int, size: int, ids: Iterable[int], fast: bool = False) -
 
 
 def sync_write(address: int, size: int, id_data: bytes) -> bytes:
-    """Tell several servos to store data at the same registers; nobody replies.
-
-    Args:
-        id_data: for each servo its id and then its `size` bytes.
-    """
+    """Tell servos to store `id_data`, each one's id and `size` bytes; nobody replies."""
     return frame(BROADCAST_ID, Instruction.SYNC_WRITE, bytes((address, size)) + id_data)
 
 
@@ -105,8 +101,7 @@ def expected(size: int, ids: Iterable[int], fast: bool = False) -> Expected:
 class Parser(FrameParser):
     """Cuts a stream into frames; serves the host and, for instructions, an emulated servo."""
 
-    def __init__(self, max_frame_bytes: int = 259) -> None:
-        super().__init__(max_frame_bytes)
+    max_frame_bytes = 259
 
     def expect(self, size: int, count: int, fast: bool) -> int:
         """Get ready for `count` answers of `size` data bytes; return how many bytes they take."""

@@ -15,15 +15,12 @@ BROADCAST_ID = 0xFE
 """The id that every servo listens to, in both protocols."""
 SLACK_BYTES = 48
 """A frame may be this much longer than expected."""
-MAX_ID = 0xFC
-"""Highest id of a Dynamixel servo (Protocol 2.0); Feetech's is 0xFD."""
 
 
 class Frame(NamedTuple):
     """One packet without its header, length and checksum.
 
     Attributes:
-        id: the servo it is for or from.
         code: instruction; in a reply, 0x55 (Dynamixel) or the error byte (Feetech).
         params: what follows, without byte stuffing. A Dynamixel reply begins with the error byte.
     """
@@ -34,13 +31,7 @@ class Frame(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What one servo answered.
-
-    Attributes:
-        id: the servo.
-        error: its error byte, 0 where all is well.
-        data: the bytes read, if any were asked for.
-    """
+    """What one servo answered: its error byte, 0 where all is well, and what was read, if any."""
 
     id: int
     error: int
@@ -51,7 +42,6 @@ class Expected(NamedTuple):
     """What a bus that is well sends in answer to a request: the replies and nothing else.
 
     Attributes:
-        length: bytes of all replies together.
         data_of: takes that many bytes; returns every servo's data in one piece, in the order
             asked, or None where anything at all is different: an error, another order, noise.
     """
@@ -64,15 +54,15 @@ class FrameParser(abc.ABC):
     """Cuts a stream of bytes into frames.
 
     Attributes:
-        received_bytes: how many came in.
         accepted_bytes: how many of them were part of a frame that was handed on.
         rejected_bytes: how many weren't: noise, or part of a broken frame.
         corrupt_ids: the id of each frame whose checksum was wrong, as far as it can be known.
         unexpected: whole packets that answer an earlier request.
     """
 
-    def __init__(self, max_frame_bytes: int = 1024) -> None:
-        self.max_frame_bytes = max_frame_bytes
+    max_frame_bytes = 1024
+
+    def __init__(self) -> None:
         self.received_bytes = 0
         self.accepted_bytes = 0
         self.rejected_bytes = 0

@@ -30,23 +30,13 @@ _BUSY: Final = (errno.EBUSY, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class SerialPort:
-    """One serial port.
-
-    Args:
-        path: the device, such as /dev/ttyACM0.
-        baud: bits per second.
-    """
+    """One serial port, such as /dev/ttyACM0, at `baud` bits per second."""
 
     def __init__(self, path: str, baud: int = 1_000_000) -> None:
         self.path = path
         self.baud = baud
         self._serial: serial.Serial | None = None
         self._fd = -1
-
-    @property
-    def is_open(self) -> bool:
-        """Say whether the port is open."""
-        return self._serial is not None
 
     @property
     def byte_s(self) -> float:
@@ -58,11 +48,7 @@ class SerialPort:
         return self._fd
 
     def open(self) -> None:
-        """Open the port and lock it; does nothing where it is open.
-
-        Raises:
-            DeviceError: no such port, not a serial port, no permission or in use: with the fix.
-        """
+        """Open and lock the port, if it isn't open; DeviceError says what is wrong and the fix."""
         if self._serial is not None:
             return
         if not platform_calls.HAS_SERIAL_HANDLES:
@@ -87,11 +73,7 @@ class SerialPort:
             device.set_low_latency_mode(True)
 
     def set_baud(self, baud: int) -> None:
-        """Change the speed [bit/s].
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Change the speed [bit/s]; DeviceError where the driver refuses it."""
         self.baud = baud
         if self._serial is not None:
             try:
@@ -107,11 +89,7 @@ class SerialPort:
                 device.close()
 
     def read(self, most: int = 4096) -> bytes:
-        """Return up to `most` bytes of what has come in, without waiting.
-
-        Raises:
-            OSError: the device is gone.
-        """
+        """Return up to `most` bytes that have come, without waiting; OSError if it is gone."""
         try:
             return os.read(self._fd, most)
         except BlockingIOError:
@@ -125,11 +103,7 @@ class SerialPort:
         return count
 
     def write(self, data: bytes) -> None:
-        """Hand all of `data` to the driver.
-
-        Raises:
-            OSError: the device is gone, or takes nothing for `WRITE_TIMEOUT_S`.
-        """
+        """Hand all of `data` to the driver; OSError if it takes nothing for `WRITE_TIMEOUT_S`."""
         sent = self._write_some(data)
         if sent == len(data):
             return
@@ -213,12 +187,8 @@ def port_holder(
     """Return process id and name of another program that has a device open, if one can be seen.
 
     A program that holds both ends of a pseudo-terminal is the emulated device itself, and doesn't
-    count. Sees what /proc shows this user; nothing where there is no /proc.
-
-    Args:
-        path: the device.
-        root: where `/proc` is looked for.
-        or_self: this very process counts too, where no other has it open.
+    count. Sees what /proc in `root` shows this user; nothing where there is no /proc. With
+    `or_self` this very process counts too, where no other has it open.
     """
     try:
         wanted = os.stat(path)

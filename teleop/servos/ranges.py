@@ -31,13 +31,7 @@ DYNAMIXEL_POSITION_MOST: Final = 1024
 
 @dataclass(frozen=True)
 class MotorRange:
-    """One motor's calibration, as LeRobot writes it to the motor and to its file.
-
-    Attributes:
-        homing_offset: added to or taken from what the encoder shows [ticks].
-        range_min: lower end [ticks].
-        range_max: upper end [ticks].
-    """
+    """One motor's calibration [ticks], as LeRobot writes it to the motor and to its file."""
 
     homing_offset: int
     range_min: int
@@ -45,12 +39,7 @@ class MotorRange:
 
     @classmethod
     def of(cls, motor: Any) -> MotorRange:
-        """Return the same of a LeRobot `MotorCalibration` or a file's mapping.
-
-        Raises:
-            KeyError: a field is missing.
-            TypeError: a field isn't a whole number.
-        """
+        """Return that of a `MotorCalibration` or a mapping; KeyError or TypeError if it is none."""
         names = ("homing_offset", "range_min", "range_max")
         found = [motor[n] if isinstance(motor, Mapping) else getattr(motor, n) for n in names]
         for name, value in zip(names, found, strict=True):
@@ -67,12 +56,7 @@ class MotorRange:
 
 
 def turns_freely(arm: str, joint: str) -> bool:
-    """Say whether a joint has no end stop, or nobody knows.
-
-    Args:
-        arm: LeRobot's type or class name of the device, such as `so101_follower` or `so_leader`.
-        joint: the motor's name.
-    """
+    """Say whether a joint of LeRobot's device type `arm` has no end stop, or nobody knows."""
     kind = arm.partition("_")[0]
     if kind == "lekiwi":
         return joint in _LEKIWI_FULL_TURN
@@ -87,11 +71,7 @@ def unusable(
 ) -> Iterator[str]:
     """Yield what keeps a calibration from being driven with, a line for each motor.
 
-    Args:
-        protocol: what the servos speak.
-        arm: LeRobot's type or class name of the device.
-        motors: motor to its calibration.
-        modes: motor to its Operating Mode, as far as it is known.
+    `arm` is LeRobot's type of the device; `modes` are Operating Modes, as far as known.
     """
     last = TICKS_PER_TURN - 1
     most = FEETECH_MOST if protocol is Protocol.FEETECH else DYNAMIXEL_MOST

@@ -35,13 +35,10 @@ class ServoRegister:
     """One entry of a control table, or a span of several.
 
     Attributes:
-        address: of its first byte.
         size: bytes, little-endian.
-        name: as in LeRobot's tables.
         initial: value as shipped; after power-up where it is not kept.
         low: smallest value that is taken.
         high: largest value that is taken; below `low` where nothing limits it.
-        writable: may be written.
         kept: survives a loss of power (EEPROM area).
         signed: two's complement.
     """
@@ -69,14 +66,7 @@ class ServoRegister:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One servo model.
-
-    Attributes:
-        name: as LeRobot writes it.
-        number: what its Model Number register holds.
-        protocol: what it speaks.
-        current_step_a: worth of one step of Present Current [A]; NaN where 126 is a load.
-    """
+    """One servo model; `current_step_a` of Present Current [A] is NaN where 126 is a load."""
 
     name: str
     number: int

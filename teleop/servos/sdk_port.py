@@ -31,19 +31,9 @@ class PollPortHandler:
         self.packet_timeout = 0.0
 
     @property
-    def port_name(self) -> str:
-        """The port's path."""
-        return self.port.path
-
-    @property
     def baudrate(self) -> int:
         """Bits per second."""
         return self.port.baud
-
-    @property
-    def tx_time_per_byte(self) -> float:
-        """Time that one byte takes [ms]."""
-        return self.port.byte_s * 1000.0
 
     def openPort(self) -> bool:
         """Open the port, where it isn't."""
@@ -91,7 +81,8 @@ class PollPortHandler:
 
     def setPacketTimeout(self, packet_length: int) -> None:
         """Begin to wait for a packet of `packet_length` bytes."""
-        self.setPacketTimeoutMillis(self.tx_time_per_byte * (packet_length + 3) + TIMEOUT_MARGIN_MS)
+        bytes_ms = self.port.byte_s * 1000.0 * (packet_length + 3)
+        self.setPacketTimeoutMillis(bytes_ms + TIMEOUT_MARGIN_MS)
 
     def setPacketTimeoutMillis(self, msec: float) -> None:
         """Begin to wait for `msec` [ms]."""

@@ -54,12 +54,7 @@ class BusState:
 
 
 class Decoder:
-    """Decodes the state blocks of one bus.
-
-    Args:
-        protocol: what the bus speaks.
-        models: the servos' models, in order.
-    """
+    """Decodes the state blocks of one bus's servos, in order."""
 
     def __init__(self, protocol: reg.Protocol, models: Sequence[str]) -> None:
         self.protocol = protocol
@@ -141,11 +136,7 @@ class Decoder:
 
 
 def encode_goals(protocol: reg.Protocol, ids: Sequence[int], ticks: Iterable[float]) -> bytes:
-    """Return id and goal bytes of each servo for a sync write of Goal Position.
-
-    Args:
-        ticks: one goal for each, rounded to whole ticks [ticks].
-    """
+    """Return each servo's id and goal for a sync write of Goal Position; [ticks] are rounded."""
     words: list[int] = []
     feetech = protocol is reg.Protocol.FEETECH
     for servo_id, goal in zip(ids, ticks, strict=True):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from gaploop.teleop.servos.exchange import BusLine, Request, Script, run
-from gaploop.teleop.servos.frames import MAX_ID
 from gaploop.teleop.servos.registers import (
     IDENTITY_SPAN,
     STATE_SPAN,
@@ -31,15 +30,7 @@ _NOBODY: Final = 0xFD
 
 @dataclass(frozen=True)
 class ServoReply:
-    """How one servo answered.
-
-    Attributes:
-        id: which was asked.
-        model_number: what it says it is, or None where it doesn't answer.
-        firmware: its version, such as `3.10`.
-        doubled: its answers are garbled or come twice, as if two servos had the id.
-        voltage_v: its supply [V], NaN where unknown.
-    """
+    """How one servo answered: no model where it didn't; `doubled` as if two have the id."""
 
     id: int
     model_number: int | None
@@ -66,15 +57,15 @@ def survey(line: BusLine, ids: Iterable[int]) -> dict[int, ServoReply]:
     return seen
 
 
-def present(line: BusLine, ids: Iterable[int] = range(1, 21)) -> list[int]:
-    """Return which of `ids` answer a ping."""
+def present(line: BusLine) -> list[int]:
+    """Return which of ids 1 to 20 answer a ping."""
     size = 3 if line.protocol is Protocol.DYNAMIXEL else 0
 
     def ping(servo_id: int) -> Script[bool]:
         answers = yield Request(line.wire.ping(servo_id), (servo_id,), size, wait_s=PATIENCE_S)
         return servo_id in answers
 
-    return [i for i in ids if i <= MAX_ID and run([(line, ping(i))])[0]]
+    return [i for i in range(1, 21) if run([(line, ping(i))])[0]]
 
 
 def _look(line: BusLine, servo_id: int, wait_s: float) -> ServoReply:

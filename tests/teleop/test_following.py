@@ -13,7 +13,7 @@ from gaploop.core.types import FloatArray, FollowerState, LeaderSample, SafetyRe
 from gaploop.sim.cell import SimCell
 from gaploop.sim.follower import CellClock, CellFollower
 from gaploop.teleop.emulator import koch, so101
-from gaploop.teleop.emulator.arms import ArmPlan
+from gaploop.teleop.emulator.arms import ArmPlan, build_servo
 from gaploop.teleop.emulator.servo import EmulatedServo
 from gaploop.teleop.safety import SafetyFilter
 
@@ -24,7 +24,7 @@ class Arm:
     """Emulated servos that are moved by hand of the test: no bus, no thread, no time."""
 
     def __init__(self, plan: ArmPlan) -> None:
-        self.servos: Sequence[EmulatedServo] = [servo.build() for servo in plan.calibrated().servos]
+        self.servos: Sequence[EmulatedServo] = [build_servo(s) for s in plan.calibrated().servos]
         for servo in self.servos:
             servo.hold_here()
             servo.memory["Torque_Enable"] = 1

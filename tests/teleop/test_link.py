@@ -258,19 +258,19 @@ def test_no_answer_ever_seems_younger_than_it_is(events: list[tuple[float, int, 
         at.append(now_s)
         assert asked.ask(now_s) == len(at) - 1
         now_s += wait_s
-        made_s = asked.made_s(answered, age_s, now_s)
+        made_s = asked.made_s(answered, age_s)
         if made_s is not None:
             assert made_s <= at[answered] <= now_s
             assert answered > newest
             newest = answered
-            assert asked.made_s(answered, 0.0, now_s) is None  # the same again
+            assert asked.made_s(answered, 0.0) is None  # the same again
 
 
 def test_what_was_never_asked_counts_for_nothing() -> None:
     asked = link.Asked()
-    assert asked.made_s(0, 0.0, 1.0) is None
+    assert asked.made_s(0, 0.0) is None
     for _ in range(link.ASKED + 5):
         asked.ask(1.0)
-    assert asked.made_s(link.ASKED + 5, 0.0, 1.0) is None
-    assert asked.made_s(2, 0.0, 1.0) is None  # asked too long ago
-    assert asked.made_s(9, -3.0, 1.0) == 1.0  # nothing is younger than its question
+    assert asked.made_s(link.ASKED + 5, 0.0) is None
+    assert asked.made_s(2, 0.0) is None  # asked too long ago
+    assert asked.made_s(9, -3.0) == 1.0  # nothing is younger than its question

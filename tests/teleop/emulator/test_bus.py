@@ -16,7 +16,8 @@ from gaploop.core.clock import ManualClock
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel
 from gaploop.teleop.emulator import EmulatedBus, Fault, arm_plan, koch, parse_faults, so101
-from gaploop.teleop.emulator.console import EmulatorConsole
+from gaploop.teleop.emulator.arms import build_servo
+from gaploop.teleop.emulator.console import carry_out
 from gaploop.teleop.emulator.faults import wire_faults
 from gaploop.teleop.emulator.hand import ManualHand
 from gaploop.teleop.servos import dynamixel, feetech
@@ -248,27 +249,24 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text("0 0 0 0 0 0 0.5\n1, 0.3, 0, 0, 0, 0, 0.5\n")
     with EmulatedBus() as bus:
-        console = EmulatorConsole(bus)
-        assert "shoulder_pan" in console.carry_out("status")
-        console.carry_out("fault vanish 3")
-        assert "gone" in console.carry_out("status")
-        console.carry_out("fault clear")
-        assert "gone" not in console.carry_out("status")
-        console.carry_out("pose 0.5 0 0 0 0 1.0")
+        assert "shoulder_pan" in str(carry_out(bus, "status"))
+        carry_out(bus, "fault vanish 3")
+        assert "gone" in str(carry_out(bus, "status"))
+        carry_out(bus, "fault clear")
+        assert "gone" not in str(carry_out(bus, "status"))
+        carry_out(bus, "pose 0.5 0 0 0 0 1.0")
         until(lambda: bus.servos[1].joint.q_rad > 0.45, "posed")
-        console.carry_out(f"hand trace {trace}")
+        carry_out(bus, f"hand trace {trace}")
         until(lambda: bus.servos[1].joint.q_rad < 0.35, "traced")
-        console.carry_out("plug gripper")
+        carry_out(bus, "plug gripper")
         assert unanswered(bus, feetech.ping(1))
         assert ask(bus, feetech.ping(6), 6)
-        console.carry_out("plug all")
-        console.carry_out("power off")
+        carry_out(bus, "plug all")
+        carry_out(bus, "power off")
         assert unanswered(bus, feetech.ping(1))
-        console.carry_out("power on")
-        assert console.carry_out("# nothing") == ""
-        assert not console.over
-        console.carry_out("quit")
-        assert console.over
+        carry_out(bus, "power on")
+        assert carry_out(bus, "# nothing") == ""
+        assert carry_out(bus, "quit") is None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +289,7 @@ def test_the_console_does_what_it_is_told(tmp_path: Path) -> None:
 def test_the_console_refuses_nonsense_and_goes_on(line: str, says: str) -> None:
     with EmulatedBus() as bus:
         with pytest.raises(UnusableInputError, match=says):
-            EmulatorConsole(bus).carry_out(line)
+            carry_out(bus, line)
         assert ask(bus, feetech.ping(1), 6)
 
 
@@ -306,7 +304,7 @@ def test_factory_new_servos_are_found_one_at_a_time() -> None:
 @pytest.mark.parametrize("model", ["so101", "koch", "openmanipulator"])
 def test_the_waving_hand_keeps_every_arm_in_its_workspace(model: str) -> None:
     """With a table under it, an arm that followed the wave was pressed on it and tripped."""
-    arm, servos = ArmModel.load(model), [s.build() for s in arm_plan(model, "leader").servos]
+    arm, servos = ArmModel.load(model), [build_servo(s) for s in arm_plan(model, "leader").servos]
     (low, high), hand = (
         np.transpose(ARM_MODELS[model].workspace_m),
         ManualHand(servos, "wave", leads=True),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaploop.teleop.emulator.arms import ArmPlan, koch
+from gaploop.teleop.emulator.arms import ArmPlan, build_servo, koch
 from gaploop.teleop.emulator.dynamixel import HEAT, DynamixelChain, DynamixelServo
 from gaploop.teleop.emulator.joint import JointMechanics
 from gaploop.teleop.servos import dynamixel
@@ -24,7 +24,7 @@ class Bench:
     """A chain with a clock, and a host that asks it."""
 
     def __init__(self, plan: ArmPlan | None = None) -> None:
-        servos = [s.build() for s in (plan or koch()).servos]
+        servos = [build_servo(s) for s in (plan or koch()).servos]
         ours = [s for s in servos if isinstance(s, DynamixelServo)]
         self.servos = {s.id: s for s in ours}
         self.chain = DynamixelChain(ours, JointMechanics([s.joint for s in ours]))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gaploop.teleop.emulator.arms import ArmPlan, so101
+from gaploop.teleop.emulator.arms import ArmPlan, build_servo, so101
 from gaploop.teleop.emulator.feetech import (
     HEAT,
     OVERLOAD,
@@ -26,7 +26,7 @@ class Bench:
     """A chain with a clock, and a host that asks it."""
 
     def __init__(self, plan: ArmPlan | None = None) -> None:
-        servos = [s.build() for s in (plan or so101()).servos]
+        servos = [build_servo(s) for s in (plan or so101()).servos]
         ours = [s for s in servos if isinstance(s, FeetechServo)]
         self.servos = {s.id: s for s in ours}
         self.chain = FeetechChain(ours, JointMechanics([s.joint for s in ours]))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from gaploop.core.types import (
     Tick,
 )
 from gaploop.teleop.leaders.cartesian import CartesianLeader, common_limits
-from gaploop.teleop.leaders.controls import Heard, Intent
+from gaploop.teleop.leaders.controls import Heard, Intent, IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions
 
 ARM = ArmModel.load("so101")
@@ -28,7 +27,7 @@ STEP_S = 0.005
 FORWARD = Intent(held=True, forward=1.0, step=4)
 
 
-class Hand:
+class Hand(IntentSource):
     """An input device that says what the test says."""
 
     def __init__(self) -> None:
@@ -36,12 +35,6 @@ class Hand:
 
     def heard(self) -> Heard:
         return self.message
-
-    def pump(self, trip: str = "") -> None:
-        pass
-
-    def listen(self, on_estop: Callable[[], None], on_clear: Callable[[], None]) -> None:
-        pass
 
     def close(self) -> None:
         self.message = replace(self.message, closed=True)

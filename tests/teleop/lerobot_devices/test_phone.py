@@ -14,7 +14,7 @@ from lerobot.utils.rotation import Rotation
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.teleop.lerobot_devices.make import connected_teleoperator
-from gaploop.teleop.lerobot_devices.phone import LerobotPhone, open_phone
+from gaploop.teleop.lerobot_devices.phone import LerobotPhone
 
 
 class FakeApp:
@@ -95,7 +95,7 @@ def test_a_phone_that_is_gone_while_held_grows_old(phone: LerobotPhone) -> None:
 @pytest.mark.skipif(bool(find_spec("hebi")), reason="LeRobot's extra `phone` is installed")
 def test_without_its_packages_it_is_one_line() -> None:
     with pytest.raises(UnusableInputError, match=r"^--teleop\.\*: 'hebi-py' .*phone") as refused:
-        open_phone(PhoneConfig(), 2)
+        connected_teleoperator(PhoneConfig())
     assert len(str(refused.value).splitlines()) == 1
 
 
