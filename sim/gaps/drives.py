@@ -67,6 +67,7 @@ class _Drives(Mechanism):
                 f"{', '.join(joints)}."
             )
 
+        @on.model.change_servos
         def change(model: mujoco.MjModel, servo: int, dof: int, stronger: float) -> None:
             joint = model.actuator(servo).name
             gain = p[f"{joint}.gain_factor"]
@@ -81,7 +82,6 @@ class _Drives(Mechanism):
             friction_nm = model.dof_frictionloss[dof] + p[f"{joint}.friction_nm"] * stronger
             model.dof_frictionloss[dof] = max(friction_nm, 0.0)
 
-        on.model.change_servos(change)
         play, limit = np.zeros(len(arm.joint_names)), np.full(len(arm.joint_names), np.inf)
         play[arm.arm_columns] = [p[f"{joint}.backlash_rad"] for joint in joints]
         limit[arm.arm_columns] = [p[f"{joint}.speed_limit_rad_s"] for joint in joints]

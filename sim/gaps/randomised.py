@@ -59,6 +59,7 @@ class _Lamps(RandomisedMechanism):
         tint = np.exp(-_C2_M_K / _CHANNELS_M * (1.0 / p["temperature_k"] - 1.0 / DAYLIGHT_K))
         tint /= tint[1]
 
+        @on.model.change
         def light(model: mujoco.MjModel) -> None:
             model.light("key").diffuse[:] *= p["key_factor"] * tint
             model.light("fill").diffuse[:] *= p["fill_factor"] * tint
@@ -70,8 +71,6 @@ class _Lamps(RandomisedMechanism):
             model.light("key").dir[:] = (
                 level * math.cos(azimuth), level * math.sin(azimuth), -math.cos(tilt),
             )  # fmt: skip
-
-        on.model.change(light)
 
 
 class _TableTop(RandomisedMechanism):
@@ -104,11 +103,10 @@ class _TableTop(RandomisedMechanism):
         grain = kinds[min(int(p["grain"]), 3)] or top.grain
         texture = look.table_texture(look.TableTop(tone(tones[0]), tone(tones[1]), grain))
 
+        @on.model.change
         def paint(model: mujoco.MjModel) -> None:
             start = int(model.tex_adr[model.texture("table").id])
             model.tex_data[start : start + texture.size] = texture.ravel()
-
-        on.model.change(paint)
 
 
 class _FrameJitter(RandomisedMechanism):
@@ -121,13 +119,12 @@ class _FrameJitter(RandomisedMechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.EXPOSURE)
         def jitter(picture: Picture, shot: Shot) -> Picture:
             stops, *tint = shot.rng.uniform(-1.0, 1.0, 4)
             gain = 2.0 ** (p["exposure_stops"] * stops)
             gains = gain * (1.0 + p["tint_fraction"] * np.array(tint))
             return np.asarray(picture * gains)
-
-        on.images.add(ImageStage.EXPOSURE, jitter)
 
 
 class _FieldOfView(RandomisedMechanism):
@@ -135,10 +132,9 @@ class _FieldOfView(RandomisedMechanism):
     parameters = (Parameter("dfovy_deg", "deg", -20.0, 40.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def zoom(model: mujoco.MjModel) -> None:
             model.cam_fovy[model.camera(scene.CAMERA_NAME).id] += p["dfovy_deg"]
-
-        on.model.change(zoom)
 
 
 class _Mass(RandomisedMechanism):
@@ -155,10 +151,9 @@ class _Gravity(RandomisedMechanism):
     parameters = (Parameter("gravity_m_s2", "m/s2", 0.0, 30.0, 9.81),)
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def pull(model: mujoco.MjModel) -> None:
             model.opt.gravity[2] = -p["gravity_m_s2"]
-
-        on.model.change(pull)
 
 
 class _JointDynamics(RandomisedMechanism):
@@ -171,6 +166,7 @@ class _JointDynamics(RandomisedMechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change_servos
         def change(model: mujoco.MjModel, servo: int, dof: int, _stronger: float) -> None:
             model.actuator_gainprm[servo, 0] *= p["gain_factor"]
             model.actuator_biasprm[servo, 1] *= p["gain_factor"]
@@ -178,8 +174,6 @@ class _JointDynamics(RandomisedMechanism):
             model.dof_damping[dof] *= p["damping_factor"]
             model.dof_frictionloss[dof] *= p["friction_factor"]
             model.dof_armature[dof] *= p["armature_factor"]
-
-        on.model.change_servos(change)
 
 
 RANDOMISED: tuple[Mechanism, ...] = (
