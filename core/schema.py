@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,6 +145,44 @@ def number(value: Any, where: str, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise UnusableInputError(f"{where}: {value!r} must be a number from {low:g} to {high:g}.")
     return float(value)
+
+
+def ranged[T](default: T, low: float, high: float) -> T:
+    """Return the default of a dataclass's field that `numbers` reads, from `low` to `high`."""
+    made: T = field(default=default, metadata={"range": (low, high)})
+    return made
+
+
+def numbers(
+    kind: type, value: object, where: str, form: str, further: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the `ranged` fields of a dataclass that a mapping gives.
+
+    What is a whole number by default must be one; what is None by default may be.
+
+    Args:
+        kind: the dataclass.
+        value: the mapping, or None.
+        where: the file and the section, for messages.
+        form: how an entry looks, such as "limit: number".
+        further: keys that may stand there as well; they aren't read.
+
+    Raises:
+        UnusableInputError: an unknown key, no number, or one out of range.
+    """
+    known = {f.name: f for f in fields(kind) if "range" in f.metadata}
+    given = mapping(value, where, form)
+    check_keys(given, (*known, *further), where)
+    found: dict[str, Any] = {}
+    for key in (k for k in given if k in known):
+        entry, usual = given[key], known[key].default
+        if entry is None and usual is None:
+            continue
+        parsed = number(entry, f"{where}: {key}", *known[key].metadata["range"])
+        if isinstance(usual, int) and parsed != int(parsed):
+            raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
+        found[key] = int(parsed) if isinstance(usual, int) else parsed
+    return found
 
 
 def whole(value: object, where: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 
@@ -44,34 +44,18 @@ class SafetyLimits:
         following_s: how long [s].
     """
 
-    velocity_rad_s: float = 3.0
-    align_velocity_rad_s: float = 0.6
-    acceleration_rad_s2: float = 60.0
-    stale_leader_s: float = 0.2
-    temperature_c: float = 65.0
-    stall_current_a: float = 2.0
-    stall_load_pct: float = 80.0
-    stall_s: float = 0.5
-    torque_off_s: float = 0.1
-    lost_servo_s: float = 0.1
-    following_rad: float = 0.15
-    following_s: float = 0.3
-
-
-_LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "velocity_rad_s": (0.01, 20.0),
-    "align_velocity_rad_s": (0.01, 20.0),
-    "acceleration_rad_s2": (0.1, 1000.0),
-    "stale_leader_s": (0.005, 5.0),
-    "temperature_c": (20.0, 90.0),
-    "stall_current_a": (0.05, 20.0),
-    "stall_load_pct": (5.0, 95.0),
-    "stall_s": (0.02, 10.0),
-    "torque_off_s": (0.0, 60.0),
-    "lost_servo_s": (0.01, 2.0),
-    "following_rad": (0.05, 1.0),
-    "following_s": (0.1, 10.0),
-}
+    velocity_rad_s: float = ranged(3.0, 0.01, 20.0)
+    align_velocity_rad_s: float = ranged(0.6, 0.01, 20.0)
+    acceleration_rad_s2: float = ranged(60.0, 0.1, 1000.0)
+    stale_leader_s: float = ranged(0.2, 0.005, 5.0)
+    temperature_c: float = ranged(65.0, 20.0, 90.0)
+    stall_current_a: float = ranged(2.0, 0.05, 20.0)
+    stall_load_pct: float = ranged(80.0, 5.0, 95.0)
+    stall_s: float = ranged(0.5, 0.02, 10.0)
+    torque_off_s: float = ranged(0.1, 0.0, 60.0)
+    lost_servo_s: float = ranged(0.1, 0.01, 2.0)
+    following_rad: float = ranged(0.15, 0.05, 1.0)
+    following_s: float = ranged(0.3, 0.1, 10.0)
 
 
 type Interval = tuple[float, float]
@@ -101,9 +85,7 @@ class Workspace:
 
 def parse_safety(value: object, where: str) -> SafetyLimits:
     """Check the section `safety` of a station file; what it leaves out keeps its default."""
-    value = mapping(value, f"{where}: safety", "limit: number")
-    check_keys(value, _LIMIT_RANGES, f"{where}: safety")
-    checked = {k: number(v, f"{where}: safety: {k}", *_LIMIT_RANGES[k]) for k, v in value.items()}
+    checked = numbers(SafetyLimits, value, f"{where}: safety", "limit: number")
     if "velocity_rad_s" in checked:  # an arm doesn't align faster than it may move
         default_rad_s = SafetyLimits.align_velocity_rad_s
         checked.setdefault("align_velocity_rad_s", min(default_rad_s, checked["velocity_rad_s"]))
@@ -150,16 +132,6 @@ def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
     return low, high
 
 
-_COST_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "take_s": (0.1, 36_000.0),
-    "reset_s": (0.0, 36_000.0),
-    "setup_s": (0.0, 36_000.0),
-    "rate_per_hour": (0.0, 1e6),
-    "welcome_s": (0.0, 36_000.0),
-    "fee_per_person": (0.0, 1e6),
-}
-
-
 @dataclass(frozen=True)
 class Costs:
     """Times and rates of a station; what is None is measured from takes, or assumed.
@@ -174,12 +146,12 @@ class Costs:
         currency: such as EUR.
     """
 
-    take_s: float | None = None
-    reset_s: float | None = None
-    setup_s: float | None = None
-    rate_per_hour: float | None = None
-    welcome_s: float | None = None
-    fee_per_person: float | None = None
+    take_s: float | None = ranged(None, 0.1, 36_000.0)
+    reset_s: float | None = ranged(None, 0.0, 36_000.0)
+    setup_s: float | None = ranged(None, 0.0, 36_000.0)
+    rate_per_hour: float | None = ranged(None, 0.0, 1e6)
+    welcome_s: float | None = ranged(None, 0.0, 36_000.0)
+    fee_per_person: float | None = ranged(None, 0.0, 1e6)
     currency: str = "EUR"
 
 
@@ -189,18 +161,11 @@ def parse_costs(value: object, where: str) -> Costs:
     Raises:
         UnusableInputError: a key or value that isn't valid.
     """
-    given = dict(mapping(value, f"{where}: costs", "cost: number"))
-    check_keys(given, (*_COST_RANGES, "currency"), f"{where}: costs")
-    currency = given.pop("currency", Costs.currency)
+    place, form = f"{where}: costs", "cost: number"
+    checked = numbers(Costs, value, place, form, further=("currency",))
+    currency = mapping(value, place, form).get("currency", Costs.currency)
     if not isinstance(currency, str) or not currency.strip():
-        raise UnusableInputError(
-            f"{where}: costs: currency must be a name such as EUR, got {currency!r}."
-        )
-    checked = {
-        name: number(entry, f"{where}: costs: {name}", *_COST_RANGES[name])
-        for name, entry in given.items()
-        if entry is not None
-    }
+        raise UnusableInputError(f"{place}: currency must be a name such as EUR, got {currency!r}.")
     return Costs(**checked, currency=currency)
 
 
