@@ -166,13 +166,9 @@ class Servos:
     stalls_a: float
 
     def current_a(self, torque_nm: FloatArray) -> FloatArray:
-        """Estimate the current that each servo would report, in register steps.
+        """Return the current that each servo would report [A], in register steps.
 
-        Args:
-            torque_nm: torque at the output shafts [N m], shape (n_joints,).
-
-        Returns:
-            Magnitude of the current [A], same shape.
+        `torque_nm` is at the output shafts [N m]; both have shape (n_joints,).
         """
         current_a = np.abs(torque_nm) / np.asarray(self.nm_per_a)
         return np.asarray(np.round(current_a / self.current_step_a) * self.current_step_a)
@@ -285,11 +281,6 @@ class CellArm:
     def robot_type(self) -> str:
         """The name that recordings carry."""
         return f"{self.name}_sim"
-
-    @property
-    def n_arm(self) -> int:
-        """Number of joints without the gripper."""
-        return len(self.arm_columns)
 
     @cached_property
     def arms(self) -> tuple[Mounted, ...]:

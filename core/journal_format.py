@@ -248,9 +248,7 @@ def read_stream(path: Path) -> pa.Table:
 def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = None) -> Take:
     """Read one take of a journal, with the labels that stand now.
 
-    Args:
-        folder: the take's folder.
-        events: `labels.current` of the journal, if the caller has read it already.
+    `events` are `labels.current` of the journal, if the caller has read it already.
     """
     header = read_header(folder)
     end = read_end(folder)

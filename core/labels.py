@@ -35,17 +35,9 @@ SOURCES: Final = ("auto", "operator", "engineer")
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
 
 TAGS: Final = (
-    "kind",
-    "domain",
-    "conditions",
-    "session",
-    "operator",
-    "station",
-    "calibration",
-    "policy",
-    "plan",
-    "units",
-)
+    "kind", "domain", "conditions", "session", "operator", "station", "calibration", "policy",
+    "plan", "units",
+)  # fmt: skip
 """What a take was recorded with; said again where it was noted wrongly (`gaploop edit retag`)."""
 
 NOTHING_SAID: Final[dict[str, Any]] = {
@@ -197,13 +189,9 @@ def check_dimensions(value: Mapping[str, float], where: str) -> None:
 def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
     """Append events to a `labels.jsonl`, durably, all of them or none.
 
-    Args:
-        path: the file.
-        events: what is said.
-        create: make the file where there is none, instead of raising FileNotFoundError.
-
     Raises:
         UnusableInputError: the file is a link.
+        FileNotFoundError: there is no file, and it isn't to be made.
         OSError: they can't be written.
     """
     refuse_link(path)
@@ -213,14 +201,8 @@ def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
 def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
     """Put events of another log among those of a `labels.jsonl` as `merge` does, all or none.
 
-    Args:
-        path: the file.
-        events: in the order of the other log.
-        create: as in `append`.
-
     Raises:
-        UnusableInputError: a line of the file can't be read, or it is a link.
-        OSError: they can't be written.
+        UnusableInputError: a line of the file can't be read; and as `append`.
     """
     refuse_link(path)
     with locked_stream(path, create) as stream:

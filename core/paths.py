@@ -58,10 +58,7 @@ def is_plain_name(value: object) -> bool:
 def relative_path(value: object, what: str, where: object = "") -> str:
     """Return `value` if it is a path of plain names below some folder; links aren't looked at.
 
-    Args:
-        value: the path, with `/` between its names, as read from a file.
-        what: what it names, such as "data_path".
-        where: the file it was read from.
+    The arguments are those of `plain_name`; `/` stands between the names.
 
     Raises:
         UnusableInputError: absolute, empty, or one of its names isn't plain.
@@ -85,14 +82,9 @@ def inside(
 ) -> Path:
     """Return `root / relative` if it is below `root` also once links are followed.
 
-    For what is about to be written, deleted or opened by a name that a file gives.
-
-    Args:
-        root: the folder to stay in; may itself be reached through links.
-        relative: a path below it, as `relative_path` takes; it needn't exist.
-        what: what it names.
-        where: the file it was read from.
-        of_snapshot: it is only read; see `links_out`.
+    For what is about to be written, deleted or opened by a name that a file gives; it needn't
+    exist, and `root` may itself be reached through links. What is only read may be `of_snapshot`,
+    as of `links_out`; the other arguments are those of `relative_path`.
 
     Raises:
         UnusableInputError: it isn't below `root`, or a link leads out.
@@ -107,10 +99,8 @@ def inside(
 def links_out(root: Path, *, of_snapshot: bool = True) -> list[Path]:
     """Return the links in a folder that lead out of it, in order; other links aren't followed.
 
-    Args:
-        root: the folder.
-        of_snapshot: where it is a snapshot in the Hub's cache, its links to the `blobs` of the
-            same repository are no fault; False for what is about to be written or deleted.
+    Of a snapshot in the Hub's cache links to the `blobs` of the same repository are no fault,
+    unless it is about to be written or deleted.
     """
     if not root.is_dir():
         return []

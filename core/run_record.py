@@ -67,8 +67,7 @@ def write_run(
 def read_run(path: Path) -> dict[str, Any]:
     """Read a `run.json` that somebody else may have written.
 
-    Returns:
-        all of it; `config`, `inputs`, `result` and `lineage` are there, uids and ids as text.
+    `config`, `inputs`, `result` and `lineage` are there; uids and ids are text.
 
     Raises:
         UnusableInputError: it is missing, or no record of a run.

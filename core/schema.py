@@ -123,11 +123,8 @@ def check_keys(
 def mapping(value: object, where: str, form: str) -> dict[str, Any]:
     """Return `value` if it is a mapping, and an empty one if nothing was written.
 
-    Args:
-        form: how an entry looks, such as "limit: number".
-
     Raises:
-        UnusableInputError: it is neither.
+        UnusableInputError: it is neither; `form` is how an entry looks, such as "limit: number".
     """
     if value is None:
         return {}
@@ -156,16 +153,10 @@ def ranged[T](default: T, low: float, high: float) -> T:
 def numbers(
     kind: type, value: object, where: str, form: str, further: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the `ranged` fields of a dataclass that a mapping gives.
+    """Return the `ranged` fields of a dataclass that a mapping gives; none where it is None.
 
-    What is a whole number by default must be one; what is None by default may be.
-
-    Args:
-        kind: the dataclass.
-        value: the mapping, or None.
-        where: the file and the section, for messages.
-        form: how an entry looks, such as "limit: number".
-        further: keys that may stand there as well; they aren't read.
+    What is a whole number by default must be one; what is None by default may be. Keys of
+    `further` may stand there as well and aren't read; `form` is as of `mapping`.
 
     Raises:
         UnusableInputError: an unknown key, no number, or one out of range.

@@ -270,14 +270,9 @@ class Station:
     scene: StationScene = field(default_factory=StationScene)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
-        """Return the robot's own joint limits, narrowed where the station says so.
+        """Return the robot's own joint limits [rad], narrowed where the station says so.
 
-        Args:
-            joint_names: the robot's joints.
-            own_rad: the robot's own lower and upper limits [rad], shape (n_joints, 2).
-
-        Returns:
-            Lower and upper limits [rad], shape (n_joints, 2).
+        `own_rad` and the result are lower and upper limits, shape (n_joints, 2).
 
         Raises:
             UnusableInputError: a joint that the robot hasn't got, or a limit outside its own.
