@@ -17,19 +17,11 @@ MAX_DISTRACTORS = 8
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """A carried object by name.
-
-    Attributes:
-        half_size_m: half extents [m], shape (3,).
-        mass_kg: mass [kg].
-        shape: "box" or "cylinder".
-        rgba: colour; None for the nominal red.
-    """
+    """A carried object by name; its shape is "box" or "cylinder"."""
 
     half_size_m: tuple[float, float, float] = (0.0125, 0.0125, 0.0125)
     mass_kg: float = 0.01
     shape: str = "box"
-    rgba: look.Rgba | None = None
 
 
 OBJECTS: dict[str, ObjectKind] = {
@@ -92,13 +84,7 @@ NAMES: dict[str, Sequence[str]] = {
 
 
 def parse_conditions(values: Mapping[str, object]) -> Conditions:
-    """Check conditions and fill in the nominal ones.
-
-    Args:
-        values: condition name to value, as in vocabulary.CONDITIONS.
-
-    Returns:
-        The conditions of a cell.
+    """Check conditions, as in vocabulary.CONDITIONS, and fill in the nominal ones.
 
     Raises:
         UnknownChoiceError: for a condition or a name that the cell doesn't have.

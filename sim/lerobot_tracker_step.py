@@ -44,14 +44,10 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
     _trackers: list[Tracker] = field(default_factory=list, init=False, repr=False)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Add the tracked scene.
+        """Add `observation.environment_state`, float32, shape (7,) or (B, 7), and return it all.
 
-        Args:
-            observation: with a picture as float (…, 3, H, W) in [0, 1], uint8 of that layout,
-                or uint8 (…, H, W, 3), batched or not.
-
-        Returns:
-            The observation with `observation.environment_state`, float32, shape (7,) or (B, 7).
+        The picture is float (…, 3, H, W) in [0, 1], uint8 of that layout, or uint8 (…, H, W, 3),
+        batched or not.
 
         Raises:
             UnusableInputError: if neither the state nor the picture is there.

@@ -83,14 +83,7 @@ LIGHTINGS: dict[str, Lighting] = {
 
 @lru_cache(maxsize=8)  # every cell has one, nearly always the same
 def table_texture(background: TableTop) -> NDArray[np.uint8]:
-    """Draw a table top.
-
-    Args:
-        background: tones and grain.
-
-    Returns:
-        RGB image, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3); the same on every call, read-only.
-    """
+    """Return a table top, RGB, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3), read-only."""
     size = TEXTURE_SIZE_PX
     rng = np.random.default_rng(7)  # a fixed pattern: the table is not part of the seed
     if background.grain == "wood":

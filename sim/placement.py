@@ -27,7 +27,7 @@ def spawn_point(
     placement: str = "nominal",
     centre_m: NDArray[np.float64] = SPAWN_CENTRE_M,
 ) -> NDArray[np.float64]:
-    """Draw a point of the spawn region, of one cell of its grid, or of what lies beside it.
+    """Draw a point of the spawn region [m], shape (2,), of one cell of its grid, or beside it.
 
     Args:
         rng: source of randomness; always consumes two numbers.
@@ -35,9 +35,6 @@ def spawn_point(
         placement: one of `PLACEMENTS`. The spawn region is a part of a ring: `inner` is what the
             ring leaves free in its middle, `flank` goes on along the ring at both its ends.
         centre_m: middle of the ring [m], shape (2,).
-
-    Returns:
-        Position on the table [m], shape (2,).
     """
     u, v = rng.random(2)
     if cell is not None:

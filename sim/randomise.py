@@ -130,11 +130,7 @@ def _parameter(r: Range) -> Parameter:
 
 
 def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Return what one take's cell is drawn as, for `SimCell(parameters=…)`.
-
-    Args:
-        randomisation: the ranges.
-        seed: [seed, take].
+    """Return what the cell of a take is drawn as by [seed, take], for `SimCell(parameters=…)`.
 
     Raises:
         UnusableInputError: as `check`.

@@ -16,7 +16,6 @@ from gaploop.core.arm import CellArm
 from gaploop.sim import look
 from gaploop.sim.arms import SO101
 
-JOINT_NAMES = SO101.joint_names
 HOME_Q_RAD = SO101.home_q_rad
 
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
@@ -49,7 +48,6 @@ class SceneOptions:
         object_shape: "box" or "cylinder" (radius and half height from the half sizes).
         object_mass_kg: mass of the carried object.
         object_com_m: centre of mass relative to the geometric centre, shape (3,).
-        object_rgba: colour of the carried object.
         edits: further bodies (distractors, a hand, an occluder), applied in order.
     """
 
@@ -60,19 +58,11 @@ class SceneOptions:
     object_shape: str = "box"
     object_mass_kg: float = CUBE_MASS_KG
     object_com_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    object_rgba: look.Rgba = look.OBJECT_RGBA
     edits: tuple[SpecEdit, ...] = ()
 
 
 def build_model(options: SceneOptions) -> mujoco.MjModel:
-    """Compile the cell.
-
-    Args:
-        options: what to put in it.
-
-    Returns:
-        A model that the caller may change freely.
-    """
+    """Compile the cell; the caller may change the model freely."""
     spec = options.arm.spec(look.PAINT)
     _set_physics(spec)
     _add_table_and_lights(spec, look.BACKGROUNDS[options.background])
@@ -138,7 +128,7 @@ def _add_object(spec: mujoco.MjSpec, options: SceneOptions) -> None:
         name="object",
         type=mujoco.mjtGeom.mjGEOM_CYLINDER if cylinder else mujoco.mjtGeom.mjGEOM_BOX,
         size=[half[0], half[2], 0.0] if cylinder else half,
-        rgba=options.object_rgba, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
+        rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
     )  # fmt: skip
     body.mass = options.object_mass_kg
     body.ipos = np.asarray(options.object_com_m)
@@ -184,14 +174,9 @@ def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:
 
 
 def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Orientation of a MuJoCo camera (looks along its -z, y up) that sees a point.
+    """Return the orientation (w, x, y, z) of a MuJoCo camera at `eye_m` that sees `at_m` [m].
 
-    Args:
-        eye_m: camera position [m], shape (3,).
-        at_m: point in the middle of the image [m], shape (3,).
-
-    Returns:
-        Unit quaternion (w, x, y, z), shape (4,).
+    It looks along its -z, y up.
     """
     back = (eye_m - at_m) / np.linalg.norm(eye_m - at_m)
     right = np.cross([0.0, 0.0, 1.0], back)

@@ -177,11 +177,7 @@ class Tracker:
         self.last = None
 
     def observe(self, image: NDArray[np.uint8], t_s: float = 0.0) -> NDArray[np.float64]:
-        """Track the scene.
-
-        Args:
-            image: RGB, shape (size, size, 3).
-            t_s: capture time [s]; not used by this tracker.
+        """Track the scene in a picture, RGB, shape (size, size, 3); its time isn't used.
 
         Returns:
             Features as in NAMES, shape (7,): azimuth and radius about the first joint's axis,
@@ -209,11 +205,7 @@ class Tracker:
         return np.asarray(features, dtype=np.float32).astype(np.float64)
 
     def detect(self, image: NDArray[np.uint8]) -> Detection:
-        """Find the coloured regions of one picture.
-
-        Args:
-            image: RGB, shape (size, size, 3); another size than calibrated is resized.
-        """
+        """Find the coloured regions of a picture, RGB; another size than calibrated is resized."""
         size = self.calibration.image_size_px
         if image.shape[0] != size or image.shape[1] != size:
             image = np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA))

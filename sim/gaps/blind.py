@@ -228,7 +228,7 @@ class _LShaped(BlindMechanism):
             spec.body("object").add_geom(
                 type=mujoco.mjtGeom.mjGEOM_BOX, size=[long_m, 0.5 * y_m, z_m],
                 pos=[x_m + long_m, p["leg_side"] * 0.5 * y_m, 0.0],
-                rgba=on.model.options.object_rgba, condim=4, friction=[1.0, 0.005, 0.0001],
+                rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001],
                 mass=0.0,
             )  # fmt: skip
 

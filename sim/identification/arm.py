@@ -35,12 +35,7 @@ type Setting = Mapping[str, Values]
 
 
 class OpenLoopArm:
-    """Simulates a setting of the drives on logs.
-
-    Args:
-        arm: whose drives.
-        logs: what to follow; each begins at rest at its first reading.
-    """
+    """Simulates settings of an arm's drives on logs; each begins at rest at its first reading."""
 
     def __init__(self, arm: CellArm, logs: Sequence[DriveLog]) -> None:
         self.arm, self.logs = arm, tuple(logs)

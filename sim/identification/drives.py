@@ -233,13 +233,7 @@ def merged(
 
 
 class DriveFitter:
-    """Fits an arm's drives to logs.
-
-    Args:
-        arm: which arm.
-        logs: what to follow.
-        advance: called after each piece of work.
-    """
+    """Fits an arm's drives to logs; `advance` is called after each piece of work."""
 
     def __init__(
         self, arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None] = lambda: None
@@ -392,12 +386,7 @@ class DriveFitter:
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
     def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
-        """Add parameters as long as the criterion falls.
-
-        Args:
-            best: where to begin.
-            begun: quick fits with one parameter more, the best first.
-        """
+        """Add parameters as long as the criterion falls; `begun` has the best fit first."""
         steps = [_step(best, None, 0.0)]
         while begun and len(best.chosen) < MOST_ADDED:
             alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
@@ -559,15 +548,10 @@ def fit_drives(
     arm: CellArm,
     advance: Callable[[], None] = lambda: None,
 ) -> FittedDrives:
-    """Fit an arm's drives to takes.
+    """Fit an arm's drives to takes with joint goals and readings.
 
     The last take of four, or the last third of a single one, is held out to judge the fit by; the
-    values are then fitted to everything.
-
-    Args:
-        takes: with joint goals and readings.
-        arm: which arm of the cell.
-        advance: called after each piece of work.
+    values are then fitted to everything. `advance` is called after each piece of work.
 
     Raises:
         UnusableInputError: as of `drive_logs`.

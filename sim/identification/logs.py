@@ -139,11 +139,7 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
 
 
 def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
-    """Return the logs of takes, one each, in their order.
-
-    Args:
-        takes: telemetry is used where it is there, else frames.
-        arm: whose joints.
+    """Return the logs of takes, one each, in their order: of telemetry, or else of frames.
 
     Raises:
         UnusableInputError: a take without goals, of another arm, in unknown units, too short, or

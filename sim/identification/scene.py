@@ -79,13 +79,7 @@ type Views = Sequence[tuple[Still, Image]]
 
 @dataclass(frozen=True)
 class _Fit:
-    """Least squares over views.
-
-    Attributes:
-        x: the parameters.
-        half: half widths of their intervals.
-        cost: robust cost.
-    """
+    """Least squares over views: parameters, half widths of their intervals, and robust cost."""
 
     x: FloatArray
     half: FloatArray
@@ -179,10 +173,8 @@ def _spec(name: str) -> Parameter:
 def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     """Return what pictures tell of a station's camera, light, table and object.
 
-    Args:
-        takes: of a probe, or any others in which the arm is seen; the more poses the better. Their
-            first camera must be the one that looks down.
-        arm: the cell's arm.
+    Of a probe's takes, or any others in which the arm is seen; the more poses the better. Their
+    first camera must be the one that looks down.
     """
     stills = stills_of(takes, arm)
     if not stills:
@@ -522,10 +514,8 @@ def _places(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return where disc and object lie [m], and how the object is turned [rad].
 
-    So that they are drawn where they are seen; out of sight where they aren't.
-
-    Args:
-        clear: the view in nominal light.
+    So that they are drawn where they are seen, in a view in nominal light (`clear`); out of sight
+    where they aren't.
     """
     tracker = Tracker.nominal(len(clear), arm=arm)
     known, found = tracker.calibration, tracker.detect(clear)
@@ -620,12 +610,9 @@ def _torn_by(picture: Image, view: Image) -> int:
 
 
 def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParameter]:
-    """Return every parameter of the scene, told or not.
+    """Return every parameter of the scene: told from `source`, or not, and `why` not.
 
-    Args:
-        found: those that were told.
-        source: what they were told from, or why none was.
-        why: mechanism or dimension to why it wasn't.
+    `why` is by mechanism or dimension; without one `source` says it.
     """
     rows = []
     for name in FINEST:

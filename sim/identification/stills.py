@@ -61,9 +61,7 @@ class Still:
 def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
     """Return the views of takes in which the arm stood still, the most different first.
 
-    Args:
-        takes: of the arm, in degrees, or with telemetry; each take's first camera counts.
-        arm: the cell's arm.
+    The takes are in degrees, or have telemetry; each one's first camera counts.
     """
     found = [still for take in takes for still in _stills(take, arm)]
     found.sort(key=lambda still: -len(still.pictures))

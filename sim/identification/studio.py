@@ -22,12 +22,7 @@ _KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "geom_size")
 
 
 class Studio:
-    """One compiled nominal cell; parameters are put into it for each picture.
-
-    Args:
-        arm: the cell's.
-        size_px: width and height of the pictures.
-    """
+    """One compiled nominal cell; parameters are put into it for each square picture."""
 
     def __init__(self, arm: CellArm, size_px: int) -> None:
         self._arm, self._size_px = arm, size_px
