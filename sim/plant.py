@@ -21,9 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.synchronize import Event
 from typing import Any, Final, Self
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import cv2
 import mujoco
 import numpy as np

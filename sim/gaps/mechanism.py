@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar, Final, Protocol
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import mujoco
 import numpy as np
 from numpy.typing import NDArray

@@ -11,9 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import mujoco
 import numpy as np
 from mujoco import rollout
