@@ -83,8 +83,7 @@ class Workspace:
         return np.array([self.x, self.y, self.z]).T
 
 
-def parse_safety(value: object, where: str) -> SafetyLimits:
-    """Check the section `safety` of a station file; what it leaves out keeps its default."""
+def _safety(value: object, where: str) -> SafetyLimits:
     checked = numbers(SafetyLimits, value, f"{where}: safety", "limit: number")
     if "velocity_rad_s" in checked:  # an arm doesn't align faster than it may move
         default_rad_s = SafetyLimits.align_velocity_rad_s
@@ -98,8 +97,7 @@ def parse_safety(value: object, where: str) -> SafetyLimits:
     return limits
 
 
-def parse_workspace(value: object, where: str) -> Workspace:
-    """Check the section `workspace` of a station file."""
+def _workspace(value: object, where: str) -> Workspace:
     place = f"{where}: workspace"
     value = mapping(value, place, "axis: [lower, upper] in m")
     check_keys(value, ("x", "y", "z"), place, ("x", "y", "z"))
@@ -113,8 +111,7 @@ def parse_workspace(value: object, where: str) -> Workspace:
     return Workspace(box["x"], box["y"], box["z"])
 
 
-def parse_joint_limits(value: object, where: str) -> dict[str, Interval]:
-    """Check the section `joint_limits_rad` of a station file, without knowing the robot."""
+def _joint_limits(value: object, where: str) -> dict[str, Interval]:
     place = f"{where}: joint_limits_rad"
     value = mapping(value, place, "joint: [lower, upper] in rad")
     return {
@@ -212,8 +209,7 @@ class StationScene:
         return self.camera or names[0]
 
 
-def parse_scene(value: object, where: str) -> StationScene:
-    """Check the section `scene` of a station file."""
+def _scene(value: object, where: str) -> StationScene:
     place = f"{where}: scene"
     value = mapping(value, place, "camera: name, object: colour, target: colour")
     check_keys(value, ("camera", "object", "target"), place)
@@ -385,22 +381,19 @@ def load_station(path: Path) -> Station:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
     grid = value.get("grid", [3, 3])
-    if (
-        not isinstance(grid, list)
-        or len(grid) != 2
-        or not all(isinstance(n, int) and n > 0 for n in grid)
-    ):
+    is_pair = isinstance(grid, list) and len(grid) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in grid):
         raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
     return Station(
         str(value["name"]),
         Domain(domain),
         {name: tuple(names) for name, names in conditions.items()},
         (grid[0], grid[1]),
-        parse_safety(value.get("safety"), where),
+        _safety(value.get("safety"), where),
         str(beside) if model and os.path.isfile(beside) else model,
-        parse_workspace(value["workspace"], where) if "workspace" in value else None,
-        parse_joint_limits(value.get("joint_limits_rad"), where),
+        _workspace(value["workspace"], where) if "workspace" in value else None,
+        _joint_limits(value.get("joint_limits_rad"), where),
         where,
         parse_costs(value.get("costs"), where),
-        parse_scene(value.get("scene"), where),
+        _scene(value.get("scene"), where),
     )

@@ -162,11 +162,8 @@ class Candidate:
 
     def span(self, low: float, high: float) -> tuple[float, float]:
         """Return an interval of what was fitted as one of values."""
-        return (
-            (self.value(high), self.value(low))
-            if self.quantity.scale == "inverse"
-            else (self.value(low), self.value(high))
-        )
+        one, other = self.value(low), self.value(high)
+        return min(one, other), max(one, other)
 
     @property
     def nominal(self) -> float:
