@@ -41,7 +41,6 @@ class ModelFile:
     Attributes:
         package: the package; it is looked for, never imported.
         path: of the file inside the package, with slashes.
-        install: what installs the package.
     """
 
     package: str
@@ -78,7 +77,6 @@ class GuardedPoint:
     """A point of the arm that a workspace box guards.
 
     Attributes:
-        name: what it is, such as "elbow".
         body: body of the model that carries it.
         offset_m: where in that body's frame [m].
     """
@@ -93,8 +91,6 @@ class ArmSpec:
     """An arm's geometry, for kinematics and the workspace box.
 
     Attributes:
-        label: what the arm is, for messages.
-        model: its MJCF.
         points: what a workspace box guards beside the tool centre.
         workspace_m: default box in the base frame [m]: above the table, within reach.
         gripper_percent_rad: gripper angle at 0 and at 100 of LeRobot's gripper units [rad].
@@ -229,8 +225,6 @@ class CellArm:
     """An arm of the embedded cell, or a pair of them.
 
     Attributes:
-        name: what options call it.
-        label: what people call it.
         model: the file that `load` needs.
         load: makes its `mujoco.MjSpec` from that file's path, drawn as the cell draws it: joints
             and servos by `joint_names`, its base's body "base", its hand's "gripper", and a site
@@ -243,11 +237,8 @@ class CellArm:
         main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
         zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
             "" where the gap knows none such.
-        grip: its gripper.
-        servos: its servos.
         spawn_centre_m: middle of the ring of places where things start, on the table.
         camera_pos_m: the overhead camera, which looks straight down.
-        camera_fovy_deg: its field of view.
         shade_z_m: height of what hides a part of the scene: above the arm's highest carry.
         report_eye_m: from where pictures for people are taken.
         report_at_m: what they show in their middle.
@@ -323,14 +314,11 @@ class Arm:
     """An arm that gaploop knows.
 
     Attributes:
-        name: what options call it.
         robot_types: LeRobot's types of robots and teleoperators with this arm.
-        kinematics: its geometry, or None.
         stall_current_a: no stall limit of a station is higher than this, or it would be no limit
             [A].
         full_turn: joints that LeRobot calibrates to a whole turn; None for all of them.
         emulated: role ("follower", "leader") to its servos; empty where it can't be emulated.
-        cell: how it stands in the embedded cell, or None.
     """
 
     name: str

@@ -46,7 +46,6 @@ class Consent:
     """What one participant has agreed to, as it stands now.
 
     Attributes:
-        id: pseudonym.
         expires: last day on which it holds, UTC.
         scope: what it holds for.
         at: when it was given or renewed, ISO 8601, UTC.
@@ -89,7 +88,6 @@ class ConsentRegister:
     """What the register says now.
 
     Attributes:
-        consents: id to what stands.
         places: id to where its takes were put, oldest first.
         name: the register's path, for messages.
     """

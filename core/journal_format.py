@@ -59,7 +59,6 @@ class TakeHeader:
     """`take.json`: everything that is fixed when a take begins.
 
     Attributes:
-        info: what is known about the take.
         environment_state_names: names of the tracked scene's entries; empty where nothing tracks.
         cameras: camera to {"width", "height", "fps", "codec"}; a depth stream's codec is
             `DEPTH_CODEC`.
@@ -121,8 +120,6 @@ class TakeEnd:
     Attributes:
         outcome: how it ended, when sealed; label events may say otherwise later.
         reason: why it ended or was discarded, in words.
-        frames: rows in `frames.arrows`.
-        telemetry_rows: rows in `telemetry.arrows`.
         dropped: camera to pictures that the encoder could not take; those rows stand beside the
             picture before, as its age in the row says.
         checksums: file name to SHA-256.

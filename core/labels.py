@@ -67,15 +67,12 @@ class LabelEvent:
     """One statement about one field of one take, or one taken back.
 
     Attributes:
-        uid: the take's uid.
         field: one of `FIELDS` or `TAGS`.
         value: a name of the vocabulary; for `dimensions` a mapping of dimension to weight, for
             `conditions` of name to value, for other tags text.
-        author: who said it.
         source: one of `SOURCES`.
         at: ISO 8601 time, UTC; now unless given. Events of one act share it.
         confidence: 0 to 1, as far as the source states one.
-        note: in the author's words.
         retracts: `at` of an event of this uid, field, author and source that this one takes
             back; "" for a statement.
 

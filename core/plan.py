@@ -48,7 +48,6 @@ class Alternative:
     """A remedy that was weighed against the one that was chosen.
 
     Attributes:
-        remedy: one of `REMEDIES`.
         gain_points: percentage points of success expected of it.
         hours: of an operator [h].
         machine_hours: of one core, with nobody there [h].
@@ -133,7 +132,6 @@ class Plan:
         machine_hours: of one core: commands, adapting to the takes, and evaluating [h].
         rollout_hours: of an operator: to roll the adapted policy out at the station [h].
         cost: the same in money; None without an hourly rate.
-        currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
         measure: commands that bring better evidence than the diagnosis had, as they are typed.

@@ -31,8 +31,6 @@ class Range:
 
     Attributes:
         name: "dimension.mechanism.parameter", or with a joint before the parameter.
-        low: least value, in `unit`.
-        high: greatest value.
         unit: the parameter's own, such as "m"; "1" for a factor, a fraction or a count.
         distribution: one of `DISTRIBUTIONS`.
         centre: value at strength 0; the nominal one if None.

@@ -35,13 +35,11 @@ class SafetyLimits:
             2.4 A (7.4 V) or 2.7 A (12 V), and motors that stall at less trip below that.
         stall_load_pct: load above this, held for `stall_s`, trips a motor that doesn't report
             its current, such as the XL430 [% of stall].
-        stall_s: how long [s].
         torque_off_s: after a trip the arm holds this long, then torque goes off [s].
         lost_servo_s: a servo that is silent for longer than this trips [s].
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's
             ordinary lag in fast motion is more than this, but then it moves.
-        following_s: how long [s].
     """
 
     velocity_rad_s: float = ranged(3.0, 0.01, 20.0)
@@ -134,13 +132,11 @@ class Costs:
     """Times and rates of a station; what is None is measured from takes, or assumed.
 
     Attributes:
-        take_s: length of a take [s].
         reset_s: from the end of a take to the start of the next of the same set-up [s].
         setup_s: what a change of set-up adds to that [s].
         rate_per_hour: operator and station [`currency` per hour].
         welcome_s: what each participant adds: consent, briefing, trying out [s].
         fee_per_person: what each participant is paid [`currency`].
-        currency: such as EUR.
     """
 
     take_s: float | None = ranged(None, 0.1, 36_000.0)
@@ -248,8 +244,6 @@ class Station:
         robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
         workspace: box that the arm stays in; None for the arm model's own box.
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
-        costs: what recording costs here.
-        where: the file it was read from, for messages.
         scene: where pictures show object and target, and in what colours.
     """
 

@@ -44,8 +44,6 @@ class TrialCounts:
     """Trials of one stratum.
 
     Attributes:
-        successes: how many went well.
-        trials: how many there were, 1 or more.
         weight: of the stratum; those of a rate's cells sum to 1.
     """
 

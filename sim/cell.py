@@ -118,8 +118,6 @@ class SimCell:
     """An arm at a table with an object, a target and an overhead camera.
 
     Attributes:
-        arm: which arm.
-        joint_names: order of all joint arrays.
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2).
         control_hz: rate at which telemetry is worth reading [Hz].
         fps: policy rate [Hz].

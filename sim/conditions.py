@@ -54,7 +54,6 @@ class Conditions:
     Attributes:
         background: name in look.BACKGROUNDS.
         lighting: name in look.LIGHTINGS.
-        distractors: number of other objects on the table.
         object: name in OBJECTS.
         camera_pose: offset (dx, dy, dz [m], droll, dpitch, dyaw [rad]) of the camera.
         table_height: offset of the table top [m].

@@ -51,7 +51,6 @@ class ToolGoal:
         xy_m: tool centre over the table, shape (2,).
         height_m: its height in the base frame.
         turn_rad: jaw angle against the arm's radial direction: about the wrist_roll angle.
-        gripper_rad: opening of the gripper joint.
     """
 
     xy_m: NDArray[np.float64]
@@ -158,20 +157,13 @@ class SceneView:
     """The scene at one moment.
 
     Attributes:
-        object_xy_m: object on the table, shape (2,).
         object_z_m: height of its centre.
         object_yaw_rad: direction of its longer side.
-        half_size_m: half extents, shape (3,).
         has_faces: False for a cylinder, which may be gripped at any angle.
         rest_z_m: height of the object's centre on the table.
-        goal_xy_m: where to put it, shape (2,).
         stack_m: height of what it is put on.
         align: its faces must end up along the cell's axes.
-        tool_m: where the tool is, shape (3,).
-        gripper_moving: the jaws are still opening or closing.
         hand_near: somebody reaches for the object or the tool.
-        lost: the object isn't in the gripper.
-        placed: the object lies where it should.
     """
 
     object_xy_m: NDArray[np.float64]

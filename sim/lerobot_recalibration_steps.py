@@ -82,7 +82,6 @@ class RecalibrateStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     Attributes:
         known: mechanism to values, as of `Recalibration`.
         task: task whose target the tracker looks for.
-        robot: the cell's arm.
     """
 
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -114,7 +113,6 @@ class ReadingGoalStep(_Step, PolicyActionProcessorStep):  # type: ignore[misc]
 
     Attributes:
         known: as of `RecalibrateStep`.
-        robot: the cell's arm.
     """
 
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -54,8 +54,6 @@ class MujocoPlant:
     Attributes:
         name: model name, such as koch.
         joint_names: order of all joint arrays.
-        model: the compiled model.
-        data: its state.
         on_advance: called after every step.
     """
 

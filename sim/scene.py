@@ -39,11 +39,9 @@ class SceneOptions:
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
-        arm: which arm.
         background: name in look.BACKGROUNDS.
         object_half_size_m: half extents of the carried box, shape (3,).
         object_shape: "box" or "cylinder" (radius and half height from the half sizes).
-        object_mass_kg: mass of the carried object.
         object_com_m: centre of mass relative to the geometric centre, shape (3,).
         edits: further bodies (distractors, a hand, an occluder), applied in order.
     """

@@ -49,7 +49,6 @@ class TrackerCalibration:
     """What a calibrated station knows of its camera.
 
     Attributes:
-        image_size_px: width and height of the pictures.
         table_from_px: homography from pixels to the table plane [m], shape (3, 3).
         object_from_px: the same to the plane through the object's centre.
         object_area_px: area of the object in the middle of the picture.
@@ -124,7 +123,6 @@ class Detection:
 
     Attributes:
         object: the largest blob of the object's colour, or None.
-        target: the largest blob of the target's colour, or None.
         object_area_ratio: area of the object's blob over the nominal area; 0 without one.
         target_area_ratio: the same for the target.
     """

@@ -48,9 +48,6 @@ class InjectedGap:
     """A gap as drawn for one station; written to truth.jsonl and nowhere else.
 
     Attributes:
-        dimension: value of GapDimension.
-        mechanism: name of the Mechanism.
-        severity: 0 (nominal) to 1.
         parameters: physical quantities, named with their units.
         held_out: whether the mechanism is kept out of training.
         blind: whether, moreover, nobody who diagnoses was told of it.

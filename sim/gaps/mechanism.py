@@ -51,8 +51,6 @@ class Parameter:
     Attributes:
         name: with its unit at the end, where it has one.
         unit: such as "m"; "1" for a factor, a fraction or a count.
-        low: least value that may be given.
-        high: greatest value that may be given.
         nominal: value in the nominal cell; a usual one where it only says how or where.
     """
 
@@ -67,7 +65,6 @@ class Mechanism(ABC):
     """One way in which a dimension differs.
 
     Attributes:
-        dimension: what it belongs to.
         name: short name, unique within the dimension.
         at_full: what severity 1 means, with units.
         parameters: what it may change. With all of them nominal the cell is the nominal one.
@@ -140,7 +137,6 @@ class ModelApplier:
     """The first applier: the scene, its compiled model, and by what success is judged.
 
     Attributes:
-        arm: the cell's arm.
         options: what is compiled.
         criterion: what counts as success.
         hand: what a person's hand does in every take, or None.

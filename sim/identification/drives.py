@@ -132,11 +132,8 @@ class Candidate:
     """A parameter that may be fitted: a quantity of all joints, or of one.
 
     Attributes:
-        mechanism: "dimension.mechanism".
-        parameter: its name there.
         joint: whose; "" for all.
         column: of the joint among the arm's, or None.
-        quantity: how it is fitted.
     """
 
     mechanism: str
@@ -199,7 +196,6 @@ class Fit:
     """Candidates with their values, and how well the arm then follows.
 
     Attributes:
-        chosen: what is fitted.
         x: its values, as fitted, shape (n_chosen,).
         error: readings minus simulation [rad], shape (n, n_joints without gripper).
     """
@@ -508,8 +504,6 @@ class OpenLoopCurve:
     """A take that was held out, or what a fit without any is shown on.
 
     Attributes:
-        uid: the take.
-        t_s: times [s], shape (n,).
         read_rad: readings [rad], shape (n, n_joints).
         before_rad: what the nominal arm does [rad], same shape.
         after_rad: what the fitted arm does [rad], same shape.

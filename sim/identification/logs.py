@@ -41,7 +41,6 @@ class DriveLog:
     """What an arm's servos were told, and where they said they were.
 
     Attributes:
-        uid: the take.
         t_s: times of the readings, from 0 [s], shape (n,).
         q_rad: readings [rad], shape (n, n_joints).
         goal_t_s: when goals were given [s], shape (m,).

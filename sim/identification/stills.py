@@ -37,7 +37,6 @@ class Still:
     """One view while the arm stood still.
 
     Attributes:
-        uid: the take.
         part: of a probe, its part; else "".
         q_rad: where the joints were [rad], shape (n_joints,).
         pictures: what the camera took, RGB, shape (n, height, width, 3).
