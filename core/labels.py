@@ -13,6 +13,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -53,10 +54,14 @@ NOTHING_SAID: Final[dict[str, Any]] = {
 }
 """What each field is while nobody has said anything."""
 
-_WORDS: Final = {
-    "kind": tuple(k.value for k in vocabulary.TakeKind),
-    "domain": tuple(d.value for d in vocabulary.Domain),
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "outcome": vocabulary.Outcome,
+    "failure_mode": vocabulary.FailureMode,
+    "phase": vocabulary.Phase,
+    "kind": vocabulary.TakeKind,
+    "domain": vocabulary.Domain,
 }
+"""Fields that hold a word of the vocabulary; mode and phase may be empty."""
 
 type Key = tuple[str, str]
 """A take's uid and a field."""
@@ -108,7 +113,7 @@ class LabelEvent:
                 )
         elif not isinstance(self.value, str):
             raise UnusableInputError(f"label: {self.field} must be text, got {self.value!r}.")
-        elif self.field in ("outcome", "failure_mode", "phase", *_WORDS):
+        elif self.field in _WORDS:
             _check_word(self.field, self.value)
         if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
             raise UnusableInputError(f"Confidence {self.confidence!r} must be in [0, 1].")
@@ -158,14 +163,9 @@ def instant(at: str) -> datetime:
 
 @cache
 def _check_word(name: str, value: str) -> None:
-    if name == "outcome":
-        vocabulary.outcome(value, "label")
-    elif name == "failure_mode" and value:
-        vocabulary.failure_mode(value, "label")
-    elif name == "phase" and value and value not in list(vocabulary.Phase):
-        raise unknown_choice("phase", value, [p.value for p in vocabulary.Phase], "label")
-    elif name in _WORDS and value not in _WORDS[name]:
-        raise unknown_choice(name, value, _WORDS[name], "label")
+    words = [word.value for word in _WORDS[name]]
+    if value not in words and (value or name not in ("failure_mode", "phase")):
+        raise unknown_choice(name.replace("_", " "), value, words, "label")
 
 
 def check_dimensions(value: Mapping[str, float], where: str) -> None:

@@ -26,19 +26,15 @@ from typing import IO, Any, Final
 
 try:
     import fcntl as _fcntl
+    import resource as _resource
     import termios as _termios
     import tty as _tty
 except ImportError:  # Windows
-    _fcntl = _termios = _tty = None  # type: ignore[assignment]
+    _fcntl = _resource = _termios = _tty = None  # type: ignore[assignment]
 try:
     import msvcrt as _msvcrt
 except ImportError:
     _msvcrt = None  # type: ignore[assignment]
-
-try:
-    import resource as _resource
-except ImportError:  # Windows
-    _resource = None  # type: ignore[assignment]
 
 fcntl: Any = _fcntl
 termios: Any = _termios

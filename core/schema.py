@@ -34,23 +34,22 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key that is no word", key.start_mark
-                )
+                raise _wrong("a key that is no word", key)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"'{key.value}' stands there twice", key.start_mark
-                )
+                raise _wrong(f"'{key.value}' stands there twice", key)
             seen.add(key.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 
     def construct_yaml_int(self, node: Any) -> int:
         if len(str(node.value)) > MOST_DIGITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a whole number of too many digits", node.start_mark
-            )
+            raise _wrong("a whole number of too many digits", node)
         return int(super().construct_yaml_int(node))
+
+
+def _wrong(why: str, node: Any) -> Exception:
+    error: Exception = yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+    return error
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

@@ -202,11 +202,6 @@ def dimension(name: str, where: str = "") -> GapDimension:
     return _member(GapDimension, "dimension", name, where)
 
 
-def failure_mode(name: str, where: str = "") -> FailureMode:
-    """Return the failure mode called `name`, or raise UnknownChoiceError."""
-    return _member(FailureMode, "failure mode", name, where)
-
-
 def outcome(name: str, where: str = "") -> Outcome:
     """Return the outcome called `name`, or raise UnknownChoiceError."""
     return _member(Outcome, "outcome", name, where)

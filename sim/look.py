@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from gaploop.core.arm import Paint
 from gaploop.core.arm import Rgba as Rgba
 
-ARM_RGBA: Rgba = (0.17, 0.18, 0.21, 1.0)
-SERVO_RGBA: Rgba = (0.07, 0.07, 0.08, 1.0)
-JAW_RGBA: Rgba = (0.80, 0.80, 0.78, 1.0)
-PAINT = Paint(ARM_RGBA, SERVO_RGBA, JAW_RGBA)
+PAINT = Paint(
+    arm=(0.17, 0.18, 0.21, 1.0), servo=(0.07, 0.07, 0.08, 1.0), jaw=(0.80, 0.80, 0.78, 1.0)
+)
 OBJECT_RGBA: Rgba = (0.90, 0.12, 0.06, 1.0)
 TARGET_RGBA: Rgba = (0.08, 0.30, 0.85, 1.0)
 SKIN_RGBA: Rgba = (0.86, 0.66, 0.53, 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values
 
 SHARED: Final = (
     Parameter("torque_factor", "1", 0.01, 5.0, 1.0),
@@ -39,7 +39,6 @@ JOINTS: Final = tuple(
 
 class _Drives(Mechanism):
     dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
-    at_full = "measured, never drawn"
     parameters = (
         *SHARED,
         *(
@@ -48,10 +47,6 @@ class _Drives(Mechanism):
             for p in PER_JOINT
         ),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        del rng, severity  # a station draws what all drives share
-        raise UnusableInputError(f"{self.key} is measured by gaploop identify, never drawn.")
 
     def apply(self, p: Values, on: Appliers) -> None:
         arm = on.model.arm

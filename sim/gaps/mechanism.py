@@ -74,7 +74,7 @@ class Mechanism(ABC):
 
     dimension: ClassVar[GapDimension]
     name: ClassVar[str]
-    at_full: ClassVar[str]
+    at_full: ClassVar[str] = "no gap"
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False
@@ -84,9 +84,9 @@ class Mechanism(ABC):
         """Its name among all: "dimension.mechanism"."""
         return f"{self.dimension.value}.{self.name}"
 
-    @abstractmethod
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         """Return values for a severity in (0, 1]; direction and spread come from `rng`."""
+        raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
 
     @abstractmethod
     def apply(self, p: Values, on: Appliers) -> None:

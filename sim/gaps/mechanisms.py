@@ -597,12 +597,8 @@ class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
     at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
-        Parameter("dx_m", "m", -0.6, 0.6),
-        Parameter("dy_m", "m", -0.6, 0.6),
-        Parameter("dz_m", "m", -0.6, 0.6),
-        Parameter("droll_rad", "rad", -0.6, 0.6),
-        Parameter("dpitch_rad", "rad", -0.6, 0.6),
-        Parameter("dyaw_rad", "rad", -0.6, 0.6),
+        *(Parameter(f"d{axis}_m", "m", -0.6, 0.6) for axis in "xyz"),
+        *(Parameter(f"d{turn}_rad", "rad", -0.6, 0.6) for turn in ("roll", "pitch", "yaw")),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

@@ -19,7 +19,6 @@ from gaploop.sim.gaps.mechanism import (
     ImageStage,
     Mechanism,
     Parameter,
-    Rng,
     Shot,
     Values,
     Vector,
@@ -32,19 +31,7 @@ _C2_M_K = 1.4388e-2  # second radiation constant
 _CHANNELS_M = np.array([610e-9, 545e-9, 465e-9])  # peaks of a camera's red, green and blue
 
 
-class RandomisedMechanism(Mechanism):
-    """A mechanism whose values are given, by a randomisation, and never drawn by a severity."""
-
-    held_out = True
-    at_full = "never a gap"
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        """Return nominal values: a gap of it would be none."""
-        del rng, severity
-        return {p.name: p.nominal for p in self.parameters}
-
-
-class _Lamps(RandomisedMechanism):
+class _Lamps(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "lamps"
     parameters = (
         Parameter("key_factor", "1", 0.0, 5.0, 1.0),
@@ -73,7 +60,7 @@ class _Lamps(RandomisedMechanism):
             )  # fmt: skip
 
 
-class _TableTop(RandomisedMechanism):
+class _TableTop(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "table_top"
     parameters = (
         Parameter("hue_deg", "deg", -180.0, 180.0),
@@ -109,7 +96,7 @@ class _TableTop(RandomisedMechanism):
             model.tex_data[start : start + texture.size] = texture.ravel()
 
 
-class _FrameJitter(RandomisedMechanism):
+class _FrameJitter(Mechanism):
     """What changes from picture to picture, not from take to take."""
 
     dimension, name = G.VISUAL_DOMAIN, "frame_jitter"
@@ -127,7 +114,7 @@ class _FrameJitter(RandomisedMechanism):
             return np.asarray(picture * gains)
 
 
-class _FieldOfView(RandomisedMechanism):
+class _FieldOfView(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "field_of_view"
     parameters = (Parameter("dfovy_deg", "deg", -20.0, 40.0),)
 
@@ -137,7 +124,7 @@ class _FieldOfView(RandomisedMechanism):
             model.cam_fovy[model.camera(scene.CAMERA_NAME).id] += p["dfovy_deg"]
 
 
-class _Mass(RandomisedMechanism):
+class _Mass(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "mass"
     parameters = (Parameter("mass_factor", "1", 0.05, 50.0, 1.0),)
 
@@ -146,7 +133,7 @@ class _Mass(RandomisedMechanism):
         on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
 
 
-class _Gravity(RandomisedMechanism):
+class _Gravity(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "gravity"
     parameters = (Parameter("gravity_m_s2", "m/s2", 0.0, 30.0, 9.81),)
 
@@ -156,7 +143,7 @@ class _Gravity(RandomisedMechanism):
             model.opt.gravity[2] = -p["gravity_m_s2"]
 
 
-class _JointDynamics(RandomisedMechanism):
+class _JointDynamics(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "joint_dynamics"
     parameters = (
         Parameter("gain_factor", "1", 0.01, 10.0, 1.0),
