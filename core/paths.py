@@ -1,15 +1,7 @@
 """Names and relative paths that a file gives: checked before they are joined to a path.
 
 Whoever wrote a dataset, a take or a policy chose its uids, its camera names, its path templates
-and its links, and could name any file of this computer with them. Therefore:
-
-- `plain_name`: a uid or a name becomes one component of a path, nothing else.
-- `relative_path`: a path from a file stays below the folder that it belongs to, by its words.
-- `inside`: it stays there with its links followed too; before anything is written or deleted.
-- `refuse_link`: a file that is appended to isn't a link.
-- `links_out`, `refuse_links_out`: a folder's links that lead out of it, before it is read whole,
-  copied or uploaded. A snapshot in the Hub's cache is made of links to the `blobs` of the same
-  repository; reading follows those.
+and its links, and could name any file of this computer with them.
 
 tests/test_foreign_paths.py lists every place where a name is joined to a path, and why it's safe.
 """

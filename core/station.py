@@ -109,15 +109,6 @@ def _workspace(value: object, where: str) -> Workspace:
     return Workspace(box["x"], box["y"], box["z"])
 
 
-def _joint_limits(value: object, where: str) -> dict[str, Interval]:
-    place = f"{where}: joint_limits_rad"
-    value = mapping(value, place, "joint: [lower, upper] in rad")
-    return {
-        str(joint): _interval(pair, f"{place}: {joint}", _JOINT_RANGE_RAD, "rad")
-        for joint, pair in value.items()
-    }
-
-
 def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
     if not isinstance(value, list) or len(value) != 2:
         raise UnusableInputError(f"{place} must be [lower, upper] in {unit}, got {value!r}.")
@@ -378,6 +369,8 @@ def load_station(path: Path) -> Station:
     is_pair = isinstance(grid, list) and len(grid) == 2
     if not is_pair or not all(isinstance(n, int) and n > 0 for n in grid):
         raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
+    place = f"{where}: joint_limits_rad"
+    joints = mapping(value.get("joint_limits_rad"), place, "joint: [lower, upper] in rad")
     return Station(
         str(value["name"]),
         Domain(domain),
@@ -386,7 +379,7 @@ def load_station(path: Path) -> Station:
         _safety(value.get("safety"), where),
         str(beside) if model and os.path.isfile(beside) else model,
         _workspace(value["workspace"], where) if "workspace" in value else None,
-        _joint_limits(value.get("joint_limits_rad"), where),
+        {str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()},
         where,
         parse_costs(value.get("costs"), where),
         _scene(value.get("scene"), where),

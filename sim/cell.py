@@ -186,15 +186,8 @@ class SimCell:
 
     def _build(self) -> None:
         """Compile the cell as it is now known to be."""
-        kind = OBJECTS[self.conditions.object]
-        options = scene.SceneOptions(
-            self.task,
-            self.arm,
-            self.conditions.background,
-            kind.half_size_m,
-            kind.shape,
-            kind.mass_kg,
-        )
+        thing = OBJECTS[self.conditions.object]
+        options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
         on = Appliers.of(options, self.image_size, self._gap_seed)
         # Conditions: what an experimenter changes on purpose.
         on.model.light(look.LIGHTINGS[self.conditions.lighting])
@@ -208,7 +201,7 @@ class SimCell:
         self._commands, self._sensors = on.commands, on.sensors
         self._criterion = on.model.criterion
         self.model = on.model.compile()
-        self._options = on.model.options
+        self._thing = on.model.options.thing
         self.data = mujoco.MjData(self.model)
         self._hand = HandMotion(self.model, on.model.hand) if on.model.hand else None
         self._camera = OverheadCamera(
@@ -224,7 +217,7 @@ class SimCell:
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._watch = Watch(model, self.data, self._options.object_half_size_m[2], self.arm)
+        self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
 
     @property
     def now_s(self) -> float:
@@ -244,7 +237,7 @@ class SimCell:
         rng = np.random.default_rng([seed, 11])
         mujoco.mj_resetData(self.model, self.data)
         self._table_z = float(self.model.body("table").pos[2])
-        rest_z = self._table_z + self._options.object_half_size_m[2]
+        rest_z = self._table_z + self._thing.half_size_m[2]
         q_home = np.asarray(self.arm.home_q_rad) + rng.normal(0.0, 0.01, len(self.joint_names))
         self.data.qpos[self._qpos] = q_home
         scene.settle_gears(self.model, self.data)
@@ -348,8 +341,8 @@ class SimCell:
         return {
             "object_pos_m": state.object_pos_m.tolist(),
             "object_yaw_rad": self._watch.object_yaw_rad(),
-            "object_half_size_m": list(self._options.object_half_size_m),
-            "object_shape": self._options.object_shape,
+            "object_half_size_m": list(self._thing.half_size_m),
+            "object_shape": self._thing.shape,
             "target_pos_m": state.target_pos_m.tolist(),
             "goal_xy_m": goal.tolist(),
             "tool_pos_m": self._watch.tool_pos_m().tolist(),

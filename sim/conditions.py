@@ -17,11 +17,16 @@ MAX_DISTRACTORS = 8
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """A carried object by name; its shape is "box" or "cylinder"."""
+    """A carried object: a "box", or a "cylinder" (radius and half height from the half sizes).
+
+    Attributes:
+        com_m: centre of mass relative to the geometric centre, shape (3,).
+    """
 
     half_size_m: tuple[float, float, float] = (0.0125, 0.0125, 0.0125)
     mass_kg: float = 0.01
     shape: str = "box"
+    com_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 OBJECTS: dict[str, ObjectKind] = {

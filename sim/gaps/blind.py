@@ -224,7 +224,7 @@ class _LShaped(BlindMechanism):
         def edit(spec: mujoco.MjSpec) -> None:
             """A bar along the object's x axis, flush with one side."""
             long_m = 0.5 * p["leg_m"]
-            x_m, y_m, z_m = on.model.options.object_half_size_m
+            x_m, y_m, z_m = on.model.options.thing.half_size_m
             spec.body("object").add_geom(
                 type=mujoco.mjtGeom.mjGEOM_BOX, size=[long_m, 0.5 * y_m, z_m],
                 pos=[x_m + long_m, p["leg_side"] * 0.5 * y_m, 0.0],

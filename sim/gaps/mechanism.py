@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import mujoco
 import numpy as np
@@ -180,13 +180,16 @@ class ModelApplier:
                 mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
             )  # fmt: skip
 
+    def change_object(self, **values: Any) -> None:
+        """Change fields of the carried object, an `ObjectKind`, before it is compiled."""
+        self.options = replace(self.options, thing=replace(self.options.thing, **values))
+
     def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
         """Make the carried object larger or smaller, of the same density."""
-        half = self.options.object_half_size_m
-        self.options = replace(
-            self.options,
-            object_half_size_m=(half[0] * x, half[1] * y, half[2] * z),
-            object_mass_kg=self.options.object_mass_kg * x * y * z,
+        thing = self.options.thing
+        half = thing.half_size_m
+        self.change_object(
+            half_size_m=(half[0] * x, half[1] * y, half[2] * z), mass_kg=thing.mass_kg * x * y * z
         )
 
     def light(self, lighting: look.Lighting) -> None:
@@ -247,8 +250,7 @@ class ModelApplier:
     def compile(self) -> mujoco.MjModel:
         """Return the model with all that was asked for."""
         hand = (add_hand,) if self.hand else ()
-        self.options = replace(self.options, edits=(*self._edits, *hand))
-        model = scene.build_model(self.options)
+        model = scene.build_model(self.options, (*self._edits, *hand))
         limit_nm = self.arm.servos.gripper_nm
         for name in self.bodies("gripper"):
             model.actuator(name).forcerange[:] = (-limit_nm, limit_nm)

@@ -308,8 +308,7 @@ class _Size(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(*[p["size_factor"]] * 3)
-        mass_kg = on.model.options.object_mass_kg * p["density_factor"]
-        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
+        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["density_factor"])
 
 
 class _Elongated(Mechanism):
@@ -348,9 +347,9 @@ class _Tall(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(z=p["height_factor"])
-        half_x, half_y, _ = on.model.options.object_half_size_m
+        half_x, half_y, _ = on.model.options.thing.half_size_m
         com_m = (p["com_x_fraction"] * half_x, p["com_y_fraction"] * half_y, 0.0)
-        on.model.options = replace(on.model.options, object_com_m=com_m)
+        on.model.change_object(com_m=com_m)
 
 
 class _Round(Mechanism):
@@ -366,7 +365,7 @@ class _Round(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         if p["cylinder"] >= 0.5:
-            on.model.options = replace(on.model.options, object_shape="cylinder")
+            on.model.change_object(shape="cylinder")
         on.model.scale_object(*[p["size_factor"]] * 3)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import colorsys
 import math
-from dataclasses import replace
 
 import mujoco
 import numpy as np
@@ -129,8 +128,7 @@ class _Mass(Mechanism):
     parameters = (Parameter("mass_factor", "1", 0.05, 50.0, 1.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        mass_kg = on.model.options.object_mass_kg * p["mass_factor"]
-        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
+        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["mass_factor"])
 
 
 class _Gravity(Mechanism):

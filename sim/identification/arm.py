@@ -38,7 +38,13 @@ class OpenLoopArm:
         self.arm, self.logs = arm, tuple(logs)
         self._options = scene.SceneOptions(arm=arm)
         alone = ModelApplier(self._options, 0)
-        alone.edit(_alone)
+
+        @alone.edit
+        def strip(spec: mujoco.MjSpec) -> None:
+            for name in ("object", "target", "table"):
+                spec.delete(spec.body(name))
+            spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+
         self._nominal = alone.compile()
         # The cell, too, keeps goals within the joints' limits before anything else happens to them.
         self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
@@ -118,12 +124,6 @@ class OpenLoopArm:
         state = np.zeros(mujoco.mj_stateSize(model, kind))
         mujoco.mj_getState(model, data, state, kind)
         return state
-
-
-def _alone(spec: mujoco.MjSpec) -> None:
-    for name in ("object", "target", "table"):
-        spec.delete(spec.body(name))
-    spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
 
 
 def _at(path: FloatArray, t_s: FloatArray) -> FloatArray:

@@ -55,7 +55,7 @@ class Studio:
             getattr(model, name)[:] = values
         on = self._put(parameters)
         on.model.put_on(model)
-        half_m = on.model.options.object_half_size_m
+        half_m = on.model.options.thing.half_size_m
         model.geom("object").size[:] = half_m
         table_z_m = float(model.body("table").pos[2])
         model.body("target").pos[:] = [*target_m, table_z_m + scene.DISC_HALF_HEIGHT_M]
