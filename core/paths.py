@@ -23,11 +23,8 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:")
 def plain_name(value: object, what: str, where: object = "", fix: str = "") -> str:
     """Return `value` if it can be one component of a path, here and on any other system.
 
-    Args:
-        value: the name, as read from a file.
-        what: what it names, such as "gap_uid".
-        where: the file it was read from.
-        fix: what to do about it; to rename it there, unless given.
+    `what` it names, such as "gap_uid", the file it was read from and how to `fix` it are for the
+    message; unless given, to rename it there.
 
     Raises:
         UnusableInputError: not text, empty, hidden (a leading dot; also "." and ".."), longer

@@ -39,17 +39,13 @@ def write_run(
     base: str = "",
     base_folder: Path | None = None,
 ) -> None:
-    """Write `run.json` of a training or an analysis to `folder`.
+    """Write `run.json` of a training or an analysis by `command` to its folder.
 
     Args:
-        folder: the run's folder.
-        command: which command ran, such as `finetune`.
         config: every option, as given or by default.
         inputs: each dataset, journal or file: `root`, hash (`sha256` or `hash`), `uids`, `plans`.
         result: what came of it; its `id` is the run's, if it has one.
-        seed: of every draw.
-        base: id of the policy that training started from, or "".
-        base_folder: where that policy is.
+        base: id of the policy that training started from, or ""; it is in `base_folder`.
     """
     inputs = list(inputs)
     lineage = {

@@ -506,11 +506,8 @@ class ScriptedLeader:
     def _change_stage(self, view: SceneView, period_s: float) -> None:
         if self._stage is ExpertStage.DONE or self._grasp is None:
             return
-        if (
-            self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
-            and view.lost
-            and self._attempts_left > 0
-        ):
+        carries = self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
+        if carries and view.lost and self._attempts_left > 0:
             self._retry()
             return
         self._reached_s += period_s

@@ -7,7 +7,7 @@ of steps on purpose: registered names resolve only after somebody has imported t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -79,15 +79,10 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """Options to save with the policy."""
-        # Policies of the default arm are saved as they were before there was another.
-        other = {} if self.robot == SO101.name else {"robot": self.robot}
-        return {
-            "camera": self.camera,
-            "domain": self.domain,
-            "task": self.task,
-            "image_size_px": self.image_size_px,
-            **other,
-        }
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        if self.robot == SO101.name:  # saved as before there was another arm
+            del options["robot"]
+        return options
 
     def transform_features(
         self, features: dict[PipelineFeatureType, dict[str, PolicyFeature]]

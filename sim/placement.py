@@ -68,10 +68,10 @@ def place_task(
         if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
             break
         target_xy = spawn_point(rng, centre_m=goal_centre_m)
-    _set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
+    set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
     if model.body("target").jntnum[0]:
         height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
-        _set_free_body(model, data, "target", height, 0.0)
+        set_free_body(model, data, "target", height, 0.0)
     else:
         model.body("target").pos[:] = [*target_xy, table_z_m + DISC_HALF_HEIGHT_M]
 
@@ -101,16 +101,17 @@ def distractor_poses(
         taken.append(xy)
         height_m = float(model.geom(name).size[2])
         pose = np.array([*xy, table_z_m + height_m])
-        _set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
+        set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
 
 
-def _set_free_body(
+def set_free_body(
     model: mujoco.MjModel,
     data: mujoco.MjData,
     name: str,
     position_m: NDArray[np.float64],
     yaw_rad: float,
 ) -> None:
+    """Put a loose body somewhere [m], shape (3,), turned about the vertical, in `data`."""
     address = int(model.joint(name).qposadr[0])
     data.qpos[address : address + 3] = position_m
     data.qpos[address + 3 : address + 7] = [np.cos(yaw_rad / 2), 0.0, 0.0, np.sin(yaw_rad / 2)]

@@ -171,8 +171,7 @@ def known_and_drawn(
         randomise: "" for nothing, a preset or several joined by +, a file of ranges, or twin: what
             the twin leaves open.
         strength: on top of a file's own.
-        arm: the cell's arm, which has to be the twin's; any if "".
-        option: what names the arm, for messages.
+        arm: the cell's arm, named by `option`, which has to be the twin's; any if "".
 
     Raises:
         UnusableInputError: a file can't be read, the twin is of another arm, or there is none to

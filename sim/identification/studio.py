@@ -14,6 +14,7 @@ from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
+from gaploop.sim.placement import set_free_body
 
 type Point = tuple[float, float] | FloatArray
 AWAY_M: Final = (9.0, 9.0)
@@ -62,9 +63,8 @@ class Studio:
         mujoco.mj_resetData(model, data)
         data.qpos[self._qpos] = q_rad - on.sensors.offset(0.0, q_rad)
         scene.settle_gears(model, data)
-        at = int(model.joint("object").qposadr[0])
-        turn = [np.cos(object_yaw_rad / 2.0), 0.0, 0.0, np.sin(object_yaw_rad / 2.0)]
-        data.qpos[at : at + 7] = [*object_m, table_z_m + half_m[2], *turn]
+        place_m = np.array([*object_m, table_z_m + half_m[2]])
+        set_free_body(model, data, "object", place_m, object_yaw_rad)
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)
