@@ -42,11 +42,7 @@ LABELS: Final = "labels.jsonl"
 TRUTH: Final = "truth.jsonl"
 """What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
-_TEXTS: Final = (
-    "uid", "task", "robot_type", "units", "session", "operator", "station", "calibration",
-    "policy", "plan", "consent",
-)  # fmt: skip
-"""Fields of `TakeInfo` that are text."""
+_TEXTS: Final = tuple(f.name for f in fields(TakeInfo) if f.type == "str")
 DROPPED: Final = "dropped"
 BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
