@@ -53,11 +53,7 @@ class ModelFile:
         return self._folder() is not None
 
     def find(self, whose: str) -> Path:
-        """Return the path of the file; `whose` model it is goes into the message.
-
-        Raises:
-            UnusableInputError: the package isn't installed.
-        """
+        """Return its path, or raise UnusableInputError that `whose` model isn't installed."""
         folder = self._folder()
         if folder is None:
             raise UnusableInputError(
@@ -105,11 +101,7 @@ class ArmSpec:
 
     @property
     def mjcf(self) -> Path:
-        """Path of the model.
-
-        Raises:
-            UnusableInputError: its package isn't installed.
-        """
+        """Path of the model; raises UnusableInputError where its package isn't installed."""
         return self.model.find(self.label)
 
 

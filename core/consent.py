@@ -112,11 +112,7 @@ class ConsentRegister:
 
 
 def consent_ids(text: str) -> tuple[str, ...]:
-    """Return the ids that a take's `consent` names, separated by commas.
-
-    Raises:
-        UnusableInputError: something that is no consent id, such as a name.
-    """
+    """Return the ids that a take's `consent` names, by commas, or raise UnusableInputError."""
     ids = tuple(part.strip() for part in text.split(",") if part.strip())
     for id_ in ids:
         check_id(id_)
@@ -184,11 +180,7 @@ def require_consent(
 
 
 def check_scope(names: Iterable[str], where: str = "--scope") -> frozenset[Use]:
-    """Return what a consent covers.
-
-    Raises:
-        UnusableInputError: nothing, an unknown word, or a use without those that it needs.
-    """
+    """Return what a consent covers; UnusableInputError for nothing, or without what a use needs."""
     scope = set[Use]()
     for name in names:
         try:

@@ -62,11 +62,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular_file(path: Path) -> Path:
-    """Return `path` unless it is something else than a file, such as a pipe that nobody fills.
-
-    Raises:
-        UnusableInputError: it is missing or no regular file.
-    """
+    """Return `path`, or raise UnusableInputError for none, or a pipe that nobody fills."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
@@ -110,8 +106,7 @@ def read_content(path: Path, limit: int = LARGEST_TEXT) -> bytes:
 def read_text(path: Path) -> str:
     """Read a text file that somebody else wrote, UTF-8 with or without a mark at its begin.
 
-    Raises:
-        UnusableInputError: as `read_content`, or it is no text.
+    Raises UnusableInputError as `read_content`, or where it is no text.
     """
     try:
         return read_content(path).decode("utf-8-sig")
@@ -279,8 +274,7 @@ def write_anew(stream: BinaryIO, path: Path, content: bytes | str) -> None:
 def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on `path`, an empty file made for that.
 
-    Raises:
-        BlockingIOError: another process holds it, and it isn't to be waited for.
+    Raises BlockingIOError where another process holds it, and it isn't to be waited for.
     """
     with path.open("a") as stream:
         platform_calls.lock(stream.fileno(), wait=wait)
@@ -343,11 +337,7 @@ def uuid7() -> str:
 
 
 def existing_folder(path: Path, what: str) -> Path:
-    """Return `path` if it is a folder.
-
-    Raises:
-        UnusableInputError: it doesn't exist or is a file.
-    """
+    """Return `path` if it is a folder, or raise UnusableInputError."""
     if not path.exists():
         raise UnusableInputError(f"{what} {path} not found. Check the path.")
     if not path.is_dir():

@@ -200,11 +200,7 @@ def read_end(folder: Path) -> TakeEnd | None:
 
 
 def require_as_sealed(folder: Path) -> None:
-    """Refuse a take of which a file was changed after it was sealed.
-
-    Raises:
-        UnusableInputError: one was; the message names it and says what to do.
-    """
+    """Raise UnusableInputError for a take of which a file was changed after it was sealed."""
     header, end = read_header(folder), read_end(folder)
     sealed = end.checksums if end is not None else {}
     videos = (camera_path(folder, camera) for camera in header.cameras)

@@ -145,11 +145,7 @@ def now() -> str:
 
 
 def instant(at: str) -> datetime:
-    """Return an event's time; without a zone it is UTC.
-
-    Raises:
-        UnusableInputError: not an ISO 8601 time.
-    """
+    """Return an event's time, ISO 8601, UTC without a zone, or raise UnusableInputError."""
     try:
         value = datetime.fromisoformat(at)
         value = value if value.tzinfo else value.replace(tzinfo=UTC)

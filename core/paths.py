@@ -105,21 +105,13 @@ def links_out(root: Path, *, of_snapshot: bool = True) -> list[Path]:
 
 
 def refuse_links_out(root: Path, *, of_snapshot: bool = True) -> None:
-    """Refuse a folder with links that lead out of it; see `links_out`.
-
-    Raises:
-        UnusableInputError: there is one; the message says how to replace it.
-    """
+    """Raise UnusableInputError for a folder with links that lead out of it; see `links_out`."""
     for path in links_out(root, of_snapshot=of_snapshot):
         raise _outside(path, root)
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse to write to what a link leads to.
-
-    Raises:
-        UnusableInputError: the path is a link.
-    """
+    """Raise UnusableInputError for a link: nothing is written to what it leads to."""
     if path.is_symlink():
         raise UnusableInputError(f"{path} is a link: nothing is written there. {link_fix(path)}")
 

@@ -98,11 +98,7 @@ def _short(value: float) -> float:
 
 
 def load_randomisation(path: Path) -> Randomisation:
-    """Read and check a file of ranges.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a file of ranges, or raise UnusableInputError with what is valid."""
     value, where = load_yaml(path, "Randomisation"), str(path)
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(

@@ -92,11 +92,7 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
-    """Return what YAML that somebody else wrote says.
-
-    Raises:
-        UnusableInputError: it isn't YAML, or as `load_yaml`.
-    """
+    """Return what YAML that somebody else wrote says; UnusableInputError as of `load_yaml`."""
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, *DAMAGE) as error:
@@ -133,11 +129,7 @@ def mapping(value: object, where: str, form: str) -> dict[str, Any]:
 
 
 def number(value: Any, where: str, low: float, high: float) -> float:
-    """Return `value` as a float if it is a number within [low, high].
-
-    Raises:
-        UnusableInputError: it isn't.
-    """
+    """Return `value` as a float if it is a number in [low, high], or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise UnusableInputError(f"{where}: {value!r} must be a number from {low:g} to {high:g}.")
     return float(value)
@@ -176,11 +168,7 @@ def numbers(
 
 
 def whole(value: object, where: str) -> int:
-    """Return `value` if it is a whole number that isn't below 0.
-
-    Raises:
-        UnusableInputError: it isn't.
-    """
+    """Return `value` if it is a whole number, 0 or more, or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
     return value

@@ -140,11 +140,7 @@ class Costs:
 
 
 def parse_costs(value: object, where: str) -> Costs:
-    """Read and check a mapping of costs.
-
-    Raises:
-        UnusableInputError: a key or value that isn't valid.
-    """
+    """Read and check a mapping of costs, or raise UnusableInputError."""
     place, form = f"{where}: costs", "cost: number"
     checked = numbers(Costs, value, place, form, further=("currency",))
     currency = mapping(value, place, form).get("currency", Costs.currency)
@@ -186,11 +182,7 @@ class StationScene:
         return first, low, high, last
 
     def camera_among(self, names: Sequence[str], where: str) -> str:
-        """Return the camera to look at, one of some.
-
-        Raises:
-            UnknownChoiceError: it isn't there.
-        """
+        """Return the camera to look at, one of some, or raise UnknownChoiceError."""
         if self.camera and self.camera not in names:
             raise unknown_choice("camera", self.camera, names or ("(none)",), where)
         return self.camera or names[0]

@@ -150,11 +150,7 @@ class Suite:
 
 
 def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
-    """Read and check a suite file.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a suite file, or raise UnusableInputError with what is valid."""
     value, where = load_yaml(path, "Suite"), str(path)
     check_keys(value, ("name", "tasks", "rules", "canary", "sim_tasks"), where, ("name", "tasks"))
     if not isinstance(value["tasks"], list) or not value["tasks"]:

@@ -194,11 +194,7 @@ def set_up(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dimension(name: str, where: str = "") -> GapDimension:
-    """Return the gap dimension called `name`.
-
-    Raises:
-        UnknownChoiceError: with the nearest valid name and the whole list.
-    """
+    """Return the gap dimension called `name`, or raise UnknownChoiceError."""
     return _member(GapDimension, "dimension", name, where)
 
 

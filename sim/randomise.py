@@ -86,11 +86,7 @@ PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
 
 
 def preset(name: str, strength: float = 1.0) -> Randomisation:
-    """Return a preset, or several joined by +, such as BG+LT.
-
-    Raises:
-        UnknownChoiceError: there is no such preset.
-    """
+    """Return a preset, or several joined by +, such as BG+LT, or raise UnknownChoiceError."""
     found: dict[str, Range] = {}
     for part in name.split("+"):
         if part not in PRESETS:

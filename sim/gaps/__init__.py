@@ -119,11 +119,7 @@ def draw_gaps(
 
 
 def mechanism_named(key: str) -> Mechanism:
-    """Return the mechanism of a "dimension.mechanism".
-
-    Raises:
-        UnknownChoiceError: for an unknown dimension or mechanism.
-    """
+    """Return the mechanism of a "dimension.mechanism", or raise UnknownChoiceError."""
     name, _, wanted = key.partition(".")
     choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
     if wanted not in choices:

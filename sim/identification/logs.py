@@ -118,11 +118,7 @@ class DriveLog:
 
 
 def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
-    """Return the arm of takes: the one that is named, or the one whose joints they have.
-
-    Raises:
-        UnusableInputError: no such arm.
-    """
+    """Return the arm that is named, or whose joints takes have, or raise UnusableInputError."""
     if named:
         return arm_named(named, "--arm")
     for take in takes:
