@@ -75,6 +75,8 @@ class RelayLeader:
             for k, side in enumerate(self._sides)
         ]
         self._home = np.asarray(cell.arm.home_q_rad)
+        self._last_t_s: float | None = None
+        self._turn = 0
         self.reset()
 
     def reset(self) -> None:
@@ -122,7 +124,7 @@ class RelayLeader:
 
     def _begin(self) -> None:
         self._q: NDArray[np.float64] = self._cell.read().position_rad.copy()
-        self._last_t_s: float | None = None
+        self._last_t_s = None
         self._turns, self._done = 1, False
         self._turn = self._whose()
 
