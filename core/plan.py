@@ -209,6 +209,8 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
         raise UnusableInputError(f"{where}: items must be a list.")
     read = tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1))
     takes = sum(item.takes for item in read)
+    numbered = numbers(Plan, value, where, "key: value", further=value)
+    numbered |= {k: _estimate(value.get(k), f"{where}: {k}") for k in _PLAN_ESTIMATES}
     return Plan(
         str(value["id"]),
         str(value.get("diagnosis", "")),
@@ -219,8 +221,7 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
         notes=texts(value.get("notes"), f"{where}: notes"),
         measure=texts(value.get("measure"), f"{where}: measure"),
         participants=parse_participants(value.get("participants"), takes, where),
-        **numbers(Plan, value, where, "key: value", further=value),
-        **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
+        **numbered,
     )
 
 
