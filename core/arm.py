@@ -41,7 +41,6 @@ class ModelFile:
     Attributes:
         package: the package; it is looked for, never imported.
         path: of the file inside the package, with slashes.
-        install: what installs the package.
     """
 
     package: str
@@ -54,11 +53,7 @@ class ModelFile:
         return self._folder() is not None
 
     def find(self, whose: str) -> Path:
-        """Return the path of the file; `whose` model it is goes into the message.
-
-        Raises:
-            UnusableInputError: the package isn't installed.
-        """
+        """Return its path, or raise UnusableInputError that `whose` model isn't installed."""
         folder = self._folder()
         if folder is None:
             raise UnusableInputError(
@@ -78,7 +73,6 @@ class GuardedPoint:
     """A point of the arm that a workspace box guards.
 
     Attributes:
-        name: what it is, such as "elbow".
         body: body of the model that carries it.
         offset_m: where in that body's frame [m].
     """
@@ -93,8 +87,6 @@ class ArmSpec:
     """An arm's geometry, for kinematics and the workspace box.
 
     Attributes:
-        label: what the arm is, for messages.
-        model: its MJCF.
         points: what a workspace box guards beside the tool centre.
         workspace_m: default box in the base frame [m]: above the table, within reach.
         gripper_percent_rad: gripper angle at 0 and at 100 of LeRobot's gripper units [rad].
@@ -109,11 +101,7 @@ class ArmSpec:
 
     @property
     def mjcf(self) -> Path:
-        """Path of the model.
-
-        Raises:
-            UnusableInputError: its package isn't installed.
-        """
+        """Path of the model; raises UnusableInputError where its package isn't installed."""
         return self.model.find(self.label)
 
 
@@ -166,13 +154,9 @@ class Servos:
     stalls_a: float
 
     def current_a(self, torque_nm: FloatArray) -> FloatArray:
-        """Estimate the current that each servo would report, in register steps.
+        """Return the current that each servo would report [A], in register steps.
 
-        Args:
-            torque_nm: torque at the output shafts [N m], shape (n_joints,).
-
-        Returns:
-            Magnitude of the current [A], same shape.
+        `torque_nm` is at the output shafts [N m]; both have shape (n_joints,).
         """
         current_a = np.abs(torque_nm) / np.asarray(self.nm_per_a)
         return np.asarray(np.round(current_a / self.current_step_a) * self.current_step_a)
@@ -233,8 +217,6 @@ class CellArm:
     """An arm of the embedded cell, or a pair of them.
 
     Attributes:
-        name: what options call it.
-        label: what people call it.
         model: the file that `load` needs.
         load: makes its `mujoco.MjSpec` from that file's path, drawn as the cell draws it: joints
             and servos by `joint_names`, its base's body "base", its hand's "gripper", and a site
@@ -247,11 +229,8 @@ class CellArm:
         main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
         zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
             "" where the gap knows none such.
-        grip: its gripper.
-        servos: its servos.
         spawn_centre_m: middle of the ring of places where things start, on the table.
         camera_pos_m: the overhead camera, which looks straight down.
-        camera_fovy_deg: its field of view.
         shade_z_m: height of what hides a part of the scene: above the arm's highest carry.
         report_eye_m: from where pictures for people are taken.
         report_at_m: what they show in their middle.
@@ -285,11 +264,6 @@ class CellArm:
     def robot_type(self) -> str:
         """The name that recordings carry."""
         return f"{self.name}_sim"
-
-    @property
-    def n_arm(self) -> int:
-        """Number of joints without the gripper."""
-        return len(self.arm_columns)
 
     @cached_property
     def arms(self) -> tuple[Mounted, ...]:
@@ -332,14 +306,11 @@ class Arm:
     """An arm that gaploop knows.
 
     Attributes:
-        name: what options call it.
         robot_types: LeRobot's types of robots and teleoperators with this arm.
-        kinematics: its geometry, or None.
         stall_current_a: no stall limit of a station is higher than this, or it would be no limit
             [A].
         full_turn: joints that LeRobot calibrates to a whole turn; None for all of them.
         emulated: role ("follower", "leader") to its servos; empty where it can't be emulated.
-        cell: how it stands in the embedded cell, or None.
     """
 
     name: str

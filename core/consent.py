@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.take import TakeInfo
@@ -46,7 +46,6 @@ class Consent:
     """What one participant has agreed to, as it stands now.
 
     Attributes:
-        id: pseudonym.
         expires: last day on which it holds, UTC.
         scope: what it holds for.
         at: when it was given or renewed, ISO 8601, UTC.
@@ -89,7 +88,6 @@ class ConsentRegister:
     """What the register says now.
 
     Attributes:
-        consents: id to what stands.
         places: id to where its takes were put, oldest first.
         name: the register's path, for messages.
     """
@@ -99,16 +97,10 @@ class ConsentRegister:
     name: str = ""
 
     def refusal(self, info: TakeInfo, use: Use, on: date | None = None) -> str:
-        """Say why a take may not be used so; "" where it may.
-
-        Args:
-            info: what is known about the take.
-            use: what is to be done with it.
-            on: the day, UTC; today unless given.
-        """
+        """Say why a take may not be used so on a day, UTC, or today; "" where it may."""
         ids = consent_ids(info.consent)
         if not ids:
-            why = takes_part(info.conditions, info.dimensions, info.domain, info.kind)
+            why = takes_part(info)
             return f"{why} and it names no consent" if why else ""
         for id_ in ids:
             if id_ not in self.consents:
@@ -120,11 +112,7 @@ class ConsentRegister:
 
 
 def consent_ids(text: str) -> tuple[str, ...]:
-    """Return the ids that a take's `consent` names, separated by commas.
-
-    Raises:
-        UnusableInputError: something that is no consent id, such as a name.
-    """
+    """Return the ids that a take's `consent` names, by commas, or raise UnusableInputError."""
     ids = tuple(part.strip() for part in text.split(",") if part.strip())
     for id_ in ids:
         check_id(id_)
@@ -146,40 +134,24 @@ def new_id() -> str:
     return "c-" + "".join(secrets.choice(_LETTERS) for _ in range(10))
 
 
-def takes_part(
-    conditions: Mapping[str, Any],
-    dimensions: Iterable[str] = (),
-    domain: Domain = Domain.REAL,
-    kind: TakeKind = TakeKind.DEMONSTRATION,
-) -> str:
+def takes_part(info: TakeInfo) -> str:
     """Say by what a take shows that people take part in it; "" where nothing does.
 
     Only real stations have people in them: those of the embedded cell are simulated.
-
-    Args:
-        conditions: what is set up.
-        dimensions: on a demonstration its purpose.
-        domain: where it is recorded.
-        kind: what the take is for.
     """
-    if domain is not Domain.REAL:
+    if info.domain is not Domain.REAL:
         return ""
-    human = conditions.get("human", NOBODY)
+    human = info.conditions.get("human", NOBODY)
     if human not in (NOBODY, "", None):
         return f"people take part (human: {human})"
-    if kind is TakeKind.DEMONSTRATION and GapDimension.HUMAN_BEHAVIOR in tuple(dimensions):
+    demonstrates = info.kind is TakeKind.DEMONSTRATION
+    if demonstrates and GapDimension.HUMAN_BEHAVIOR in tuple(info.dimensions):
         return "people take part (it demonstrates human_behavior)"
     return ""
 
 
 def refused(reason: str, use: Use, what: str) -> UnusableInputError:
-    """Return the error for a use that there is no consent for.
-
-    Args:
-        reason: what `ConsentRegister.refusal` said.
-        use: what was to be done.
-        what: the take or takes in words, such as "Plan item p-1".
-    """
+    """Return the error for a use of takes, named in words, that the register refuses so."""
     verb = {Use.RECORD: "recorded", Use.PUBLISH: "published", Use.PUSH: "pushed"}[use]
     return UnusableInputError(
         f"{what} can't be {verb}: {reason}. Ask the participant, then: gaploop consent add; "
@@ -194,14 +166,9 @@ def require_consent(
     what: str,
     on: date | None = None,
 ) -> None:
-    """Refuse a use of takes unless every one of them has valid consent for it.
+    """Refuse a use of takes unless every one of them has valid consent for it on a day, UTC.
 
-    Args:
-        register: what stands.
-        infos: what is known about each take.
-        use: what is to be done with them.
-        what: they in words, for the message, such as the dataset's folder.
-        on: the day, UTC; today unless given.
+    `what` says in the message which takes they are; the day is today unless given.
 
     Raises:
         UnusableInputError: for the first take that may not be used so.
@@ -213,11 +180,7 @@ def require_consent(
 
 
 def check_scope(names: Iterable[str], where: str = "--scope") -> frozenset[Use]:
-    """Return what a consent covers.
-
-    Raises:
-        UnusableInputError: nothing, an unknown word, or a use without those that it needs.
-    """
+    """Return what a consent covers; UnusableInputError for nothing, or without what a use needs."""
     scope = set[Use]()
     for name in names:
         try:

@@ -54,9 +54,6 @@ def default_register() -> Path:
 def load_register(path: Path | None = None) -> ConsentRegister:
     """Read the register; an empty one where there is no file, so that nobody is assumed to agree.
 
-    Args:
-        path: the register; `default_register()` unless given.
-
     Raises:
         UnusableInputError: a line that can't be read. A torn last line is passed over.
     """
@@ -128,48 +125,39 @@ def add_place(path: Path, id_: str, place: Place) -> None:
 
 
 def refusal_at(path: Path | None, info: TakeInfo, use: Use, place: Place) -> str:
-    """Say why a take may not be put in a place; "" where it may.
+    """Say why a take may not be put in a place for a use; "" where it may.
 
     The place is remembered first: a withdrawal at the same moment either is seen here, or finds
     the place in the register.
-
-    Args:
-        path: the register; the default one where None.
-        info: what is known about the take.
-        use: what it is put there for.
-        place: where it is about to be put.
     """
     path = path or default_register()
     ids = consent_ids(info.consent)
     if not ids:
         return ConsentRegister({}, {}, str(path)).refusal(info, use)
-    known = load_register(path)
-    for id_ in ids:
-        if id_ in known.consents and place not in known.places.get(id_, ()):
-            add_place(path, id_, place)
+    _remember(path, ids, place)
     return load_register(path).refusal(info, use)
 
 
 def note_places(path: Path | None, infos: Iterable[TakeInfo], place: Place) -> None:
     """Remember where takes are copied to, for the participants that the register knows."""
     texts = {info.consent for info in infos} - {""}
-    if not texts:
-        return
-    path = path or default_register()
+    if texts:
+        ids = sorted({part.strip() for text in texts for part in text.split(",")})
+        _remember(path or default_register(), ids, place)
+
+
+def _remember(path: Path, ids: Iterable[str], place: Place) -> None:
     known = load_register(path)
-    for id_ in sorted({part.strip() for text in texts for part in text.split(",")}):
+    for id_ in ids:
         if id_ in known.consents and place not in known.places.get(id_, ()):
             add_place(path, id_, place)
 
 
 def note_made_from(place: Place, made_from: Iterable[str | Path | None]) -> None:
-    """Remember a place for every participant whose takes are in what was put there.
+    """Remember a run, a cache or a copy for every participant whose takes are in it.
 
-    Known by where takes are, in the default register: no take is read.
-
-    Args:
-        place: a run, a cache or a copy of a dataset.
-        made_from: datasets, journals, files of other runs, policies; None is passed over.
+    Known by where the datasets, journals and runs are that it was made from, in the default
+    register: no take is read.
     """
     path = default_register()
     if not path.exists():

@@ -56,11 +56,7 @@ def unknown_choice(
 ) -> UnknownChoiceError:
     """Return the error for a wrong name, with the nearest valid one and the whole list.
 
-    Args:
-        kind: what was being named, such as "dimension".
-        value: what was given.
-        valid: the names that would have been accepted.
-        where: the file, option or column it came from, if known.
+    `kind` is what was named, such as "dimension"; `where` the file, option or column it came from.
     """
     names = sorted(valid)
     near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)

@@ -30,16 +30,11 @@ MOST_DIGITS: Final = 40
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int | None = None) -> None:
-    """Write `content` so that a kill leaves the old file or the new one, never a part.
+    """Write `content`, text as UTF-8, so that a kill leaves the old file or the new one, no part.
 
     The bytes are on disk (fsync) before the name points to them, and never readable by more
-    people than `mode` says.
-
-    Args:
-        path: the file.
-        content: all of it; text as UTF-8.
-        mode: its permissions; unless given those of the file that is there, and without one what
-            the user's umask leaves of 0666.
+    people than `mode` says: unless given, the permissions of the file that is there, and without
+    one what the user's umask leaves of 0666.
     """
     if mode is None and path.exists():
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -67,11 +62,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular_file(path: Path) -> Path:
-    """Return `path` unless it is something else than a file, such as a pipe that nobody fills.
-
-    Raises:
-        UnusableInputError: it is missing or no regular file.
-    """
+    """Return `path`, or raise UnusableInputError for none, or a pipe that nobody fills."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
@@ -115,8 +106,7 @@ def read_content(path: Path, limit: int = LARGEST_TEXT) -> bytes:
 def read_text(path: Path) -> str:
     """Read a text file that somebody else wrote, UTF-8 with or without a mark at its begin.
 
-    Raises:
-        UnusableInputError: as `read_content`, or it is no text.
+    Raises UnusableInputError as `read_content`, or where it is no text.
     """
     try:
         return read_content(path).decode("utf-8-sig")
@@ -189,12 +179,8 @@ def append_lines(path: Path, lines: Sequence[str], create: bool = True) -> None:
     What a kill left of a line before is cut off first: otherwise the two would run together
     and neither could be read.
 
-    Args:
-        path: the file.
-        lines: one or more, without line breaks in them.
-        create: make the file where there is none, instead of raising FileNotFoundError.
-
     Raises:
+        FileNotFoundError: there is no file, and it isn't to be made.
         OSError: they can't be written, such as for want of room; the file is as it was.
     """
     if not lines:
@@ -240,8 +226,7 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
     Args:
         path: the file.
         what: what a line should be, such as "a label event", for the message.
-        read: from a line's JSON value and its place, in words, to what it stands for; may raise
-            `DAMAGE`.
+        read: from a line's JSON value and its place, in words; may raise `DAMAGE`.
 
     Raises:
         UnusableInputError: another line can't be read.
@@ -263,13 +248,9 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
 
 
 def remove_lines(path: Path, unwanted: Callable[[bytes], bool]) -> int:
-    """Remove lines from a file that others append to, and return how many; 0 without a file.
+    """Remove lines from a file of `append_line`'s, and return how many; 0 without a file.
 
     The new file takes the old one's name at once; appenders wait and then write to the new one.
-
-    Args:
-        path: a file that is only written by `append_line`.
-        unwanted: says which lines go.
     """
     if not path.exists():
         return 0
@@ -293,8 +274,7 @@ def write_anew(stream: BinaryIO, path: Path, content: bytes | str) -> None:
 def locked_file(path: Path, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on `path`, an empty file made for that.
 
-    Raises:
-        BlockingIOError: another process holds it, and it isn't to be waited for.
+    Raises BlockingIOError where another process holds it, and it isn't to be waited for.
     """
     with path.open("a") as stream:
         platform_calls.lock(stream.fileno(), wait=wait)
@@ -357,11 +337,7 @@ def uuid7() -> str:
 
 
 def existing_folder(path: Path, what: str) -> Path:
-    """Return `path` if it is a folder.
-
-    Raises:
-        UnusableInputError: it doesn't exist or is a file.
-    """
+    """Return `path` if it is a folder, or raise UnusableInputError."""
     if not path.exists():
         raise UnusableInputError(f"{what} {path} not found. Check the path.")
     if not path.is_dir():
@@ -372,13 +348,9 @@ def existing_folder(path: Path, what: str) -> Path:
 def writable_folder(path: Path, what: str = "Output folder", option: str = "--output_dir") -> Path:
     """Create `path` if needed and return it once it is shown to be writable.
 
-    Args:
-        path: the folder.
-        what: what it is for, in messages.
-        option: names the option that fixes it.
-
     Raises:
-        UnusableInputError: it can't be created or written.
+        UnusableInputError: it can't be; the message says `what` it is for and the `option` that
+            names another.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -42,11 +42,7 @@ LABELS: Final = "labels.jsonl"
 TRUTH: Final = "truth.jsonl"
 """What was injected, beside the journal's takes. Only scoring opens it, never diagnosis."""
 SCHEMA: Final = "gaploop.take.v1"
-_TEXTS: Final = (
-    "uid", "task", "robot_type", "units", "session", "operator", "station", "calibration",
-    "policy", "plan", "consent",
-)  # fmt: skip
-"""Fields of `TakeInfo` that are text."""
+_TEXTS: Final = tuple(f.name for f in fields(TakeInfo) if f.type == "str")
 DROPPED: Final = "dropped"
 BEHIND: Final = "behind"
 """Event of a frame row that stands beside the picture before: {"camera": …, "frame": index}."""
@@ -59,7 +55,6 @@ class TakeHeader:
     """`take.json`: everything that is fixed when a take begins.
 
     Attributes:
-        info: what is known about the take.
         environment_state_names: names of the tracked scene's entries; empty where nothing tracks.
         cameras: camera to {"width", "height", "fps", "codec"}; a depth stream's codec is
             `DEPTH_CODEC`.
@@ -121,8 +116,6 @@ class TakeEnd:
     Attributes:
         outcome: how it ended, when sealed; label events may say otherwise later.
         reason: why it ended or was discarded, in words.
-        frames: rows in `frames.arrows`.
-        telemetry_rows: rows in `telemetry.arrows`.
         dropped: camera to pictures that the encoder could not take; those rows stand beside the
             picture before, as its age in the row says.
         checksums: file name to SHA-256.
@@ -207,11 +200,7 @@ def read_end(folder: Path) -> TakeEnd | None:
 
 
 def require_as_sealed(folder: Path) -> None:
-    """Refuse a take of which a file was changed after it was sealed.
-
-    Raises:
-        UnusableInputError: one was; the message names it and says what to do.
-    """
+    """Raise UnusableInputError for a take of which a file was changed after it was sealed."""
     header, end = read_header(folder), read_end(folder)
     sealed = end.checksums if end is not None else {}
     videos = (camera_path(folder, camera) for camera in header.cameras)
@@ -248,9 +237,7 @@ def read_stream(path: Path) -> pa.Table:
 def read_take(folder: Path, events: Mapping[str, Mapping[str, Any]] | None = None) -> Take:
     """Read one take of a journal, with the labels that stand now.
 
-    Args:
-        folder: the take's folder.
-        events: `labels.current` of the journal, if the caller has read it already.
+    `events` are `labels.current` of the journal, if the caller has read it already.
     """
     header = read_header(folder)
     end = read_end(folder)

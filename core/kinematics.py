@@ -158,8 +158,7 @@ class ArmModel:
     def T_base_tcp(self, q_rad: FloatArray) -> FloatArray:  # noqa: N802
         """Return the pose of the tool centre in the base frame, shape (4, 4), translation [m].
 
-        Args:
-            q_rad: joint positions [rad], shape (n_joints,), in the order of `joint_names`.
+        `q_rad` are joint positions [rad], shape (n_joints,), in the order of `joint_names`.
         """
         data = self._placed(q_rad)
         pose = np.zeros((4, 4))
@@ -171,8 +170,7 @@ class ArmModel:
     def points_m(self, q_rad: FloatArray) -> FloatArray:
         """Return the guarded points in the base frame [m], shape (k, 3), as in `point_names`.
 
-        Args:
-            q_rad: joint positions [rad], shape (n_joints,), in the order of `joint_names`.
+        `q_rad` are joint positions [rad], shape (n_joints,), in the order of `joint_names`.
         """
         data = self._placed(q_rad)
         points = np.empty((len(self._bodies) + 1, 3))

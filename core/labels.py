@@ -13,6 +13,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -35,17 +36,9 @@ SOURCES: Final = ("auto", "operator", "engineer")
 FIELDS: Final = ("outcome", "failure_mode", "phase", "dimensions", "discard_reason")
 
 TAGS: Final = (
-    "kind",
-    "domain",
-    "conditions",
-    "session",
-    "operator",
-    "station",
-    "calibration",
-    "policy",
-    "plan",
-    "units",
-)
+    "kind", "domain", "conditions", "session", "operator", "station", "calibration", "policy",
+    "plan", "units",
+)  # fmt: skip
 """What a take was recorded with; said again where it was noted wrongly (`gaploop edit retag`)."""
 
 NOTHING_SAID: Final[dict[str, Any]] = {
@@ -61,10 +54,14 @@ NOTHING_SAID: Final[dict[str, Any]] = {
 }
 """What each field is while nobody has said anything."""
 
-_WORDS: Final = {
-    "kind": tuple(k.value for k in vocabulary.TakeKind),
-    "domain": tuple(d.value for d in vocabulary.Domain),
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "outcome": vocabulary.Outcome,
+    "failure_mode": vocabulary.FailureMode,
+    "phase": vocabulary.Phase,
+    "kind": vocabulary.TakeKind,
+    "domain": vocabulary.Domain,
 }
+"""Fields that hold a word of the vocabulary; mode and phase may be empty."""
 
 type Key = tuple[str, str]
 """A take's uid and a field."""
@@ -75,15 +72,12 @@ class LabelEvent:
     """One statement about one field of one take, or one taken back.
 
     Attributes:
-        uid: the take's uid.
         field: one of `FIELDS` or `TAGS`.
         value: a name of the vocabulary; for `dimensions` a mapping of dimension to weight, for
             `conditions` of name to value, for other tags text.
-        author: who said it.
         source: one of `SOURCES`.
         at: ISO 8601 time, UTC; now unless given. Events of one act share it.
         confidence: 0 to 1, as far as the source states one.
-        note: in the author's words.
         retracts: `at` of an event of this uid, field, author and source that this one takes
             back; "" for a statement.
 
@@ -119,7 +113,7 @@ class LabelEvent:
                 )
         elif not isinstance(self.value, str):
             raise UnusableInputError(f"label: {self.field} must be text, got {self.value!r}.")
-        elif self.field in ("outcome", "failure_mode", "phase", *_WORDS):
+        elif self.field in _WORDS:
             _check_word(self.field, self.value)
         if type(self.confidence) not in (int, float) or not 0 <= self.confidence <= 1:
             raise UnusableInputError(f"Confidence {self.confidence!r} must be in [0, 1].")
@@ -151,11 +145,7 @@ def now() -> str:
 
 
 def instant(at: str) -> datetime:
-    """Return an event's time; without a zone it is UTC.
-
-    Raises:
-        UnusableInputError: not an ISO 8601 time.
-    """
+    """Return an event's time, ISO 8601, UTC without a zone, or raise UnusableInputError."""
     try:
         value = datetime.fromisoformat(at)
         value = value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -169,14 +159,9 @@ def instant(at: str) -> datetime:
 
 @cache
 def _check_word(name: str, value: str) -> None:
-    if name == "outcome":
-        vocabulary.outcome(value, "label")
-    elif name == "failure_mode" and value:
-        vocabulary.failure_mode(value, "label")
-    elif name == "phase" and value and value not in list(vocabulary.Phase):
-        raise unknown_choice("phase", value, [p.value for p in vocabulary.Phase], "label")
-    elif name in _WORDS and value not in _WORDS[name]:
-        raise unknown_choice(name, value, _WORDS[name], "label")
+    words = [word.value for word in _WORDS[name]]
+    if value not in words and (value or name not in ("failure_mode", "phase")):
+        raise unknown_choice(name.replace("_", " "), value, words, "label")
 
 
 def check_dimensions(value: Mapping[str, float], where: str) -> None:
@@ -197,13 +182,9 @@ def check_dimensions(value: Mapping[str, float], where: str) -> None:
 def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
     """Append events to a `labels.jsonl`, durably, all of them or none.
 
-    Args:
-        path: the file.
-        events: what is said.
-        create: make the file where there is none, instead of raising FileNotFoundError.
-
     Raises:
         UnusableInputError: the file is a link.
+        FileNotFoundError: there is no file, and it isn't to be made.
         OSError: they can't be written.
     """
     refuse_link(path)
@@ -213,14 +194,8 @@ def append(path: Path, *events: LabelEvent, create: bool = True) -> None:
 def insert(path: Path, *events: LabelEvent, create: bool = True) -> None:
     """Put events of another log among those of a `labels.jsonl` as `merge` does, all or none.
 
-    Args:
-        path: the file.
-        events: in the order of the other log.
-        create: as in `append`.
-
     Raises:
-        UnusableInputError: a line of the file can't be read, or it is a link.
-        OSError: they can't be written.
+        UnusableInputError: a line of the file can't be read; and as `append`.
     """
     refuse_link(path)
     with locked_stream(path, create) as stream:

@@ -35,11 +35,7 @@ class ParticipantQuotas:
 
 
 def check_bands(value: Any, where: str) -> dict[str, str]:
-    """Return one person's bands, kind to band.
-
-    Raises:
-        UnusableInputError: an unknown kind or band.
-    """
+    """Return one person's bands, kind to band, or raise UnusableInputError for an unknown one."""
     given = mapping(value, where, "kind: band")
     for kind, band in given.items():
         if kind not in BANDS:
@@ -50,11 +46,7 @@ def check_bands(value: Any, where: str) -> dict[str, str]:
 
 
 def parse_participants(value: Any, takes: int, where: str) -> ParticipantQuotas | None:
-    """Read and check `participants` of a plan of so many takes; None where it asks for none.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read `participants` of a plan of `takes`, or raise UnusableInputError; None for none."""
     if value is None:
         return None
     place = f"{where}: participants"

@@ -1,15 +1,7 @@
 """Names and relative paths that a file gives: checked before they are joined to a path.
 
 Whoever wrote a dataset, a take or a policy chose its uids, its camera names, its path templates
-and its links, and could name any file of this computer with them. Therefore:
-
-- `plain_name`: a uid or a name becomes one component of a path, nothing else.
-- `relative_path`: a path from a file stays below the folder that it belongs to, by its words.
-- `inside`: it stays there with its links followed too; before anything is written or deleted.
-- `refuse_link`: a file that is appended to isn't a link.
-- `links_out`, `refuse_links_out`: a folder's links that lead out of it, before it is read whole,
-  copied or uploaded. A snapshot in the Hub's cache is made of links to the `blobs` of the same
-  repository; reading follows those.
+and its links, and could name any file of this computer with them.
 
 tests/test_foreign_paths.py lists every place where a name is joined to a path, and why it's safe.
 """
@@ -31,11 +23,8 @@ _DRIVE: Final = re.compile(r"[A-Za-z]:")
 def plain_name(value: object, what: str, where: object = "", fix: str = "") -> str:
     """Return `value` if it can be one component of a path, here and on any other system.
 
-    Args:
-        value: the name, as read from a file.
-        what: what it names, such as "gap_uid".
-        where: the file it was read from.
-        fix: what to do about it; to rename it there, unless given.
+    `what` it names, such as "gap_uid", the file it was read from and how to `fix` it are for the
+    message; unless given, to rename it there.
 
     Raises:
         UnusableInputError: not text, empty, hidden (a leading dot; also "." and ".."), longer
@@ -58,10 +47,7 @@ def is_plain_name(value: object) -> bool:
 def relative_path(value: object, what: str, where: object = "") -> str:
     """Return `value` if it is a path of plain names below some folder; links aren't looked at.
 
-    Args:
-        value: the path, with `/` between its names, as read from a file.
-        what: what it names, such as "data_path".
-        where: the file it was read from.
+    The arguments are those of `plain_name`; `/` stands between the names.
 
     Raises:
         UnusableInputError: absolute, empty, or one of its names isn't plain.
@@ -85,14 +71,9 @@ def inside(
 ) -> Path:
     """Return `root / relative` if it is below `root` also once links are followed.
 
-    For what is about to be written, deleted or opened by a name that a file gives.
-
-    Args:
-        root: the folder to stay in; may itself be reached through links.
-        relative: a path below it, as `relative_path` takes; it needn't exist.
-        what: what it names.
-        where: the file it was read from.
-        of_snapshot: it is only read; see `links_out`.
+    For what is about to be written, deleted or opened by a name that a file gives; it needn't
+    exist, and `root` may itself be reached through links. What is only read may be `of_snapshot`,
+    as of `links_out`; the other arguments are those of `relative_path`.
 
     Raises:
         UnusableInputError: it isn't below `root`, or a link leads out.
@@ -107,10 +88,8 @@ def inside(
 def links_out(root: Path, *, of_snapshot: bool = True) -> list[Path]:
     """Return the links in a folder that lead out of it, in order; other links aren't followed.
 
-    Args:
-        root: the folder.
-        of_snapshot: where it is a snapshot in the Hub's cache, its links to the `blobs` of the
-            same repository are no fault; False for what is about to be written or deleted.
+    Of a snapshot in the Hub's cache links to the `blobs` of the same repository are no fault,
+    unless it is about to be written or deleted.
     """
     if not root.is_dir():
         return []
@@ -126,21 +105,13 @@ def links_out(root: Path, *, of_snapshot: bool = True) -> list[Path]:
 
 
 def refuse_links_out(root: Path, *, of_snapshot: bool = True) -> None:
-    """Refuse a folder with links that lead out of it; see `links_out`.
-
-    Raises:
-        UnusableInputError: there is one; the message says how to replace it.
-    """
+    """Raise UnusableInputError for a folder with links that lead out of it; see `links_out`."""
     for path in links_out(root, of_snapshot=of_snapshot):
         raise _outside(path, root)
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse to write to what a link leads to.
-
-    Raises:
-        UnusableInputError: the path is a link.
-    """
+    """Raise UnusableInputError for a link: nothing is written to what it leads to."""
     if path.is_symlink():
         raise UnusableInputError(f"{path} is a link: nothing is written there. {link_fix(path)}")
 

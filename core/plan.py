@@ -13,7 +13,7 @@ import yaml
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import write_atomically
 from gaploop.core.participants import ParticipantQuotas, parse_participants
-from gaploop.core.schema import check_keys, load_yaml, number, texts, whole
+from gaploop.core.schema import check_keys, load_yaml, number, numbers, ranged, texts, whole
 from gaploop.core.station import NAMED_CONDITIONS, SIM_STATION, Station
 from gaploop.core.vocabulary import GapDimension, dimension
 
@@ -48,7 +48,6 @@ class Alternative:
     """A remedy that was weighed against the one that was chosen.
 
     Attributes:
-        remedy: one of `REMEDIES`.
         gain_points: percentage points of success expected of it.
         hours: of an operator [h].
         machine_hours: of one core, with nobody there [h].
@@ -57,7 +56,7 @@ class Alternative:
     remedy: str
     gain_points: ExpectedValue
     hours: ExpectedValue
-    machine_hours: float = 0.0
+    machine_hours: float = ranged(0.0, 0, 1e6)
 
     @property
     def points_per_hour(self) -> float:
@@ -96,14 +95,14 @@ class PlanItem:
     why: str
     protocol: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    share: float = 0.0
+    share: float = ranged(0.0, 0, 1)
     vary: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sensors: tuple[str, ...] = ()
     test: str = ""
     may_follow: int = 0
     gain_points: ExpectedValue | None = None
     hours: ExpectedValue | None = None
-    machine_hours: float = 0.0
+    machine_hours: float = ranged(0.0, 0, 1e6)
     commands: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
 
@@ -133,7 +132,6 @@ class Plan:
         machine_hours: of one core: commands, adapting to the takes, and evaluating [h].
         rollout_hours: of an operator: to roll the adapted policy out at the station [h].
         cost: the same in money; None without an hourly rate.
-        currency: of `cost`.
         stop: when more takes are no longer worth it, in words.
         notes: what else to know or to find out first.
         measure: commands that bring better evidence than the diagnosis had, as they are typed.
@@ -143,14 +141,14 @@ class Plan:
     id: str
     diagnosis: str
     items: tuple[PlanItem, ...]
-    minutes: float = 0.0
+    minutes: float = ranged(0.0, 0, 1e6)
     gain_points: ExpectedValue | None = None
     gain_of: str = ""
     success_now: ExpectedValue | None = None
     success_then: ExpectedValue | None = None
     hours: ExpectedValue | None = None
-    machine_hours: float = 0.0
-    rollout_hours: float = 0.0
+    machine_hours: float = ranged(0.0, 0, 1e6)
+    rollout_hours: float = ranged(0.0, 0, 1e6)
     cost: ExpectedValue | None = None
     currency: str = ""
     stop: str = ""
@@ -211,20 +209,19 @@ def load_plan(path: Path, station: Station | None = SIM_STATION) -> Plan:
         raise UnusableInputError(f"{where}: items must be a list.")
     read = tuple(_item(item, f"{where}: item {n}", station) for n, item in enumerate(items, 1))
     takes = sum(item.takes for item in read)
+    numbered = numbers(Plan, value, where, "key: value", further=value)
+    numbered |= {k: _estimate(value.get(k), f"{where}: {k}") for k in _PLAN_ESTIMATES}
     return Plan(
         str(value["id"]),
         str(value.get("diagnosis", "")),
         read,
-        number(value.get("minutes", 0.0), f"{where}: minutes", 0, 1e6),
         gain_of=str(value.get("gain_of", "")),
-        machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
-        rollout_hours=number(value.get("rollout_hours", 0.0), f"{where}: rollout_hours", 0, 1e6),
         currency=str(value.get("currency", "")),
         stop=str(value.get("stop", "")),
         notes=texts(value.get("notes"), f"{where}: notes"),
         measure=texts(value.get("measure"), f"{where}: measure"),
         participants=parse_participants(value.get("participants"), takes, where),
-        **{name: _estimate(value.get(name), f"{where}: {name}") for name in _PLAN_ESTIMATES},
+        **numbered,
     )
 
 
@@ -250,16 +247,15 @@ def _item(value: Any, where: str, station: Station | None) -> PlanItem:
         why=str(value.get("why", "")),
         protocol=str(value.get("protocol", "")),
         conditions=conditions,
-        share=number(value.get("share", 0.0), f"{where}: share", 0, 1),
         vary={} if station is None else _vary(value.get("vary") or {}, conditions, where, station),
         sensors=texts(value.get("sensors"), f"{where}: sensors"),
         test=str(value.get("test", "")),
         may_follow=whole(value.get("may_follow", 0), f"{where}: may_follow"),
         gain_points=_estimate(value.get("gain_points"), f"{where}: gain_points"),
         hours=_estimate(value.get("hours"), f"{where}: hours"),
-        machine_hours=number(value.get("machine_hours", 0.0), f"{where}: machine_hours", 0, 1e6),
         commands=texts(value.get("commands"), f"{where}: commands"),
         alternatives=_alternatives(value.get("alternatives") or [], where),
+        **numbers(PlanItem, value, where, "key: value", further=value),
     )
 
 
@@ -281,8 +277,8 @@ def _alternatives(value: Any, where: str) -> tuple[Alternative, ...]:
         gain, hours = (_estimate(entry[k], f"{place}: {k}") for k in ("gain_points", "hours"))
         if gain is None or hours is None:
             raise UnusableInputError(f"{place}: give gain_points and hours as mean, low and high.")
-        machine = number(entry.get("machine_hours", 0.0), f"{place}: machine_hours", 0, 1e6)
-        found.append(Alternative(_remedy(entry["remedy"], place), gain, hours, machine))
+        machine = numbers(Alternative, entry, place, "key: value", further=entry)
+        found.append(Alternative(_remedy(entry["remedy"], place), gain, hours, **machine))
     return tuple(found)
 
 

@@ -26,19 +26,15 @@ from typing import IO, Any, Final
 
 try:
     import fcntl as _fcntl
+    import resource as _resource
     import termios as _termios
     import tty as _tty
 except ImportError:  # Windows
-    _fcntl = _termios = _tty = None  # type: ignore[assignment]
+    _fcntl = _resource = _termios = _tty = None  # type: ignore[assignment]
 try:
     import msvcrt as _msvcrt
 except ImportError:
     _msvcrt = None  # type: ignore[assignment]
-
-try:
-    import resource as _resource
-except ImportError:  # Windows
-    _resource = None  # type: ignore[assignment]
 
 fcntl: Any = _fcntl
 termios: Any = _termios
@@ -59,11 +55,7 @@ _FOLDERS_OPEN: Final = hasattr(os, "O_DIRECTORY")
 
 
 def sync(handle: int, *, data_only: bool = False) -> None:
-    """Wait until what was written to an open file is on the disk.
-
-    Args:
-        handle: the file.
-        data_only: its times needn't be.
+    """Wait until what was written to an open file is on the disk; with `data_only` not its times.
 
     Raises:
         OSError: the disk doesn't take it.
@@ -116,8 +108,7 @@ def read_at(handle: int, into: memoryview, offset: int) -> int:
 def nameless_file(name: str) -> int:
     """Open a file that nobody else can open and that goes when it is closed; in memory on Linux.
 
-    Args:
-        name: what tools that list open files show.
+    Tools that list open files show `name`.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
@@ -178,11 +169,6 @@ def lock(handle: int, *, shared: bool = False, wait: bool = True) -> None:
     On Windows whoever shares the lock holds one byte of a thousand, drawn at random, and who wants
     it alone holds all of them.
 
-    Args:
-        handle: the open file.
-        shared: others may share it.
-        wait: until it is free.
-
     Raises:
         BlockingIOError: another holds it, and it isn't to be waited for.
     """
@@ -230,11 +216,9 @@ _PR_SET_TIMERSLACK: Final = 29  # <linux/prctl.h>
 
 
 def realtime(priority: int, *, hand_down: bool = True) -> bool:
-    """Give the calling thread real-time priority (SCHED_FIFO); say whether it has it.
+    """Give the calling thread real-time priority (SCHED_FIFO), 1 to 99; say whether it has it.
 
-    Args:
-        priority: 1 to 99.
-        hand_down: what the thread starts has it too.
+    With `hand_down` what the thread starts has it, too.
     """
     if not HAS_REALTIME:
         return False
@@ -279,9 +263,7 @@ def exact_timers() -> None:
 def nice(value: int, pid: int = 0) -> bool:
     """Set how far a process stands back, -20 to 19; say whether that was possible.
 
-    Args:
-        value: above 0 it comes after others.
-        pid: the process, or on Linux the thread; the calling one unless given.
+    `pid` is the process, or on Linux the thread; 0 is the calling one.
     """
     if not hasattr(os, "setpriority"):
         return False
@@ -333,10 +315,8 @@ _AT_RECURSIVE: Final = 0x8000
 def limit_process(memory_bytes: int, file_bytes: int, processes: int) -> None:
     """Limit what this process and what it starts may take; as far as the system can.
 
-    Args:
-        memory_bytes: of private memory, each process.
-        file_bytes: length of any file that is written.
-        processes: of this user, threads included; 0 for no limit.
+    Private memory of each process, length of any file that is written, and this user's processes,
+    threads included; 0 for no limit of those.
     """
     if resource is None:
         return
@@ -361,15 +341,11 @@ def confine(root: Path, reads: Sequence[Path], scratch_bytes: int) -> None:
     """Go on in a process that has no network, no other processes and no files but some to read.
 
     Returns in a child in Linux namespaces of its own (user, mounts, network, processes, IPC), whose
-    root is made anew: `reads` at their own paths and read-only, four harmless devices, an empty
-    `/tmp` in memory. What it executes has no capabilities, and can't make namespaces itself: it is
-    in a chroot. The calling process waits for it and ends as it did; where the system doesn't
-    permit this (user namespaces, Linux 5.12), before anything was executed.
-
-    Args:
-        root: an empty folder to mount on.
-        reads: files and folders; links are made anew.
-        scratch_bytes: size of `/tmp`.
+    root, mounted on the empty folder `root`, is made anew: `reads` at their own paths and
+    read-only, with links made anew, four harmless devices, an empty `/tmp` of `scratch_bytes` in
+    memory. What it executes has no capabilities, and can't make namespaces itself: it is in a
+    chroot. The calling process waits for it and ends as it did; where the system doesn't permit
+    this (user namespaces, Linux 5.12), before anything was executed.
 
     Raises:
         OSError: the system doesn't permit it.

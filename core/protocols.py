@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -175,8 +175,6 @@ class TakeSink(Protocol):
         """Take note of one turn; must not block."""
 
 
-class Suggest(Protocol):
-    """The automatic label after a take."""
-
-    def __call__(self, take: Take) -> Mapping[str, object]:
-        """Return label fields to values, such as `{"failure_mode": "slip"}`; empty if unsure."""
+type Suggest = Callable[[Take], Mapping[str, object]]
+"""The automatic label after a take: field to value, such as `{"failure_mode": "slip"}`; empty if
+unsure."""

@@ -31,8 +31,6 @@ class Range:
 
     Attributes:
         name: "dimension.mechanism.parameter", or with a joint before the parameter.
-        low: least value, in `unit`.
-        high: greatest value.
         unit: the parameter's own, such as "m"; "1" for a factor, a fraction or a count.
         distribution: one of `DISTRIBUTIONS`.
         centre: value at strength 0; the nominal one if None.
@@ -100,11 +98,7 @@ def _short(value: float) -> float:
 
 
 def load_randomisation(path: Path) -> Randomisation:
-    """Read and check a file of ranges.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a file of ranges, or raise UnusableInputError with what is valid."""
     value, where = load_yaml(path, "Randomisation"), str(path)
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(

@@ -39,17 +39,13 @@ def write_run(
     base: str = "",
     base_folder: Path | None = None,
 ) -> None:
-    """Write `run.json` of a training or an analysis to `folder`.
+    """Write `run.json` of a training or an analysis by `command` to its folder.
 
     Args:
-        folder: the run's folder.
-        command: which command ran, such as `finetune`.
         config: every option, as given or by default.
         inputs: each dataset, journal or file: `root`, hash (`sha256` or `hash`), `uids`, `plans`.
         result: what came of it; its `id` is the run's, if it has one.
-        seed: of every draw.
-        base: id of the policy that training started from, or "".
-        base_folder: where that policy is.
+        base: id of the policy that training started from, or ""; it is in `base_folder`.
     """
     inputs = list(inputs)
     lineage = {
@@ -67,8 +63,7 @@ def write_run(
 def read_run(path: Path) -> dict[str, Any]:
     """Read a `run.json` that somebody else may have written.
 
-    Returns:
-        all of it; `config`, `inputs`, `result` and `lineage` are there, uids and ids as text.
+    `config`, `inputs`, `result` and `lineage` are there; uids and ids are text.
 
     Raises:
         UnusableInputError: it is missing, or no record of a run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,23 +34,22 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key that is no word", key.start_mark
-                )
+                raise _wrong("a key that is no word", key)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"'{key.value}' stands there twice", key.start_mark
-                )
+                raise _wrong(f"'{key.value}' stands there twice", key)
             seen.add(key.value)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 
     def construct_yaml_int(self, node: Any) -> int:
         if len(str(node.value)) > MOST_DIGITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a whole number of too many digits", node.start_mark
-            )
+            raise _wrong("a whole number of too many digits", node)
         return int(super().construct_yaml_int(node))
+
+
+def _wrong(why: str, node: Any) -> Exception:
+    error: Exception = yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+    return error
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
@@ -92,11 +92,7 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
-    """Return what YAML that somebody else wrote says.
-
-    Raises:
-        UnusableInputError: it isn't YAML, or as `load_yaml`.
-    """
+    """Return what YAML that somebody else wrote says; UnusableInputError as of `load_yaml`."""
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, *DAMAGE) as error:
@@ -122,11 +118,8 @@ def check_keys(
 def mapping(value: object, where: str, form: str) -> dict[str, Any]:
     """Return `value` if it is a mapping, and an empty one if nothing was written.
 
-    Args:
-        form: how an entry looks, such as "limit: number".
-
     Raises:
-        UnusableInputError: it is neither.
+        UnusableInputError: it is neither; `form` is how an entry looks, such as "limit: number".
     """
     if value is None:
         return {}
@@ -136,22 +129,46 @@ def mapping(value: object, where: str, form: str) -> dict[str, Any]:
 
 
 def number(value: Any, where: str, low: float, high: float) -> float:
-    """Return `value` as a float if it is a number within [low, high].
-
-    Raises:
-        UnusableInputError: it isn't.
-    """
+    """Return `value` as a float if it is a number in [low, high], or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise UnusableInputError(f"{where}: {value!r} must be a number from {low:g} to {high:g}.")
     return float(value)
 
 
-def whole(value: object, where: str) -> int:
-    """Return `value` if it is a whole number that isn't below 0.
+def ranged[T](default: T, low: float, high: float) -> T:
+    """Return the default of a dataclass's field that `numbers` reads, from `low` to `high`."""
+    made: T = field(default=default, metadata={"range": (low, high)})
+    return made
+
+
+def numbers(
+    kind: type, value: object, where: str, form: str, further: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the `ranged` fields of a dataclass that a mapping gives; none where it is None.
+
+    What is a whole number by default must be one; what is None by default may be. Keys of
+    `further` may stand there as well and aren't read; `form` is as of `mapping`.
 
     Raises:
-        UnusableInputError: it isn't.
+        UnusableInputError: an unknown key, no number, or one out of range.
     """
+    known = {f.name: f for f in fields(kind) if "range" in f.metadata}
+    given = mapping(value, where, form)
+    check_keys(given, (*known, *further), where)
+    found: dict[str, Any] = {}
+    for key in (k for k in given if k in known):
+        entry, usual = given[key], known[key].default
+        if entry is None and usual is None:
+            continue
+        parsed = number(entry, f"{where}: {key}", *known[key].metadata["range"])
+        if isinstance(usual, int) and parsed != int(parsed):
+            raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
+        found[key] = int(parsed) if isinstance(usual, int) else parsed
+    return found
+
+
+def whole(value: object, where: str) -> int:
+    """Return `value` if it is a whole number, 0 or more, or raise UnusableInputError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UnusableInputError(f"{where} must be a whole number, 0 or more, got {value!r}.")
     return value

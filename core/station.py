@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.schema import check_keys, load_yaml, mapping, number
+from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain
 
@@ -35,43 +35,25 @@ class SafetyLimits:
             2.4 A (7.4 V) or 2.7 A (12 V), and motors that stall at less trip below that.
         stall_load_pct: load above this, held for `stall_s`, trips a motor that doesn't report
             its current, such as the XL430 [% of stall].
-        stall_s: how long [s].
         torque_off_s: after a trip the arm holds this long, then torque goes off [s].
         lost_servo_s: a servo that is silent for longer than this trips [s].
         following_rad: a joint further than this from where it was sent should be under way: one
             that makes no way and draws no current for `following_s` trips [rad]. A joint's
             ordinary lag in fast motion is more than this, but then it moves.
-        following_s: how long [s].
     """
 
-    velocity_rad_s: float = 3.0
-    align_velocity_rad_s: float = 0.6
-    acceleration_rad_s2: float = 60.0
-    stale_leader_s: float = 0.2
-    temperature_c: float = 65.0
-    stall_current_a: float = 2.0
-    stall_load_pct: float = 80.0
-    stall_s: float = 0.5
-    torque_off_s: float = 0.1
-    lost_servo_s: float = 0.1
-    following_rad: float = 0.15
-    following_s: float = 0.3
-
-
-_LIMIT_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "velocity_rad_s": (0.01, 20.0),
-    "align_velocity_rad_s": (0.01, 20.0),
-    "acceleration_rad_s2": (0.1, 1000.0),
-    "stale_leader_s": (0.005, 5.0),
-    "temperature_c": (20.0, 90.0),
-    "stall_current_a": (0.05, 20.0),
-    "stall_load_pct": (5.0, 95.0),
-    "stall_s": (0.02, 10.0),
-    "torque_off_s": (0.0, 60.0),
-    "lost_servo_s": (0.01, 2.0),
-    "following_rad": (0.05, 1.0),
-    "following_s": (0.1, 10.0),
-}
+    velocity_rad_s: float = ranged(3.0, 0.01, 20.0)
+    align_velocity_rad_s: float = ranged(0.6, 0.01, 20.0)
+    acceleration_rad_s2: float = ranged(60.0, 0.1, 1000.0)
+    stale_leader_s: float = ranged(0.2, 0.005, 5.0)
+    temperature_c: float = ranged(65.0, 20.0, 90.0)
+    stall_current_a: float = ranged(2.0, 0.05, 20.0)
+    stall_load_pct: float = ranged(80.0, 5.0, 95.0)
+    stall_s: float = ranged(0.5, 0.02, 10.0)
+    torque_off_s: float = ranged(0.1, 0.0, 60.0)
+    lost_servo_s: float = ranged(0.1, 0.01, 2.0)
+    following_rad: float = ranged(0.15, 0.05, 1.0)
+    following_s: float = ranged(0.3, 0.1, 10.0)
 
 
 type Interval = tuple[float, float]
@@ -99,11 +81,8 @@ class Workspace:
         return np.array([self.x, self.y, self.z]).T
 
 
-def parse_safety(value: object, where: str) -> SafetyLimits:
-    """Check the section `safety` of a station file; what it leaves out keeps its default."""
-    value = mapping(value, f"{where}: safety", "limit: number")
-    check_keys(value, _LIMIT_RANGES, f"{where}: safety")
-    checked = {k: number(v, f"{where}: safety: {k}", *_LIMIT_RANGES[k]) for k, v in value.items()}
+def _safety(value: object, where: str) -> SafetyLimits:
+    checked = numbers(SafetyLimits, value, f"{where}: safety", "limit: number")
     if "velocity_rad_s" in checked:  # an arm doesn't align faster than it may move
         default_rad_s = SafetyLimits.align_velocity_rad_s
         checked.setdefault("align_velocity_rad_s", min(default_rad_s, checked["velocity_rad_s"]))
@@ -116,8 +95,7 @@ def parse_safety(value: object, where: str) -> SafetyLimits:
     return limits
 
 
-def parse_workspace(value: object, where: str) -> Workspace:
-    """Check the section `workspace` of a station file."""
+def _workspace(value: object, where: str) -> Workspace:
     place = f"{where}: workspace"
     value = mapping(value, place, "axis: [lower, upper] in m")
     check_keys(value, ("x", "y", "z"), place, ("x", "y", "z"))
@@ -131,16 +109,6 @@ def parse_workspace(value: object, where: str) -> Workspace:
     return Workspace(box["x"], box["y"], box["z"])
 
 
-def parse_joint_limits(value: object, where: str) -> dict[str, Interval]:
-    """Check the section `joint_limits_rad` of a station file, without knowing the robot."""
-    place = f"{where}: joint_limits_rad"
-    value = mapping(value, place, "joint: [lower, upper] in rad")
-    return {
-        str(joint): _interval(pair, f"{place}: {joint}", _JOINT_RANGE_RAD, "rad")
-        for joint, pair in value.items()
-    }
-
-
 def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
     if not isinstance(value, list) or len(value) != 2:
         raise UnusableInputError(f"{place} must be [lower, upper] in {unit}, got {value!r}.")
@@ -150,57 +118,34 @@ def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
     return low, high
 
 
-_COST_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "take_s": (0.1, 36_000.0),
-    "reset_s": (0.0, 36_000.0),
-    "setup_s": (0.0, 36_000.0),
-    "rate_per_hour": (0.0, 1e6),
-    "welcome_s": (0.0, 36_000.0),
-    "fee_per_person": (0.0, 1e6),
-}
-
-
 @dataclass(frozen=True)
 class Costs:
     """Times and rates of a station; what is None is measured from takes, or assumed.
 
     Attributes:
-        take_s: length of a take [s].
         reset_s: from the end of a take to the start of the next of the same set-up [s].
         setup_s: what a change of set-up adds to that [s].
         rate_per_hour: operator and station [`currency` per hour].
         welcome_s: what each participant adds: consent, briefing, trying out [s].
         fee_per_person: what each participant is paid [`currency`].
-        currency: such as EUR.
     """
 
-    take_s: float | None = None
-    reset_s: float | None = None
-    setup_s: float | None = None
-    rate_per_hour: float | None = None
-    welcome_s: float | None = None
-    fee_per_person: float | None = None
+    take_s: float | None = ranged(None, 0.1, 36_000.0)
+    reset_s: float | None = ranged(None, 0.0, 36_000.0)
+    setup_s: float | None = ranged(None, 0.0, 36_000.0)
+    rate_per_hour: float | None = ranged(None, 0.0, 1e6)
+    welcome_s: float | None = ranged(None, 0.0, 36_000.0)
+    fee_per_person: float | None = ranged(None, 0.0, 1e6)
     currency: str = "EUR"
 
 
 def parse_costs(value: object, where: str) -> Costs:
-    """Read and check a mapping of costs.
-
-    Raises:
-        UnusableInputError: a key or value that isn't valid.
-    """
-    given = dict(mapping(value, f"{where}: costs", "cost: number"))
-    check_keys(given, (*_COST_RANGES, "currency"), f"{where}: costs")
-    currency = given.pop("currency", Costs.currency)
+    """Read and check a mapping of costs, or raise UnusableInputError."""
+    place, form = f"{where}: costs", "cost: number"
+    checked = numbers(Costs, value, place, form, further=("currency",))
+    currency = mapping(value, place, form).get("currency", Costs.currency)
     if not isinstance(currency, str) or not currency.strip():
-        raise UnusableInputError(
-            f"{where}: costs: currency must be a name such as EUR, got {currency!r}."
-        )
-    checked = {
-        name: number(entry, f"{where}: costs: {name}", *_COST_RANGES[name])
-        for name, entry in given.items()
-        if entry is not None
-    }
+        raise UnusableInputError(f"{place}: currency must be a name such as EUR, got {currency!r}.")
     return Costs(**checked, currency=currency)
 
 
@@ -237,18 +182,13 @@ class StationScene:
         return first, low, high, last
 
     def camera_among(self, names: Sequence[str], where: str) -> str:
-        """Return the camera to look at, one of some.
-
-        Raises:
-            UnknownChoiceError: it isn't there.
-        """
+        """Return the camera to look at, one of some, or raise UnknownChoiceError."""
         if self.camera and self.camera not in names:
             raise unknown_choice("camera", self.camera, names or ("(none)",), where)
         return self.camera or names[0]
 
 
-def parse_scene(value: object, where: str) -> StationScene:
-    """Check the section `scene` of a station file."""
+def _scene(value: object, where: str) -> StationScene:
     place = f"{where}: scene"
     value = mapping(value, place, "camera: name, object: colour, target: colour")
     check_keys(value, ("camera", "object", "target"), place)
@@ -287,8 +227,6 @@ class Station:
         robot_model: name of an arm model or path of an MJCF file; "" for the robot type's own.
         workspace: box that the arm stays in; None for the arm model's own box.
         joint_limits_rad: joint to [lower, upper] [rad], within the robot's own limits.
-        costs: what recording costs here.
-        where: the file it was read from, for messages.
         scene: where pictures show object and target, and in what colours.
     """
 
@@ -305,14 +243,9 @@ class Station:
     scene: StationScene = field(default_factory=StationScene)
 
     def joint_limits(self, joint_names: Sequence[str], own_rad: FloatArray) -> FloatArray:
-        """Return the robot's own joint limits, narrowed where the station says so.
+        """Return the robot's own joint limits [rad], narrowed where the station says so.
 
-        Args:
-            joint_names: the robot's joints.
-            own_rad: the robot's own lower and upper limits [rad], shape (n_joints, 2).
-
-        Returns:
-            Lower and upper limits [rad], shape (n_joints, 2).
+        `own_rad` and the result are lower and upper limits, shape (n_joints, 2).
 
         Raises:
             UnusableInputError: a joint that the robot hasn't got, or a limit outside its own.
@@ -425,22 +358,21 @@ def load_station(path: Path) -> Station:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise UnusableInputError(f"{where}: conditions: {name} must be a list of names.")
     grid = value.get("grid", [3, 3])
-    if (
-        not isinstance(grid, list)
-        or len(grid) != 2
-        or not all(isinstance(n, int) and n > 0 for n in grid)
-    ):
+    is_pair = isinstance(grid, list) and len(grid) == 2
+    if not is_pair or not all(isinstance(n, int) and n > 0 for n in grid):
         raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
+    place = f"{where}: joint_limits_rad"
+    joints = mapping(value.get("joint_limits_rad"), place, "joint: [lower, upper] in rad")
     return Station(
         str(value["name"]),
         Domain(domain),
         {name: tuple(names) for name, names in conditions.items()},
         (grid[0], grid[1]),
-        parse_safety(value.get("safety"), where),
+        _safety(value.get("safety"), where),
         str(beside) if model and os.path.isfile(beside) else model,
-        parse_workspace(value["workspace"], where) if "workspace" in value else None,
-        parse_joint_limits(value.get("joint_limits_rad"), where),
+        _workspace(value["workspace"], where) if "workspace" in value else None,
+        {str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()},
         where,
         parse_costs(value.get("costs"), where),
-        parse_scene(value.get("scene"), where),
+        _scene(value.get("scene"), where),
     )

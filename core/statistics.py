@@ -44,8 +44,6 @@ class TrialCounts:
     """Trials of one stratum.
 
     Attributes:
-        successes: how many went well.
-        trials: how many there were, 1 or more.
         weight: of the stratum; those of a rate's cells sum to 1.
     """
 
@@ -55,12 +53,9 @@ class TrialCounts:
 
 
 def rate(successes: float, trials: float, confidence: float = CONFIDENCE) -> Estimate:
-    """Return a success rate with its Wilson score interval (Wilson 1927).
+    """Return a success rate with its two-sided Wilson score interval (Wilson 1927).
 
-    Args:
-        successes: how many went well; expected counts will do.
-        trials: of how many, more than 0; an effective number will do.
-        confidence: of the interval, two-sided.
+    Expected successes will do, and an effective number of trials above 0.
     """
     from statsmodels.stats.proportion import proportion_confint
 
@@ -94,9 +89,7 @@ def weighted_sum(
 ) -> Estimate:
     """Return a weighted sum of independent standardised rates, such as a difference.
 
-    Args:
-        terms: (coefficient, cells of the rate).
-        confidence: of the interval, two-sided.
+    Each term is a coefficient with the cells of the rate.
     """
     rates = [(c, standardised(cells, confidence)) for c, cells in terms]
     value = sum(c * r.value for c, r in rates)
@@ -110,12 +103,7 @@ def paired_difference(
 ) -> Estimate:
     """Return first minus second rate over matched pairs (Newcombe 1998, Stat Med 17:2635, no. 10).
 
-    Args:
-        both: pairs in which both went well.
-        first: pairs in which only the first did.
-        second: pairs in which only the second did.
-        neither: pairs in which neither did.
-        confidence: of the interval, two-sided.
+    Counted are pairs in which both went well, only the first, only the second, and neither.
     """
     n = both + first + second + neither
     one, two = rate(both + first, n, confidence), rate(both + second, n, confidence)
@@ -137,9 +125,7 @@ def paired_difference(
 def mcnemar_p(first: int, second: int) -> float:
     """Return the two-sided p of the exact McNemar test: a binomial test on the discordant pairs.
 
-    Args:
-        first: pairs in which only the first went well.
-        second: pairs in which only the second did.
+    Those in which only the first went well, and only the second.
     """
     from scipy.stats import binomtest
 
@@ -163,20 +149,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def bootstrap_mean(values: NDArray[np.float64], seed: int, resamples: int = 2000) -> Estimate:
     """Return a mean with its 95 % percentile bootstrap interval (Efron 1979).
 
-    Args:
-        values: one a unit that is drawn whole, such as a take; shape (n,).
-        seed: of the draws.
-        resamples: how many.
+    `values` has one a unit that is drawn whole, such as a take; shape (n,).
     """
     draws = np.random.default_rng(seed).integers(0, len(values), size=(resamples, len(values)))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def points(estimate: Estimate, digits: int = 0) -> str:
+def points(estimate: Estimate) -> str:
     """Return a difference in percentage points, as people read it."""
     value, low, high = (100 * v for v in (estimate.value, estimate.low, estimate.high))
-    return f"{value:+.{digits}f} points [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"{value:+.0f} points [{low:+.0f}, {high:+.0f}]"
 
 
 def percent(estimate: Estimate) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.labels import check_dimensions
-from gaploop.core.schema import check_keys, load_yaml, mapping, number, texts
+from gaploop.core.schema import check_keys, load_yaml, mapping, number, numbers, ranged, texts
 from gaploop.core.station import SIM_STATION, Station
 from gaploop.core.vocabulary import dimension
 
@@ -27,7 +27,6 @@ class SuiteTask:
     Attributes:
         task: name of the task; for the embedded cell pick_place, pick_lift or stack_cube.
         instruction: what the policy is told.
-        conditions: what is set up for it.
         gaps: gap dimension to severity in [0, 1], injected into the embedded cell.
         gap_seed: draws mechanism and direction of each gap.
         dimension: gap dimension that this task stands for; tasks of one dimension are judged
@@ -85,15 +84,15 @@ class Rules:
         sim_pairs: the same for the regression in simulation.
     """
 
-    alpha: float = 0.05
-    power: float = 0.80
-    gain: float = 0.10
-    retrain_sd: float = 0.02
-    baseline_rate: float = 0.70
-    non_inferiority_margin: float = 0.15
-    retention_margin: float = 0.10
-    max_pairs: int = 0
-    sim_pairs: int = 200
+    alpha: float = ranged(0.05, 0.001, 0.25)
+    power: float = ranged(0.80, 0.5, 0.99)
+    gain: float = ranged(0.10, 0.01, 0.9)
+    retrain_sd: float = ranged(0.02, 0.0, 0.5)
+    baseline_rate: float = ranged(0.70, 0.01, 0.99)
+    non_inferiority_margin: float = ranged(0.15, 0.01, 0.5)
+    retention_margin: float = ranged(0.10, 0.01, 0.5)
+    max_pairs: int = ranged(0, 0, 100_000)
+    sim_pairs: int = ranged(200, 1, 100_000)
 
 
 @dataclass(frozen=True)
@@ -112,14 +111,14 @@ class CanaryRules:
         fleet: names of the robots; without --reports none are needed.
     """
 
-    robots: float = 0.2
-    share: float = 0.5
-    episodes: int = 100
-    full_episodes: int = 400
-    success_margin: float = 0.15
-    max_safety_rate: float = 0.01
-    alpha: float = 0.05
-    lease_s: float = 900.0
+    robots: float = ranged(0.2, 0.001, 1)
+    share: float = ranged(0.5, 0.01, 0.5)
+    episodes: int = ranged(100, 1, 1e6)
+    full_episodes: int = ranged(400, 1, 1e6)
+    success_margin: float = ranged(0.15, 0.01, 0.5)
+    max_safety_rate: float = ranged(0.01, 0.0001, 0.5)
+    alpha: float = ranged(0.05, 0.001, 0.5)
+    lease_s: float = ranged(900.0, 1, 1e6)
     fleet: tuple[str, ...] = ()
 
 
@@ -150,35 +149,8 @@ class Suite:
         return tuple(dict.fromkeys(task.group for task in self.tasks))
 
 
-_RULES: Final = {
-    "alpha": (0.001, 0.25),
-    "power": (0.5, 0.99),
-    "gain": (0.01, 0.9),
-    "retrain_sd": (0.0, 0.5),
-    "baseline_rate": (0.01, 0.99),
-    "non_inferiority_margin": (0.01, 0.5),
-    "retention_margin": (0.01, 0.5),
-    "max_pairs": (0, 100_000),
-    "sim_pairs": (1, 100_000),
-}
-_CANARY: Final = {
-    "robots": (0.001, 1),
-    "share": (0.01, 0.5),
-    "episodes": (1, 1e6),
-    "full_episodes": (1, 1e6),
-    "success_margin": (0.01, 0.5),
-    "max_safety_rate": (0.0001, 0.5),
-    "alpha": (0.001, 0.5),
-    "lease_s": (1, 1e6),
-}
-
-
 def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
-    """Read and check a suite file.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a suite file, or raise UnusableInputError with what is valid."""
     value, where = load_yaml(path, "Suite"), str(path)
     check_keys(value, ("name", "tasks", "rules", "canary", "sim_tasks"), where, ("name", "tasks"))
     if not isinstance(value["tasks"], list) or not value["tasks"]:
@@ -191,7 +163,7 @@ def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
             raise UnusableInputError(
                 f"{where}: task '{name}' stands there twice. Change its conditions, or remove one."
             )
-    rules = Rules(**_numbers(value.get("rules"), _RULES, f"{where}: rules"))
+    rules = Rules(**numbers(Rules, value.get("rules"), f"{where}: rules", "rule: number"))
     if rules.baseline_rate + rules.gain > 1:
         raise UnusableInputError(
             f"{where}: rules: a gain of {rules.gain:g} over baseline_rate {rules.baseline_rate:g} "
@@ -257,12 +229,13 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _canary(value: Any, where: str) -> CanaryRules:
-    found = dict(mapping(value, where, "rule: number"))
-    fleet = texts(found.pop("fleet", None), f"{where}: fleet", "robots, such as [arm_1, arm_2]")
+    form = "rule: number"
+    fleet = mapping(value, where, form).get("fleet")
+    fleet = texts(fleet, f"{where}: fleet", "robots, such as [arm_1, arm_2]")
     for name in fleet:
         if fleet.count(name) > 1:
             raise UnusableInputError(f"{where}: fleet names '{name}' twice. Name each once.")
-    rules = CanaryRules(**_numbers(found, _CANARY, where, ("fleet",)), fleet=fleet)
+    rules = CanaryRules(**numbers(CanaryRules, value, where, form, ("fleet",)), fleet=fleet)
     parts = 1 / rules.share
     if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3
         raise UnusableInputError(
@@ -270,18 +243,3 @@ def _canary(value: Any, where: str) -> CanaryRules:
             f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
         )
     return rules
-
-
-def _numbers(
-    value: Any, ranges: Mapping[str, tuple[float, float]], where: str, further: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    found = mapping(value, where, "rule: number")
-    check_keys(found, (*ranges, *further), where)
-    checked: dict[str, Any] = {}
-    for key, entry in found.items():
-        parsed = number(entry, f"{where}: {key}", *ranges[key])
-        counts = key.endswith(("pairs", "episodes"))
-        if counts and parsed != int(parsed):
-            raise UnusableInputError(f"{where}: {key}: {entry!r} must be a whole number.")
-        checked[key] = int(parsed) if counts else parsed
-    return checked

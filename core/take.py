@@ -18,11 +18,7 @@ type Images = Callable[[], Iterator[Image]]
 
 
 def frames_per_second(value: Any, most: float = 1e9) -> float:
-    """Return a rate that a file gives [Hz].
-
-    Raises:
-        ValueError: not a number above 0, up to `most`.
-    """
+    """Return a rate that a file gives [Hz]; ValueError unless a number above 0, up to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
         raise ValueError(f"fps is {value!r}, not a number above 0, up to {most:g}")
     return float(value)

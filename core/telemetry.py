@@ -52,8 +52,7 @@ def joint_columns(arm: str, joints: Iterable[str]) -> dict[str, str]:
 def arrow_schema(channels: Mapping[str, str]) -> pa.Schema:
     """Return the schema of `telemetry.arrows`: `t_ns` and one nullable float64 per channel.
 
-    Args:
-        channels: column name to unit; the unit is kept in the field's metadata.
+    `channels` is column name to unit, which is kept in the field's metadata.
     """
     fields = [pa.field("t_ns", pa.int64(), nullable=False)]
     fields += [pa.field(name, pa.float64(), metadata={"unit": u}) for name, u in channels.items()]
@@ -114,24 +113,20 @@ class Telemetry:
             if table["t_ns"].null_count:
                 raise ValueError("rows without a time")
             t_ns = np.asarray(table["t_ns"].cast(pa.int64()), dtype=np.int64)
-            held = {
+            channels = [spec for spec in table.schema if spec.name != "t_ns"]
+            columns = {
                 spec.name: np.asarray(table[spec.name].cast(pa.float64()), dtype=np.float64)
-                for spec in table.schema
-                if spec.name != "t_ns"
+                for spec in channels
             }
         except (pa.ArrowException, *DAMAGE) as error:
             raise UnusableInputError(f"{where}: not columns of numbers ({error}).") from None
         t_s = (t_ns - (t_ns[0] if len(t_ns) else 0)) * 1e-9
-        columns, units = {}, {}
-        for spec in table.schema:
-            if spec.name == "t_ns":
-                continue
-            values = held[spec.name]
+        for name, values in columns.items():
             if np.isinf(values).any():
                 raise UnusableInputError(
-                    f"{where}: column {spec.name} holds infinite values. Export it again with "
+                    f"{where}: column {name} holds infinite values. Export it again with "
                     "missing values left empty."
                 )
-            columns[spec.name] = values
-            units[spec.name] = (spec.metadata or {}).get(b"unit", b"").decode(errors="replace")
+        told = {spec.name: (spec.metadata or {}).get(b"unit", b"") for spec in channels}
+        units = {name: unit.decode(errors="replace") for name, unit in told.items()}
         return cls(t_s, columns, units)

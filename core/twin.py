@@ -21,10 +21,6 @@ from gaploop.core.schema import check_keys, load_yaml, mapping, number
 from gaploop.core.vocabulary import dimension
 
 SCHEMA: Final = "gaploop.twin.v1"
-_KEYS: Final = ("schema", "station", "arm", "made_from", "parameters", "fit")
-_PARAMETER_KEYS: Final = (
-    "name", "joint", "unit", "nominal", "estimate", "interval", "excited", "source",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,19 +87,16 @@ class Twin:
     def values(self, mechanisms: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
         """Return what differs from nominal, as `SimCell(parameters=…)` takes it.
 
-        Args:
-            mechanisms: only these, by "dimension.mechanism"; all if None.
+        With `mechanisms` only of those, by "dimension.mechanism".
         """
-        wanted = None if mechanisms is None else set(mechanisms)
-        found: dict[str, dict[str, float]] = {}
-        for mechanism in self.mechanisms:
-            if wanted is None or mechanism in wanted:
-                found[mechanism] = {
-                    p.key: p.estimate
-                    for p in self.parameters
-                    if p.mechanism == mechanism and p.excited
-                }
-        return found
+        wanted = self.mechanisms if mechanisms is None else set(mechanisms)
+        return {
+            mechanism: {
+                p.key: p.estimate for p in self.parameters if p.mechanism == mechanism and p.excited
+            }
+            for mechanism in self.mechanisms
+            if mechanism in wanted
+        }
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -147,7 +140,8 @@ def load_twin(path: Path) -> Twin:
             f"{where} is no station twin (schema {value.get('schema')!r}, expected {SCHEMA}). "
             "Make one with gaploop identify."
         )
-    check_keys(value, _KEYS, where, ("station", "arm", "parameters"))
+    keys = ("schema", *Twin.__dataclass_fields__)
+    check_keys(value, keys, where, ("station", "arm", "parameters"))
     rows, sources = value["parameters"], value.get("made_from") or []
     for name, found in (("parameters", rows), ("made_from", sources)):
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
@@ -162,7 +156,8 @@ def load_twin(path: Path) -> Twin:
 
 
 def _parameter(row: Mapping[str, Any], where: str) -> TwinParameter:
-    check_keys(row, _PARAMETER_KEYS, where, ("name", "unit", "nominal", "estimate", "interval"))
+    needed = ("name", "unit", "nominal", "estimate", "interval")
+    check_keys(row, TwinParameter.__dataclass_fields__, where, needed)
     name = _text(row["name"], f"{where}: name")
     if name.count(".") != 2:
         raise UnusableInputError(

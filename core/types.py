@@ -77,12 +77,7 @@ class FollowerState:
 
     Attributes:
         t_s: when it was read, on the loop's clock [s].
-        position_rad: joint positions [rad].
-        velocity_rad_s: joint velocities [rad/s].
-        current_a: motor currents [A].
         load_pct: drive duty or load [% of stall].
-        temperature_c: motor temperatures [°C].
-        voltage_v: supply voltages [V].
         status: hardware error bits, 0 where all is well; `NO_REPLY` where none came.
     """
 
@@ -186,7 +181,6 @@ class Observation:
     Attributes:
         state: `observation.state`, shape (n_joints,), the robot's LeRobot units.
         environment_state: `observation.environment_state`, shape (m,), or None.
-        images: newest picture of each camera.
     """
 
     state: FloatArray

@@ -194,17 +194,8 @@ def set_up(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dimension(name: str, where: str = "") -> GapDimension:
-    """Return the gap dimension called `name`.
-
-    Raises:
-        UnknownChoiceError: with the nearest valid name and the whole list.
-    """
+    """Return the gap dimension called `name`, or raise UnknownChoiceError."""
     return _member(GapDimension, "dimension", name, where)
-
-
-def failure_mode(name: str, where: str = "") -> FailureMode:
-    """Return the failure mode called `name`, or raise UnknownChoiceError."""
-    return _member(FailureMode, "failure mode", name, where)
 
 
 def outcome(name: str, where: str = "") -> Outcome:

@@ -21,11 +21,7 @@ SO101: Final = CELL_ARMS[DEFAULT]
 
 
 def arm_named(name: str, where: str = "--env.robot") -> CellArm:
-    """Return an arm of the cell.
-
-    Args:
-        name: one of `CELL_ARMS`.
-        where: the option that named it, for the message.
+    """Return one of `CELL_ARMS`; `where` is the option that named it, for the message.
 
     Raises:
         UnusableInputError: no such arm, or the package with its model isn't installed.
@@ -50,14 +46,9 @@ def arm_with_joints(joint_names: tuple[str, ...]) -> CellArm | None:
 
 
 def to_degrees(q_rad: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
-    """Convert joint angles to LeRobot's units.
+    """Return joint angles [rad], gripper last, in LeRobot's units [°, gripper 0 to 100].
 
-    Args:
-        q_rad: joint positions [rad], gripper last, shape (..., n_joints).
-        arm: whose joints they are.
-
-    Returns:
-        Arm joints [degree] and gripper [0..100], same shape.
+    Both have shape (..., n_joints).
     """
     q = np.asarray(q_rad, dtype=np.float64)
     out = np.degrees(q)
@@ -68,15 +59,7 @@ def to_degrees(q_rad: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
 
 
 def from_degrees(state: ArrayLike, arm: CellArm = SO101) -> NDArray[np.float64]:
-    """Convert LeRobot's units to joint angles; inverse of `to_degrees`.
-
-    Args:
-        state: arm joints [degree] and gripper [0..100], shape (..., n_joints).
-        arm: whose joints they are.
-
-    Returns:
-        Joint positions [rad], same shape.
-    """
+    """Return joint angles [rad] from LeRobot's units; inverse of `to_degrees`."""
     values = np.asarray(state, dtype=np.float64)
     out = np.radians(values)
     closed, opened = arm.grip.travel_rad

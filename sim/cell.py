@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from types import TracebackType
 from typing import Self
 
 import mujoco
@@ -119,11 +118,11 @@ class SimCell:
     """An arm at a table with an object, a target and an overhead camera.
 
     Attributes:
-        arm: which arm.
-        joint_names: order of all joint arrays.
         joint_limits_rad: lower and upper limit [rad], shape (n_joints, 2).
         control_hz: rate at which telemetry is worth reading [Hz].
         fps: policy rate [Hz].
+        model: compiled, for kinematics; privileged where it differs from nominal.
+        data: the simulation's state, for whoever steps the model himself; privileged.
         injected: the gaps as drawn; privileged.
         drawn: what this take was randomised to, as `parameters`.
     """
@@ -187,16 +186,8 @@ class SimCell:
 
     def _build(self) -> None:
         """Compile the cell as it is now known to be."""
-        kind = OBJECTS[self.conditions.object]
-        options = scene.SceneOptions(
-            self.task,
-            self.arm,
-            self.conditions.background,
-            kind.half_size_m,
-            kind.shape,
-            kind.mass_kg,
-            object_rgba=kind.rgba or look.OBJECT_RGBA,
-        )
+        thing = OBJECTS[self.conditions.object]
+        options = scene.SceneOptions(self.task, self.arm, self.conditions.background, thing)
         on = Appliers.of(options, self.image_size, self._gap_seed)
         # Conditions: what an experimenter changes on purpose.
         on.model.light(look.LIGHTINGS[self.conditions.lighting])
@@ -209,34 +200,24 @@ class SimCell:
         put_into(on, self.injected, over(self._known, self.drawn))
         self._commands, self._sensors = on.commands, on.sensors
         self._criterion = on.model.criterion
-        self._model = on.model.compile()
-        self._options = on.model.options
-        self._data = mujoco.MjData(self._model)
-        self._hand = HandMotion(self._model, on.model.hand) if on.model.hand else None
+        self.model = on.model.compile()
+        self._thing = on.model.options.thing
+        self.data = mujoco.MjData(self.model)
+        self._hand = HandMotion(self.model, on.model.hand) if on.model.hand else None
         self._camera = OverheadCamera(
-            self._model,
+            self.model,
             on.images,
             size_px=self.image_size,
             rate_hz=self.camera_hz,
             latency_s=self._camera_latency_s,
         )
-        model = self._model
+        model = self.model
         joints = [model.joint(name) for name in self.joint_names]
         self._qpos = np.array([int(j.qposadr[0]) for j in joints])
         self._dof = np.array([int(j.dofadr[0]) for j in joints])
         self._servos = np.array([model.actuator(name).id for name in self.joint_names])
         self.joint_limits_rad = np.array([j.range for j in joints], dtype=np.float64)
-        self._watch = Watch(model, self._data, self._options.object_half_size_m[2], self.arm)
-
-    @property
-    def model(self) -> mujoco.MjModel:
-        """The compiled model, for kinematics; privileged where it differs from nominal."""
-        return self._model
-
-    @property
-    def data(self) -> mujoco.MjData:
-        """The simulation's state, for whoever steps the model himself; privileged."""
-        return self._data
+        self._watch = Watch(model, self.data, self._thing.half_size_m[2], self.arm)
 
     @property
     def now_s(self) -> float:
@@ -254,16 +235,16 @@ class SimCell:
             self._camera.close()
             self._build()
         rng = np.random.default_rng([seed, 11])
-        mujoco.mj_resetData(self._model, self._data)
-        self._table_z = float(self._model.body("table").pos[2])
-        rest_z = self._table_z + self._options.object_half_size_m[2]
+        mujoco.mj_resetData(self.model, self.data)
+        self._table_z = float(self.model.body("table").pos[2])
+        rest_z = self._table_z + self._thing.half_size_m[2]
         q_home = np.asarray(self.arm.home_q_rad) + rng.normal(0.0, 0.01, len(self.joint_names))
-        self._data.qpos[self._qpos] = q_home
-        scene.settle_gears(self._model, self._data)
-        self._data.ctrl[self._servos] = q_home
-        self._data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
+        self.data.qpos[self._qpos] = q_home
+        scene.settle_gears(self.model, self.data)
+        self.data.ctrl[self._servos] = q_home
+        self.data.ctrl[len(self._servos) :] = 1.0  # adhesion pads, where there are any
         centre = np.array(self.arm.spawn_centre_m)
-        model, data = self._model, self._data
+        model, data = self.model, self.data
         goals = np.array(self.arm.goal_centre_m or centre)
         place_task(model, data, rng, rest_z, self._table_z, self.conditions, centre, goals)
         distractors = np.random.default_rng([seed, 12])
@@ -277,9 +258,9 @@ class SimCell:
         self._sensors.reset([self._gap_seed, seed, 21])
         if self._hand is not None:
             hand = np.random.default_rng([self._gap_seed, seed, 22])
-            self._hand.reset(hand, self._data, self._table_z)
-        mujoco.mj_forward(self._model, self._data)
-        self._camera.reset([self._gap_seed, seed, 23], self._data)
+            self._hand.reset(hand, self.data, self._table_z)
+        mujoco.mj_forward(self.model, self.data)
+        self._camera.reset([self._gap_seed, seed, 23], self.data)
 
     def command(self, q_rad: NDArray[np.float64]) -> None:
         """Set the goal of the position servos [rad], shape (n_joints,)."""
@@ -289,7 +270,7 @@ class SimCell:
         if self._commands.active:
             self._commands.push(self.now_s, self._goal)
         elif not self._sensors.offsets_active:
-            self._data.ctrl[self._servos] = self._goal
+            self.data.ctrl[self._servos] = self._goal
 
     def advance(self, duration_s: float) -> None:
         """Let simulated time pass [s]; remainders of a physics step are carried over."""
@@ -303,34 +284,34 @@ class SimCell:
             chunk = 1 if stepwise else min(end, due) - self._steps
             if stepwise:
                 self._before_step()
-            mujoco.mj_step(self._model, self._data, nstep=chunk)
+            mujoco.mj_step(self.model, self.data, nstep=chunk)
             self._steps += chunk
             if self._steps == due:
-                self._camera.capture(self.now_s, self._data)
+                self._camera.capture(self.now_s, self.data)
 
     def _before_step(self) -> None:
         now_s = self.now_s
         if self._commands.active or self._sensors.offsets_active:
             goal = self._commands.set_point(now_s) if self._commands.active else self._goal
-            true = self._data.qpos[self._qpos]
-            self._data.ctrl[self._servos] = goal - self._sensors.offset(now_s, true)
+            true = self.data.qpos[self._qpos]
+            self.data.ctrl[self._servos] = goal - self._sensors.offset(now_s, true)
         if self._hand is not None:
-            self._hand.update(now_s, self._data)
+            self._hand.update(now_s, self.data)
 
     def read(self) -> FollowerState:
         """What the servos report, through the sensors' faults."""
         now_s = self.now_s
-        torque_nm = self._data.actuator_force[self._servos].copy()
+        torque_nm = self.data.actuator_force[self._servos].copy()
         current_a = self.arm.servos.current_a(torque_nm)
         warmer_c_s = WINDING_RISE_C_PER_A2_S * current_a**2
         self._temperature_c += warmer_c_s * (now_s - self._temperature_t_s)
         self._temperature_t_s = now_s
-        position = self._sensors.position(now_s, self._data.qpos[self._qpos].copy())
+        position = self._sensors.position(now_s, self.data.qpos[self._qpos].copy())
         step = ENCODER_STEP_RAD
         return FollowerState(
             t_s=now_s,
             position_rad=np.round(position / step) * step,
-            velocity_rad_s=self._data.qvel[self._dof].copy(),
+            velocity_rad_s=self.data.qvel[self._dof].copy(),
             current_a=current_a,
             load_pct=100.0 * torque_nm / np.asarray(self.arm.servos.stall_nm),
             temperature_c=np.round(self._temperature_c),
@@ -347,7 +328,7 @@ class SimCell:
 
     def picture(self, width: int = 640, height: int = 480) -> NDArray[np.uint8]:
         """A picture for people, from the side, without faults; RGB, shape (height, width, 3)."""
-        return self._camera.picture(self._data, width, height)
+        return self._camera.picture(self.data, width, height)
 
     def success(self) -> bool:
         """Judge the present state by the station's criterion."""
@@ -360,8 +341,8 @@ class SimCell:
         return {
             "object_pos_m": state.object_pos_m.tolist(),
             "object_yaw_rad": self._watch.object_yaw_rad(),
-            "object_half_size_m": list(self._options.object_half_size_m),
-            "object_shape": self._options.object_shape,
+            "object_half_size_m": list(self._thing.half_size_m),
+            "object_shape": self._thing.shape,
             "target_pos_m": state.target_pos_m.tolist(),
             "goal_xy_m": goal.tolist(),
             "tool_pos_m": self._watch.tool_pos_m().tolist(),
@@ -371,9 +352,9 @@ class SimCell:
             "tolerance_m": self._criterion.tolerance_m,
             "yaw_tolerance_rad": self._criterion.yaw_tolerance_rad,
             "hand_pos_m": None if self._hand is None or self._hand.away
-            else self._hand.position(self._data).tolist(),
+            else self._hand.position(self.data).tolist(),
             "joint_offset_rad": self._sensors.offset(
-                self.now_s, self._data.qpos[self._qpos]
+                self.now_s, self.data.qpos[self._qpos]
             ).tolist(),
             "gap_seed": self._gap_seed,
             "injected": [asdict(gap) for gap in self.injected],
@@ -386,10 +367,5 @@ class SimCell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

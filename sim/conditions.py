@@ -17,19 +17,16 @@ MAX_DISTRACTORS = 8
 
 @dataclass(frozen=True)
 class ObjectKind:
-    """A carried object by name.
+    """A carried object: a "box", or a "cylinder" (radius and half height from the half sizes).
 
     Attributes:
-        half_size_m: half extents [m], shape (3,).
-        mass_kg: mass [kg].
-        shape: "box" or "cylinder".
-        rgba: colour; None for the nominal red.
+        com_m: centre of mass relative to the geometric centre, shape (3,).
     """
 
     half_size_m: tuple[float, float, float] = (0.0125, 0.0125, 0.0125)
     mass_kg: float = 0.01
     shape: str = "box"
-    rgba: look.Rgba | None = None
+    com_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 OBJECTS: dict[str, ObjectKind] = {
@@ -62,7 +59,6 @@ class Conditions:
     Attributes:
         background: name in look.BACKGROUNDS.
         lighting: name in look.LIGHTINGS.
-        distractors: number of other objects on the table.
         object: name in OBJECTS.
         camera_pose: offset (dx, dy, dz [m], droll, dpitch, dyaw [rad]) of the camera.
         table_height: offset of the table top [m].
@@ -92,13 +88,7 @@ NAMES: dict[str, Sequence[str]] = {
 
 
 def parse_conditions(values: Mapping[str, object]) -> Conditions:
-    """Check conditions and fill in the nominal ones.
-
-    Args:
-        values: condition name to value, as in vocabulary.CONDITIONS.
-
-    Returns:
-        The conditions of a cell.
+    """Check conditions, as in vocabulary.CONDITIONS, and fill in the nominal ones.
 
     Raises:
         UnknownChoiceError: for a condition or a name that the cell doesn't have.

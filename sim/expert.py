@@ -51,7 +51,6 @@ class ToolGoal:
         xy_m: tool centre over the table, shape (2,).
         height_m: its height in the base frame.
         turn_rad: jaw angle against the arm's radial direction: about the wrist_roll angle.
-        gripper_rad: opening of the gripper joint.
     """
 
     xy_m: NDArray[np.float64]
@@ -69,11 +68,10 @@ def nominal_arm(arm: CellArm = SO101) -> mujoco.MjModel:
 class ToolMotion:
     """Moves a tool set point towards goals with limited speed and acceleration."""
 
-    def __init__(self, rng: np.random.Generator, tremor: float, arm: CellArm) -> None:
-        """Move `arm`; `rng` draws tremor, scaled by `tremor` (0 for none)."""
+    def __init__(self, rng: np.random.Generator, arm: CellArm) -> None:
+        """Move `arm`; `rng` draws tremor."""
         self.ik = ArmIk(nominal_arm(arm), arm)
         self._rng = rng
-        self._tremor_scale = tremor
 
     def reset(self, q_rad: NDArray[np.float64], speed: float) -> None:
         """Start from rest at `q_rad` [rad], gripper last, with a factor on the speed limits."""
@@ -105,11 +103,7 @@ class ToolMotion:
         return np.array([np.cos(angle), np.sin(angle)])
 
     def step(self, goal: ToolGoal, period_s: float) -> NDArray[np.float64]:
-        """Move the set point for `period_s` [s] towards `goal`.
-
-        Returns:
-            Joint command [rad], gripper last.
-        """
+        """Move the set point for `period_s` [s] towards `goal`; return the joint command [rad]."""
         before_at, before_q = self._at.copy(), self._q.copy()
         error = self._coordinates(goal) - self._at
         limit = _SPEEDS * self._speed_factor
@@ -118,7 +112,7 @@ class ToolMotion:
         self._rate += np.clip(wanted - self._rate, -change, change)
         self._at = self._at + self._rate * period_s
         keep = np.exp(-period_s / TREMOR_TIME_S)
-        kick = TREMOR_M * self._tremor_scale * np.sqrt(1.0 - keep**2)
+        kick = TREMOR_M * np.sqrt(1.0 - keep**2)
         self._tremor = keep * self._tremor + kick * self._rng.normal(size=3)
         q = self._joints(before_q)
         fastest = float(np.abs(q - before_q).max()) / max(period_s * JOINT_RAD_S, 1e-9)
@@ -163,20 +157,13 @@ class SceneView:
     """The scene at one moment.
 
     Attributes:
-        object_xy_m: object on the table, shape (2,).
         object_z_m: height of its centre.
         object_yaw_rad: direction of its longer side.
-        half_size_m: half extents, shape (3,).
         has_faces: False for a cylinder, which may be gripped at any angle.
         rest_z_m: height of the object's centre on the table.
-        goal_xy_m: where to put it, shape (2,).
         stack_m: height of what it is put on.
         align: its faces must end up along the cell's axes.
-        tool_m: where the tool is, shape (3,).
-        gripper_moving: the jaws are still opening or closing.
         hand_near: somebody reaches for the object or the tool.
-        lost: the object isn't in the gripper.
-        placed: the object lies where it should.
     """
 
     object_xy_m: NDArray[np.float64]
@@ -203,11 +190,9 @@ class Sight(Protocol):
 
     def reset(self) -> None:
         """Get ready for a new take."""
-        ...
 
     def look(self) -> SceneView:
         """Return the scene now."""
-        ...
 
 
 class SceneSight:
@@ -364,7 +349,6 @@ class ScriptedLeader:
         *,
         sees: Sees = "scene",
         retries: int | None = None,
-        noise: float = 1.0,
         tracker: Tracker | None = None,
     ) -> None:
         """Drive `cell`.
@@ -374,7 +358,6 @@ class ScriptedLeader:
             seed: draws the habits of each attempt.
             sees: "scene" (a person) or "tracker" (camera tracker and nominal sizes).
             retries: attempts after the first; by default 4 for a person and 0 otherwise.
-            noise: factor on the person's inaccuracies; 0 for none.
             tracker: the tracker to use; by default the nominal one.
 
         Raises:
@@ -385,7 +368,6 @@ class ScriptedLeader:
         self._cell = cell
         self._grip = cell.arm.grip
         self._seed = seed
-        self._noise = noise
         self._sight: Sight = SceneSight(cell) if sees == "scene" else TrackerSight(cell, tracker)
         self._retries = (4 if sees == "scene" else 0) if retries is None else retries
         self._takes = 0
@@ -398,7 +380,7 @@ class ScriptedLeader:
         self._sight.reset()
         self._attempts_left = self._retries
         self._habits = self._draw_habits()
-        self._motion = ToolMotion(self._rng, self._noise, self._cell.arm)
+        self._motion = ToolMotion(self._rng, self._cell.arm)
         self._motion.reset(self._cell.read().position_rad, self._habits.speed)
         self._held_x_m = 0.0
         self._last_t_s: float | None = None
@@ -453,13 +435,13 @@ class ScriptedLeader:
         return LeaderSample(t_s, self._motion.step(goal, period_s))
 
     def _draw_habits(self) -> _Habits:
-        rng, k = self._rng, self._noise
+        rng = self._rng
         return _Habits(
-            speed=1.0 + 0.08 * k * float(rng.uniform(-1, 1)),
-            height_m=0.003 * k * float(np.clip(rng.normal(), -2, 2)),
-            jaw_m=0.0008 * k * float(np.clip(rng.normal(), -2, 2)),
-            yaw_rad=np.radians(1.5) * k * float(np.clip(rng.normal(), -2, 2)),
-            place_m=0.0015 * k * np.clip(rng.normal(size=2), -2, 2),
+            speed=1.0 + 0.08 * float(rng.uniform(-1, 1)),
+            height_m=0.003 * float(np.clip(rng.normal(), -2, 2)),
+            jaw_m=0.0008 * float(np.clip(rng.normal(), -2, 2)),
+            yaw_rad=np.radians(1.5) * float(np.clip(rng.normal(), -2, 2)),
+            place_m=0.0015 * np.clip(rng.normal(size=2), -2, 2),
         )
 
     def _enter(self, stage: ExpertStage) -> None:
@@ -524,11 +506,8 @@ class ScriptedLeader:
     def _change_stage(self, view: SceneView, period_s: float) -> None:
         if self._stage is ExpertStage.DONE or self._grasp is None:
             return
-        if (
-            self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
-            and view.lost
-            and self._attempts_left > 0
-        ):
+        carries = self._stage in (ExpertStage.CARRY, ExpertStage.LOWER)
+        if carries and view.lost and self._attempts_left > 0:
             self._retry()
             return
         self._reached_s += period_s

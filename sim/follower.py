@@ -81,8 +81,7 @@ class CellClock:
 class PacedCellClock:
     """Simulated time that passes as fast as real time: for a cell that a person drives.
 
-    Args:
-        cell: advanced while a loop waits; the cell's time then is this clock's.
+    It is advanced while a loop waits; its time then is this clock's.
     """
 
     def __init__(self, cell: SimCell) -> None:

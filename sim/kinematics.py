@@ -44,7 +44,7 @@ class ArmIk:
         q_start_rad: NDArray[np.float64],
         iterations: int = 3,
     ) -> NDArray[np.float64]:
-        """Find arm angles for a gripper that points down.
+        """Find arm angles [rad], inside the limits, shape (n_arm,), for a gripper that points down.
 
         Args:
             position_m: wanted tool centre in the base frame [m], shape (3,).
@@ -52,9 +52,6 @@ class ArmIk:
                 vertical [rad].
             q_start_rad: where to start from [rad], with or without the gripper.
             iterations: steps of the solver.
-
-        Returns:
-            Arm joint positions [rad], shape (n_arm,), inside the joint limits.
         """
         q = np.array(q_start_rad[: self._n], dtype=np.float64)
         cos, sin = np.cos(jaw_angle_rad), np.sin(jaw_angle_rad)
@@ -80,13 +77,9 @@ class ArmIk:
         return q
 
     def tcp(self, q_rad: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Pose of the tool centre.
+        """Return position [m] and rotation matrix of the tool centre in the base frame.
 
-        Args:
-            q_rad: joint positions [rad], with or without the gripper.
-
-        Returns:
-            Position [m], shape (3,), and rotation matrix, shape (3, 3), in the base frame.
+        `q_rad` are joint positions [rad], with or without the gripper.
         """
         self._place(q_rad)
         rotation = self._data.site_xmat[self._site].reshape(3, 3)

@@ -57,8 +57,7 @@ class LightStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return the observation with a clear picture, as float or uint8 as it was, batched or not.
 
-        Args:
-            observation: with the picture in any layout that `TrackerStep` takes, or without.
+        The picture is in any layout that `TrackerStep` takes, if it is there.
         """
         key = f"{OBS_IMAGES}.{self.camera}"
         if key not in observation:
@@ -83,7 +82,6 @@ class RecalibrateStep(_Step, ObservationProcessorStep):  # type: ignore[misc]
     Attributes:
         known: mechanism to values, as of `Recalibration`.
         task: task whose target the tracker looks for.
-        robot: the cell's arm.
     """
 
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -115,7 +113,6 @@ class ReadingGoalStep(_Step, PolicyActionProcessorStep):  # type: ignore[misc]
 
     Attributes:
         known: as of `RecalibrateStep`.
-        robot: the cell's arm.
     """
 
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

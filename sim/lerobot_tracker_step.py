@@ -7,7 +7,7 @@ of steps on purpose: registered names resolve only after somebody has imported t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,10 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
     _trackers: list[Tracker] = field(default_factory=list, init=False, repr=False)
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Add the tracked scene.
+        """Add `observation.environment_state`, float32, shape (7,) or (B, 7), and return it all.
 
-        Args:
-            observation: with a picture as float (…, 3, H, W) in [0, 1], uint8 of that layout,
-                or uint8 (…, H, W, 3), batched or not.
-
-        Returns:
-            The observation with `observation.environment_state`, float32, shape (7,) or (B, 7).
+        The picture is float (…, 3, H, W) in [0, 1], uint8 of that layout, or uint8 (…, H, W, 3),
+        batched or not.
 
         Raises:
             UnusableInputError: if neither the state nor the picture is there.
@@ -83,15 +79,10 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """Options to save with the policy."""
-        # Policies of the default arm are saved as they were before there was another.
-        other = {} if self.robot == SO101.name else {"robot": self.robot}
-        return {
-            "camera": self.camera,
-            "domain": self.domain,
-            "task": self.task,
-            "image_size_px": self.image_size_px,
-            **other,
-        }
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        if self.robot == SO101.name:  # saved as before there was another arm
+            del options["robot"]
+        return options
 
     def transform_features(
         self, features: dict[PipelineFeatureType, dict[str, PolicyFeature]]

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from gaploop.core.arm import Paint
 from gaploop.core.arm import Rgba as Rgba
 
-ARM_RGBA: Rgba = (0.17, 0.18, 0.21, 1.0)
-SERVO_RGBA: Rgba = (0.07, 0.07, 0.08, 1.0)
-JAW_RGBA: Rgba = (0.80, 0.80, 0.78, 1.0)
-PAINT = Paint(ARM_RGBA, SERVO_RGBA, JAW_RGBA)
+PAINT = Paint(
+    arm=(0.17, 0.18, 0.21, 1.0), servo=(0.07, 0.07, 0.08, 1.0), jaw=(0.80, 0.80, 0.78, 1.0)
+)
 OBJECT_RGBA: Rgba = (0.90, 0.12, 0.06, 1.0)
 TARGET_RGBA: Rgba = (0.08, 0.30, 0.85, 1.0)
 SKIN_RGBA: Rgba = (0.86, 0.66, 0.53, 1.0)
@@ -83,14 +82,7 @@ LIGHTINGS: dict[str, Lighting] = {
 
 @lru_cache(maxsize=8)  # every cell has one, nearly always the same
 def table_texture(background: TableTop) -> NDArray[np.uint8]:
-    """Draw a table top.
-
-    Args:
-        background: tones and grain.
-
-    Returns:
-        RGB image, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3); the same on every call, read-only.
-    """
+    """Return a table top, RGB, shape (TEXTURE_SIZE_PX, TEXTURE_SIZE_PX, 3), read-only."""
     size = TEXTURE_SIZE_PX
     rng = np.random.default_rng(7)  # a fixed pattern: the table is not part of the seed
     if background.grain == "wood":

@@ -27,7 +27,7 @@ def spawn_point(
     placement: str = "nominal",
     centre_m: NDArray[np.float64] = SPAWN_CENTRE_M,
 ) -> NDArray[np.float64]:
-    """Draw a point of the spawn region, of one cell of its grid, or of what lies beside it.
+    """Draw a point of the spawn region [m], shape (2,), of one cell of its grid, or beside it.
 
     Args:
         rng: source of randomness; always consumes two numbers.
@@ -35,9 +35,6 @@ def spawn_point(
         placement: one of `PLACEMENTS`. The spawn region is a part of a ring: `inner` is what the
             ring leaves free in its middle, `flank` goes on along the ring at both its ends.
         centre_m: middle of the ring [m], shape (2,).
-
-    Returns:
-        Position on the table [m], shape (2,).
     """
     u, v = rng.random(2)
     if cell is not None:
@@ -71,10 +68,10 @@ def place_task(
         if np.linalg.norm(target_xy - object_xy) >= OBJECT_TARGET_GAP_M:
             break
         target_xy = spawn_point(rng, centre_m=goal_centre_m)
-    _set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
+    set_free_body(model, data, "object", np.array([*object_xy, rest_z_m]), yaw)
     if model.body("target").jntnum[0]:
         height = np.array([*target_xy, table_z_m + CUBE_HALF_SIZE_M])
-        _set_free_body(model, data, "target", height, 0.0)
+        set_free_body(model, data, "target", height, 0.0)
     else:
         model.body("target").pos[:] = [*target_xy, table_z_m + DISC_HALF_HEIGHT_M]
 
@@ -104,16 +101,17 @@ def distractor_poses(
         taken.append(xy)
         height_m = float(model.geom(name).size[2])
         pose = np.array([*xy, table_z_m + height_m])
-        _set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
+        set_free_body(model, data, name, pose, float(rng.uniform(-np.pi, np.pi)))
 
 
-def _set_free_body(
+def set_free_body(
     model: mujoco.MjModel,
     data: mujoco.MjData,
     name: str,
     position_m: NDArray[np.float64],
     yaw_rad: float,
 ) -> None:
+    """Put a loose body somewhere [m], shape (3,), turned about the vertical, in `data`."""
     address = int(model.joint(name).qposadr[0])
     data.qpos[address : address + 3] = position_m
     data.qpos[address + 3 : address + 7] = [np.cos(yaw_rad / 2), 0.0, 0.0, np.sin(yaw_rad / 2)]

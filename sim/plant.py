@@ -19,12 +19,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.synchronize import Event
-from types import TracebackType
 from typing import Any, Final, Self
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import cv2
 import mujoco
 import numpy as np
@@ -58,8 +54,6 @@ class MujocoPlant:
     Attributes:
         name: model name, such as koch.
         joint_names: order of all joint arrays.
-        model: the compiled model.
-        data: its state.
         on_advance: called after every step.
     """
 
@@ -118,11 +112,9 @@ class MujocoPlant:
 
 
 def make_plant(name: str, *, seed: int = 0) -> MujocoPlant:
-    """Return the plant of an arm, at rest.
+    """Return the plant of one of `ARM_MODELS`, at rest.
 
-    Args:
-        name: one of `ARM_MODELS`; an arm of the cell comes with its table, cube and disc.
-        seed: draws the cell's scene.
+    An arm of the cell comes with its table, cube and disc; `seed` draws that scene.
 
     Raises:
         UnusableInputError: no such arm.
@@ -218,19 +210,14 @@ class CameraServer:
         end_s = time.monotonic() + _START_S
         while not self._up.wait(0.1):
             if not self._process.is_alive() or time.monotonic() > end_s:
-                self.__exit__(None, None, None)
+                self.__exit__()
                 raise DeviceError(
                     "The cameras didn't start: no renderer. Set MUJOCO_GL=egl or osmesa, or leave "
                     "--cameras out."
                 )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         if self._process is not None:
             self._process.join(5.0)

@@ -86,11 +86,7 @@ PRESETS: Final[Mapping[str, tuple[Range, ...]]] = {
 
 
 def preset(name: str, strength: float = 1.0) -> Randomisation:
-    """Return a preset, or several joined by +, such as BG+LT.
-
-    Raises:
-        UnknownChoiceError: there is no such preset.
-    """
+    """Return a preset, or several joined by +, such as BG+LT, or raise UnknownChoiceError."""
     found: dict[str, Range] = {}
     for part in name.split("+"):
         if part not in PRESETS:
@@ -130,11 +126,7 @@ def _parameter(r: Range) -> Parameter:
 
 
 def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Return what one take's cell is drawn as, for `SimCell(parameters=…)`.
-
-    Args:
-        randomisation: the ranges.
-        seed: [seed, take].
+    """Return what the cell of a take is drawn as by [seed, take], for `SimCell(parameters=…)`.
 
     Raises:
         UnusableInputError: as `check`.
@@ -175,8 +167,7 @@ def known_and_drawn(
         randomise: "" for nothing, a preset or several joined by +, a file of ranges, or twin: what
             the twin leaves open.
         strength: on top of a file's own.
-        arm: the cell's arm, which has to be the twin's; any if "".
-        option: what names the arm, for messages.
+        arm: the cell's arm, named by `option`, which has to be the twin's; any if "".
 
     Raises:
         UnusableInputError: a file can't be read, the twin is of another arm, or there is none to

@@ -40,12 +40,9 @@ YAW_STEP_M: Final = 1e-3
 
 
 class Recalibration:
-    """Corrects a tracked scene, joint readings and goals.
+    """Corrects a tracked scene, joint readings and goals of an arm of the cell at its task.
 
-    Args:
-        known: `READ` to their values, as a twin has them; what isn't there is nominal.
-        arm: the cell's arm.
-        task: the cell's task, which says what plane the target lies in.
+    `known` is `READ` to their values, as a twin has them; what isn't there is nominal.
     """
 
     def __init__(
@@ -70,11 +67,7 @@ class Recalibration:
         """What each joint reads too much, in LeRobot's units [°, gripper 0 to 100]."""
 
     def scene(self, tracked: FloatArray) -> FloatArray:
-        """Return where things are, from what the nominal tracker said of them.
-
-        Args:
-            tracked: as `tracker.NAMES`, shape (7,).
-        """
+        """Return where things are, for what the nominal tracker said; both as `tracker.NAMES`."""
         azimuth, radius, yaw, target_azimuth, target_radius, *rest = (float(v) for v in tracked)
         seen = from_polar(azimuth, radius)
         edge = YAW_STEP_M * np.array([np.cos(yaw + azimuth), np.sin(yaw + azimuth)])
@@ -91,11 +84,8 @@ def plane_from_px(
 ) -> FloatArray:
     """Return the homography from pixels of a camera that stands elsewhere to a level plane [m].
 
-    Args:
-        size_px: width and height of its pictures [px].
-        height_m: of the plane above the nominal table [m].
-        arm: the cell's arm.
-        known: what differs of the camera, as a twin says it.
+    The plane is `height_m` above the nominal table, pictures are `size_px` wide and high; what
+    differs of the camera is `known`, as a twin says it.
     """
     pose, view = known.get(POSE, {}), known.get(VIEW, {})
     place = np.asarray(arm.camera_pos_m) + [pose.get(k, 0.0) for k in ("dx_m", "dy_m", "dz_m")]
@@ -120,10 +110,8 @@ class Clearing:
     """Takes exposure and colour cast out of pictures.
 
     A level that was cut off lay somewhere above what it says: half way to the top is taken. Where
-    that changes the hue of object or target, they get their own back.
-
-    Args:
-        light: `LIGHT` to their values, as a twin has them; what isn't there is nominal.
+    that changes the hue of object or target, they get their own back. `light` is `LIGHT` to their
+    values, as a twin has them; what isn't there is nominal.
     """
 
     def __init__(self, light: Mapping[str, Values]) -> None:

@@ -27,8 +27,7 @@ COLOURED: Final = 60
 def seen(take: Take, scene: StationScene) -> Take:
     """Return a take with the station's camera alone, coloured as the simulated cell.
 
-    Raises:
-        UnknownChoiceError: it has other cameras.
+    Raises UnknownChoiceError where it has other cameras.
     """
     if not take.cameras:
         return take

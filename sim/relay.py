@@ -139,8 +139,7 @@ def scripted(
 ) -> ScriptedLeader | RelayLeader:
     """Return the scripted teleoperator that fits a cell; the arguments are `ScriptedLeader`'s.
 
-    Raises:
-        UnusableInputError: a pair is to be driven by the tracker.
+    Raises UnusableInputError where a pair is to be driven by the tracker.
     """
     if not cell.arm.mounted:
         return ScriptedLeader(cell, seed, sees=sees, retries=retries)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +12,8 @@ from numpy.typing import NDArray
 from gaploop.core.arm import CellArm
 from gaploop.sim import look
 from gaploop.sim.arms import SO101
+from gaploop.sim.conditions import OBJECTS, ObjectKind
 
-JOINT_NAMES = SO101.joint_names
 HOME_Q_RAD = SO101.home_q_rad
 
 TIMESTEP_S = 0.005  # the time step that the arm model was tuned for
@@ -43,43 +40,25 @@ class SceneOptions:
 
     Attributes:
         task: "pick_place", "pick_lift" or "stack_cube".
-        arm: which arm.
         background: name in look.BACKGROUNDS.
-        object_half_size_m: half extents of the carried box, shape (3,).
-        object_shape: "box" or "cylinder" (radius and half height from the half sizes).
-        object_mass_kg: mass of the carried object.
-        object_com_m: centre of mass relative to the geometric centre, shape (3,).
-        object_rgba: colour of the carried object.
-        edits: further bodies (distractors, a hand, an occluder), applied in order.
+        thing: the carried object.
     """
 
     task: str = "pick_place"
     arm: CellArm = SO101
     background: str = "wood"
-    object_half_size_m: tuple[float, float, float] = (CUBE_HALF_SIZE_M,) * 3
-    object_shape: str = "box"
-    object_mass_kg: float = CUBE_MASS_KG
-    object_com_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    object_rgba: look.Rgba = look.OBJECT_RGBA
-    edits: tuple[SpecEdit, ...] = ()
+    thing: ObjectKind = OBJECTS["red_cube"]
 
 
-def build_model(options: SceneOptions) -> mujoco.MjModel:
-    """Compile the cell.
-
-    Args:
-        options: what to put in it.
-
-    Returns:
-        A model that the caller may change freely.
-    """
+def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
+    """Compile the cell with further bodies; the caller may change the model freely."""
     spec = options.arm.spec(look.PAINT)
     _set_physics(spec)
     _add_table_and_lights(spec, look.BACKGROUNDS[options.background])
-    _add_object(spec, options)
+    _add_object(spec, options.thing)
     _add_target(spec, options.task)
     _add_cameras(spec, options.arm)
-    for edit in options.edits:
+    for edit in edits:
         edit(spec)
     return spec.compile()
 
@@ -129,22 +108,22 @@ def _add_table_and_lights(spec: mujoco.MjSpec, background: look.TableTop) -> Non
     spec.visual.quality.shadowsize = 0
 
 
-def _add_object(spec: mujoco.MjSpec, options: SceneOptions) -> None:
-    half = np.asarray(options.object_half_size_m)
+def _add_object(spec: mujoco.MjSpec, thing: ObjectKind) -> None:
+    half = np.asarray(thing.half_size_m)
     body = spec.worldbody.add_body(name="object", pos=[0.2, 0.0, half[2]])
     body.add_freejoint(name="object")
-    cylinder = options.object_shape == "cylinder"
+    cylinder = thing.shape == "cylinder"
     body.add_geom(
         name="object",
         type=mujoco.mjtGeom.mjGEOM_CYLINDER if cylinder else mujoco.mjtGeom.mjGEOM_BOX,
         size=[half[0], half[2], 0.0] if cylinder else half,
-        rgba=options.object_rgba, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
+        rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001], mass=0.0,
     )  # fmt: skip
-    body.mass = options.object_mass_kg
-    body.ipos = np.asarray(options.object_com_m)
+    body.mass = thing.mass_kg
+    body.ipos = np.asarray(thing.com_m)
     sides = 2.0 * half
     squares = sides @ sides - sides**2
-    body.inertia = options.object_mass_kg / 12.0 * squares  # of a solid box
+    body.inertia = thing.mass_kg / 12.0 * squares  # of a solid box
     body.explicitinertial = True
 
 
@@ -184,14 +163,9 @@ def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:
 
 
 def look_at_quat(eye_m: NDArray[np.float64], at_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Orientation of a MuJoCo camera (looks along its -z, y up) that sees a point.
+    """Return the orientation (w, x, y, z) of a MuJoCo camera at `eye_m` that sees `at_m` [m].
 
-    Args:
-        eye_m: camera position [m], shape (3,).
-        at_m: point in the middle of the image [m], shape (3,).
-
-    Returns:
-        Unit quaternion (w, x, y, z), shape (4,).
+    It looks along its -z, y up.
     """
     back = (eye_m - at_m) / np.linalg.norm(eye_m - at_m)
     right = np.cross([0.0, 0.0, 1.0], back)

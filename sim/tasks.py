@@ -37,7 +37,6 @@ class Criterion:
     """What the station counts as success.
 
     Attributes:
-        task: one of TASKS.
         tolerance_m: largest distance of the object from the goal.
         goal_offset_m: where the goal lies, relative to the visible target, shape (2,).
         yaw_tolerance_rad: largest angle between the object's faces and the cell's axes.
@@ -58,12 +57,8 @@ class TaskState:
     """Privileged state that the criterion looks at.
 
     Attributes:
-        object_pos_m: position of the object's centre, shape (3,).
         object_yaw_rad: its yaw folded into [-45, 45) degrees.
         object_rest_z_m: height of its centre when it lies on the table.
-        object_half_height_m: half its height.
-        speed_m_s: its speed.
-        turn_rad_s: its angular speed.
         target_pos_m: position of the visible target, shape (3,).
         held: both jaws press on it.
         t_s: time since the take began.

@@ -49,7 +49,6 @@ class TrackerCalibration:
     """What a calibrated station knows of its camera.
 
     Attributes:
-        image_size_px: width and height of the pictures.
         table_from_px: homography from pixels to the table plane [m], shape (3, 3).
         object_from_px: the same to the plane through the object's centre.
         object_area_px: area of the object in the middle of the picture.
@@ -124,7 +123,6 @@ class Detection:
 
     Attributes:
         object: the largest blob of the object's colour, or None.
-        target: the largest blob of the target's colour, or None.
         object_area_ratio: area of the object's blob over the nominal area; 0 without one.
         target_area_ratio: the same for the target.
     """
@@ -177,11 +175,7 @@ class Tracker:
         self.last = None
 
     def observe(self, image: NDArray[np.uint8], t_s: float = 0.0) -> NDArray[np.float64]:
-        """Track the scene.
-
-        Args:
-            image: RGB, shape (size, size, 3).
-            t_s: capture time [s]; not used by this tracker.
+        """Track the scene in a picture, RGB, shape (size, size, 3); its time isn't used.
 
         Returns:
             Features as in NAMES, shape (7,): azimuth and radius about the first joint's axis,
@@ -209,11 +203,7 @@ class Tracker:
         return np.asarray(features, dtype=np.float32).astype(np.float64)
 
     def detect(self, image: NDArray[np.uint8]) -> Detection:
-        """Find the coloured regions of one picture.
-
-        Args:
-            image: RGB, shape (size, size, 3); another size than calibrated is resized.
-        """
+        """Find the coloured regions of a picture, RGB; another size than calibrated is resized."""
         size = self.calibration.image_size_px
         if image.shape[0] != size or image.shape[1] != size:
             image = np.asarray(cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA))

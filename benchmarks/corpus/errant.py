@@ -62,7 +62,8 @@ class ErrantLeader:
     def __init__(self, cell: SimCell, error: str, seed: int, error_seed: int = 0) -> None:
         if error not in ERRORS + HELD_OUT_ERRORS:
             raise unknown_choice("error", error, ERRORS + HELD_OUT_ERRORS)
-        self._error, self._open_rad, self._n_arm = error, cell.arm.grip.open_rad, cell.arm.n_arm
+        self._error, self._open_rad = error, cell.arm.grip.open_rad
+        self._n_arm = len(cell.arm.arm_columns)
         self._rng = np.random.default_rng([seed, error_seed, 41])
         shifts: dict[str, FloatArray] = {"object": np.zeros(2), "target": np.zeros(2)}
         if error in ("wrong_target", "grasps_beside"):

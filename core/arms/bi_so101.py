@@ -10,12 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gaploop.core.arm import Arm, CellArm, Mounted, Paint
-from gaploop.core.arms import so101
+from gaploop.core.arm import Arm, Mounted, Paint
+from gaploop.core.arms.so101 import CELL as ONE
 
-if so101.ARM.cell is None:
-    raise TypeError("The SO-101 has no place in the cell, and so no pair of them has.")
-ONE: Final[CellArm] = so101.ARM.cell
 HALF_WAY_M: Final = 0.21
 """From the middle to either base: with its hand down an arm reaches 0.30 m from its first axis."""
 PAN_RAD, *REST_RAD = ONE.home_q_rad  # at home each arm is turned outwards, out of the other's way

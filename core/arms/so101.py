@@ -70,6 +70,42 @@ CHAIN: Final = ServoChain(
     settings={"Return_Delay_Time": 0},
 )
 
+CELL: Final = CellArm(
+    name="so101",
+    label="SO-101",
+    model=MODEL,
+    load=load,
+    joint_names=SIX_JOINTS,
+    home_q_rad=(1.397, -0.57, 0.587, 1.552, 0.046, 0.75),
+    finger_bodies=("gripper", "moving_jaw_so101_v1"),
+    main_joints=(0, 1, 2, 3),
+    zero_keys=("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad"),
+    grip=Grip(
+        travel_rad=GRIPPER_RAD,
+        open_rad=0.75,
+        shut_rad=-0.10,
+        empty_rad=0.0,
+        fixed_jaw_x_m=0.020,
+        widest_m=0.026,
+    ),
+    # Feetech's sheet: a stall current of 2.7 A, and 0.18 A running free. Torque is taken as
+    # linear in current between the two. Register 69 counts 6.5 mA. LeRobot's so101_follower
+    # limits the gripper to half its torque (Max_Torque_Limit 500).
+    servos=Servos(
+        stall_nm=(STALL_NM,) * 6,
+        nm_per_a=(STALL_NM / (2.7 - 0.18),) * 6,
+        current_step_a=0.0065,
+        gripper_nm=0.5 * STALL_NM,
+        stalls_a=2.5,
+    ),
+    spawn_centre_m=(0.15, 0.0),
+    camera_pos_m=(0.20, 0.0, 0.62),
+    camera_fovy_deg=36.0,
+    shade_z_m=0.36,
+    report_eye_m=(0.62, -0.42, 0.42),
+    report_at_m=(0.13, 0.0, 0.085),
+)
+
 ARM: Final = Arm(
     name="so101",
     robot_types=(
@@ -92,39 +128,5 @@ ARM: Final = Arm(
     stall_current_a=2.5,  # an STS3215 stalls at 2.7 A and 12 V (Feetech's sheet)
     full_turn=frozenset({"wrist_roll"}),
     emulated={"follower": CHAIN, "leader": CHAIN},
-    cell=CellArm(
-        name="so101",
-        label="SO-101",
-        model=MODEL,
-        load=load,
-        joint_names=SIX_JOINTS,
-        home_q_rad=(1.397, -0.57, 0.587, 1.552, 0.046, 0.75),
-        finger_bodies=("gripper", "moving_jaw_so101_v1"),
-        main_joints=(0, 1, 2, 3),
-        zero_keys=("pan_rad", "lift_rad", "elbow_rad", "wrist_rad", "roll_rad"),
-        grip=Grip(
-            travel_rad=GRIPPER_RAD,
-            open_rad=0.75,
-            shut_rad=-0.10,
-            empty_rad=0.0,
-            fixed_jaw_x_m=0.020,
-            widest_m=0.026,
-        ),
-        # Feetech's sheet: a stall current of 2.7 A, and 0.18 A running free. Torque is taken as
-        # linear in current between the two. Register 69 counts 6.5 mA. LeRobot's so101_follower
-        # limits the gripper to half its torque (Max_Torque_Limit 500).
-        servos=Servos(
-            stall_nm=(STALL_NM,) * 6,
-            nm_per_a=(STALL_NM / (2.7 - 0.18),) * 6,
-            current_step_a=0.0065,
-            gripper_nm=0.5 * STALL_NM,
-            stalls_a=2.5,
-        ),
-        spawn_centre_m=(0.15, 0.0),
-        camera_pos_m=(0.20, 0.0, 0.62),
-        camera_fovy_deg=36.0,
-        shade_z_m=0.36,
-        report_eye_m=(0.62, -0.42, 0.42),
-        report_at_m=(0.13, 0.0, 0.085),
-    ),
+    cell=CELL,
 )

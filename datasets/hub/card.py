@@ -234,9 +234,7 @@ def _consent(episodes: Sequence[EpisodeRow]) -> str:
 
 def _has_people(episode: EpisodeRow) -> bool:
     """Say whether somebody takes part in a take."""
-    info = episode.info
-    part = takes_part(info.conditions, info.dimensions, info.domain, info.kind)
-    return bool(info.consent or part)
+    return bool(episode.info.consent or takes_part(episode.info))
 
 
 def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:

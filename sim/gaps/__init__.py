@@ -48,9 +48,6 @@ class InjectedGap:
     """A gap as drawn for one station; written to truth.jsonl and nowhere else.
 
     Attributes:
-        dimension: value of GapDimension.
-        mechanism: name of the Mechanism.
-        severity: 0 (nominal) to 1.
         parameters: physical quantities, named with their units.
         held_out: whether the mechanism is kept out of training.
         blind: whether, moreover, nobody who diagnoses was told of it.
@@ -82,17 +79,13 @@ def mechanisms_of(name: str, held_out: HeldOut = "any") -> tuple[Mechanism, ...]
 def draw_gaps(
     gaps: Mapping[str, float], seed: int, held_out: HeldOut = "any"
 ) -> tuple[InjectedGap, ...]:
-    """Draw mechanism, direction and magnitude of every gap of a station.
+    """Draw mechanism, direction and magnitude of every gap of a station, in the order of `gaps`.
 
     Args:
         gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
         seed: draws mechanism and direction. Each mechanism draws by its own name, so that neither
             a further gap nor a further mechanism changes another's draw.
-        held_out: whether mechanisms that are kept out of training may, may not, or must be
-            drawn, or blind ones must. A mechanism given by name is always taken.
-
-    Returns:
-        One gap per entry, in the order of `gaps`.
+        held_out: as in `mechanisms_of`. A mechanism given by name is always taken.
 
     Raises:
         UnknownChoiceError: for an unknown dimension or mechanism.
@@ -126,11 +119,7 @@ def draw_gaps(
 
 
 def mechanism_named(key: str) -> Mechanism:
-    """Return the mechanism of a "dimension.mechanism".
-
-    Raises:
-        UnknownChoiceError: for an unknown dimension or mechanism.
-    """
+    """Return the mechanism of a "dimension.mechanism", or raise UnknownChoiceError."""
     name, _, wanted = key.partition(".")
     choices = {m.name: m for held in ("any", "blind") for m in mechanisms_of(name, held)}
     if wanted not in choices:
@@ -143,11 +132,8 @@ def put_into(
 ) -> None:
     """Put gaps into a cell as they were drawn, and mechanisms with values as they were given.
 
-    Args:
-        on: the cell's appliers.
-        injected: the gaps; one of severity 0 does nothing.
-        given: "dimension.mechanism" to values of its parameters, where a twin or a randomisation
-            says them. They count instead of a gap of the same mechanism.
+    A gap of severity 0 does nothing. `given` is "dimension.mechanism" to values of its parameters,
+    where a twin or a randomisation says them; they count instead of a gap of the same mechanism.
 
     Raises:
         UnknownChoiceError: for an unknown mechanism or parameter.

@@ -63,13 +63,12 @@ class _SlickTable(BlindMechanism):
         return {"table_friction_factor": 0.015 ** (severity * spread(rng))}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def change(model: mujoco.MjModel) -> None:
             table = model.geom("table")
             table.friction[:] *= p["table_friction_factor"]
             table.condim[:] = 4
             table.priority[:] = 1  # over the object; otherwise the rougher of two surfaces counts
-
-        on.model.change(change)
 
 
 class _Glare(BlindMechanism):
@@ -92,12 +91,11 @@ class _Glare(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.REFLECTION)
         def shine(picture: Picture, shot: Shot) -> Picture:
             squared = (shot.x - p["glare_x"]) ** 2 + (shot.y - p["glare_y"]) ** 2
             spot = np.exp(-((squared / p["glare_radius"] ** 2) ** 2))  # flat within, soft edge
             return picture + p["glare_level"] * spot[..., None]
-
-        on.images.add(ImageStage.REFLECTION, shine)
 
 
 class _Banding(BlindMechanism):
@@ -120,14 +118,13 @@ class _Banding(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.FLICKER)
         def flicker(picture: Picture, shot: Shot) -> Picture:
             drift = 2.0 * np.pi * p["band_drift_hz"] * shot.t_s
             phase = np.pi * p["bands"] * shot.y + shot.take_phase_rad + drift
             tint = p["band_tint_rad"] * np.array([-1.0, 0.0, 1.0])
             bright = 0.5 + 0.5 * np.cos(phase[..., None] + tint)
             return picture * (1.0 - p["band_depth"] * (1.0 - bright))
-
-        on.images.add(ImageStage.FLICKER, flicker)
 
 
 class _EncoderSpikes(BlindMechanism):
@@ -187,14 +184,13 @@ class _DeadRows(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.READOUT)
         def lose_rows(picture: Picture, _shot: Shot) -> Picture:
             rows = (np.arange(len(picture)) + 0.5) / len(picture)
             place = (rows / p["dead_period_fraction"] + p["dead_phase"]) % 1.0
             picture = picture.copy()
             picture[place < p["dead_fraction"]] = DEAD_LEVEL
             return picture
-
-        on.images.add(ImageStage.READOUT, lose_rows)
 
 
 class _Flat(BlindMechanism):
@@ -224,18 +220,17 @@ class _LShaped(BlindMechanism):
         if not p["leg_m"]:
             return
 
+        @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
             """A bar along the object's x axis, flush with one side."""
             long_m = 0.5 * p["leg_m"]
-            x_m, y_m, z_m = on.model.options.object_half_size_m
+            x_m, y_m, z_m = on.model.options.thing.half_size_m
             spec.body("object").add_geom(
                 type=mujoco.mjtGeom.mjGEOM_BOX, size=[long_m, 0.5 * y_m, z_m],
                 pos=[x_m + long_m, p["leg_side"] * 0.5 * y_m, 0.0],
-                rgba=on.model.options.object_rgba, condim=4, friction=[1.0, 0.005, 0.0001],
+                rgba=look.OBJECT_RGBA, condim=4, friction=[1.0, 0.005, 0.0001],
                 mass=0.0,
             )  # fmt: skip
-
-        on.model.edit(edit)
 
 
 class _Posts(BlindMechanism):
@@ -262,14 +257,13 @@ class _Posts(BlindMechanism):
         middle_m = on.model.arm.spawn_centre_m[0]
         places = ((middle_m + p["post_shift_m"], 0.0), (middle_m - 0.03, p["post_side"] * 0.105))
 
+        @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
             for x, y in places:
                 spec.body("table").add_geom(
                     type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[POST_RADIUS_M, half_m, 0.0],
                     pos=[x, y, half_m], rgba=POST_RGBA,
                 )  # fmt: skip
-
-        on.model.edit(edit)
 
 
 class _CoverTarget(BlindMechanism):
@@ -335,10 +329,9 @@ class _TorqueLimit(BlindMechanism):
         return {"torque_factor": 0.14 ** (severity * spread(rng))}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change_servos
         def limit(model: mujoco.MjModel, servo: int, _dof: int, _stronger: float) -> None:
             model.actuator_forcerange[servo] *= p["torque_factor"]
-
-        on.model.change_servos(limit)
 
 
 class _DeafJoint(BlindMechanism):
@@ -408,12 +401,11 @@ class _BaseMoved(BlindMechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def change(model: mujoco.MjModel) -> None:
             for base in on.model.bodies("base"):
                 model.body(base).pos[:2] += (p["base_dx_m"], p["base_dy_m"])
                 turn_body(model, base, (p["base_roll_rad"], p["base_pitch_rad"], 0.0))
-
-        on.model.change(change)
 
 
 class _BentGripper(BlindMechanism):
@@ -432,11 +424,10 @@ class _BentGripper(BlindMechanism):
     def apply(self, p: Values, on: Appliers) -> None:
         bend_rad = (p["bend_x_rad"], p["bend_y_rad"], 0.0)
 
+        @on.model.change
         def change(model: mujoco.MjModel) -> None:
             for hand in on.model.bodies("gripper"):
                 turn_body(model, hand, bend_rad)
-
-        on.model.change(change)
 
 
 class _Deadline(BlindMechanism):

@@ -15,7 +15,7 @@ import numpy as np
 from gaploop.core.arms import CELL_ARMS
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import GapDimension
-from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Rng, Values
+from gaploop.sim.gaps.mechanism import Appliers, Mechanism, Parameter, Values
 
 SHARED: Final = (
     Parameter("torque_factor", "1", 0.01, 5.0, 1.0),
@@ -39,7 +39,6 @@ JOINTS: Final = tuple(
 
 class _Drives(Mechanism):
     dimension, name = GapDimension.ACTUATOR_RESPONSE, "drives"
-    at_full = "measured, never drawn"
     parameters = (
         *SHARED,
         *(
@@ -48,10 +47,6 @@ class _Drives(Mechanism):
             for p in PER_JOINT
         ),
     )
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        del rng, severity  # a station draws what all drives share
-        raise UnusableInputError(f"{self.key} is measured by gaploop identify, never drawn.")
 
     def apply(self, p: Values, on: Appliers) -> None:
         arm = on.model.arm
@@ -67,6 +62,7 @@ class _Drives(Mechanism):
                 f"{', '.join(joints)}."
             )
 
+        @on.model.change_servos
         def change(model: mujoco.MjModel, servo: int, dof: int, stronger: float) -> None:
             joint = model.actuator(servo).name
             gain = p[f"{joint}.gain_factor"]
@@ -81,7 +77,6 @@ class _Drives(Mechanism):
             friction_nm = model.dof_frictionloss[dof] + p[f"{joint}.friction_nm"] * stronger
             model.dof_frictionloss[dof] = max(friction_nm, 0.0)
 
-        on.model.change_servos(change)
         play, limit = np.zeros(len(arm.joint_names)), np.full(len(arm.joint_names), np.inf)
         play[arm.arm_columns] = [p[f"{joint}.backlash_rad"] for joint in joints]
         limit[arm.arm_columns] = [p[f"{joint}.speed_limit_rad_s"] for joint in joints]

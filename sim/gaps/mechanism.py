@@ -13,11 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +51,6 @@ class Parameter:
     Attributes:
         name: with its unit at the end, where it has one.
         unit: such as "m"; "1" for a factor, a fraction or a count.
-        low: least value that may be given.
-        high: greatest value that may be given.
         nominal: value in the nominal cell; a usual one where it only says how or where.
     """
 
@@ -70,7 +65,6 @@ class Mechanism(ABC):
     """One way in which a dimension differs.
 
     Attributes:
-        dimension: what it belongs to.
         name: short name, unique within the dimension.
         at_full: what severity 1 means, with units.
         parameters: what it may change. With all of them nominal the cell is the nominal one.
@@ -80,7 +74,7 @@ class Mechanism(ABC):
 
     dimension: ClassVar[GapDimension]
     name: ClassVar[str]
-    at_full: ClassVar[str]
+    at_full: ClassVar[str] = "no gap"
     parameters: ClassVar[tuple[Parameter, ...]]
     held_out: ClassVar[bool] = False
     blind: ClassVar[bool] = False
@@ -90,9 +84,9 @@ class Mechanism(ABC):
         """Its name among all: "dimension.mechanism"."""
         return f"{self.dimension.value}.{self.name}"
 
-    @abstractmethod
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:
         """Return values for a severity in (0, 1]; direction and spread come from `rng`."""
+        raise NotImplementedError(f"{self.key} is given values, never drawn as a gap.")
 
     @abstractmethod
     def apply(self, p: Values, on: Appliers) -> None:
@@ -143,7 +137,6 @@ class ModelApplier:
     """The first applier: the scene, its compiled model, and by what success is judged.
 
     Attributes:
-        arm: the cell's arm.
         options: what is compiled.
         criterion: what counts as success.
         hand: what a person's hand does in every take, or None.
@@ -164,11 +157,11 @@ class ModelApplier:
         return stream([self._gap_seed], key, "scene")
 
     def edit(self, edit: SpecEdit) -> None:
-        """Add to the scene before it is compiled."""
+        """Add to the scene before it is compiled; may decorate what does."""
         self._edits.append(edit)
 
     def change(self, change: Callable[[mujoco.MjModel], None]) -> None:
-        """Change the compiled model in place."""
+        """Change the compiled model in place; may decorate what does."""
         self._changes.append(change)
 
     def add_box(self, half_m: tuple[float, float, float], rgba: look.Rgba | None = None) -> None:
@@ -177,6 +170,7 @@ class ModelApplier:
         self._boxes += 1
         colour = rgba or look.DISTRACTOR_RGBA[index % len(look.DISTRACTOR_RGBA)]
 
+        @self.edit
         def edit(spec: mujoco.MjSpec) -> None:
             name = f"{DISTRACTOR_PREFIX}{index}"
             body = spec.worldbody.add_body(name=name, pos=[0.3, 0.3 + 0.06 * index, half_m[2]])
@@ -186,35 +180,34 @@ class ModelApplier:
                 mass=1200.0 * 8.0 * float(np.prod(half_m)), condim=4,  # 1200 kg/m3: plastic, wood
             )  # fmt: skip
 
-        self.edit(edit)
+    def change_object(self, **values: Any) -> None:
+        """Change fields of the carried object, an `ObjectKind`, before it is compiled."""
+        self.options = replace(self.options, thing=replace(self.options.thing, **values))
 
     def scale_object(self, x: float = 1.0, y: float = 1.0, z: float = 1.0) -> None:
         """Make the carried object larger or smaller, of the same density."""
-        half = self.options.object_half_size_m
-        self.options = replace(
-            self.options,
-            object_half_size_m=(half[0] * x, half[1] * y, half[2] * z),
-            object_mass_kg=self.options.object_mass_kg * x * y * z,
+        thing = self.options.thing
+        half = thing.half_size_m
+        self.change_object(
+            half_size_m=(half[0] * x, half[1] * y, half[2] * z), mass_kg=thing.mass_kg * x * y * z
         )
 
     def light(self, lighting: look.Lighting) -> None:
         """Set the lamps' strengths."""
 
+        @self.change
         def change(model: mujoco.MjModel) -> None:
             model.light("key").diffuse[:] = scene.KEY_LIGHT_DIFFUSE * np.asarray(lighting.key_rgb)
-            model.light("fill").diffuse[:] = scene.FILL_LIGHT_DIFFUSE * np.asarray(
-                lighting.fill_rgb
-            )
-            ambient = model.vis.headlight.ambient
-            ambient[:] = ambient * np.asarray(lighting.fill_rgb)
-
-        self.change(change)
+            fill = np.asarray(lighting.fill_rgb)
+            model.light("fill").diffuse[:] = scene.FILL_LIGHT_DIFFUSE * fill
+            model.vis.headlight.ambient[:] *= fill
 
     def move_camera(self, offset: Sequence[float]) -> None:
         """Move the overhead camera by (dx, dy, dz [m], roll, pitch, yaw [rad])."""
         if not any(offset):
             return
 
+        @self.change
         def change(model: mujoco.MjModel) -> None:
             camera = model.camera(CAMERA_NAME)
             camera.pos[:] += np.asarray(offset[:3])
@@ -223,32 +216,27 @@ class ModelApplier:
             mujoco.mju_mulQuat(quat, turn, camera.quat)
             camera.quat[:] = quat
 
-        self.change(change)
-
     def move_table(self, height_m: float) -> None:
         """Raise the table by `height_m` [m], or lower it."""
 
+        @self.change
         def change(model: mujoco.MjModel) -> None:
             model.body("table").pos[2] += height_m
-
-        self.change(change)
 
     def change_servos(self, change: Callable[[mujoco.MjModel, int, int, float], None]) -> None:
         """Change each servo but the gripper's, which keeps its strength.
 
-        Args:
-            change: given the model, the servo, its joint's degree of freedom, and how much
-                stronger the servo is than the SO-101's: by that a torque grows.
+        `change` is given the model, the servo, its joint's degree of freedom, and how much stronger
+        the servo is than the SO-101's: by that a torque grows.
         """
         arm = self.arm
 
+        @self.change
         def all_of_them(model: mujoco.MjModel) -> None:
             for k in arm.arm_columns:
                 name, stall_nm = arm.joint_names[k], arm.servos.stall_nm[k]
                 dof = int(model.joint(name).dofadr[0])
                 change(model, model.actuator(name).id, dof, stall_nm / SO101.servos.stall_nm[0])
-
-        self.change(all_of_them)
 
     def bodies(self, *names: str) -> list[str]:
         """Return what an arm's bodies, or servos, are called in the model: of a pair, both."""
@@ -262,8 +250,7 @@ class ModelApplier:
     def compile(self) -> mujoco.MjModel:
         """Return the model with all that was asked for."""
         hand = (add_hand,) if self.hand else ()
-        self.options = replace(self.options, edits=(*self._edits, *hand))
-        model = scene.build_model(self.options)
+        model = scene.build_model(self.options, (*self._edits, *hand))
         limit_nm = self.arm.servos.gripper_nm
         for name in self.bodies("gripper"):
             model.actuator(name).forcerange[:] = (-limit_nm, limit_nm)
@@ -330,10 +317,14 @@ class ImagePath:
         self._effects: list[tuple[ImageStage, ImageEffect]] = []
         self.reset([0])
 
-    def add(self, stage: ImageStage, effect: ImageEffect) -> None:
-        """Change pictures at `stage`. Up to FOCUS they are still uint8, then float32."""
-        self._effects.append((stage, effect))
-        self._effects.sort(key=lambda e: e[0])
+    def at(self, stage: ImageStage) -> Callable[[ImageEffect], None]:
+        """Decorate what changes pictures at `stage`. Up to FOCUS they are uint8, then float32."""
+
+        def add(effect: ImageEffect) -> None:
+            self._effects.append((stage, effect))
+            self._effects.sort(key=lambda e: e[0])
+
+        return add
 
     @property
     def active(self) -> bool:
@@ -345,15 +336,9 @@ class ImagePath:
         self._phase_rad = float(stream(seed, "image").uniform(0.0, 2.0 * np.pi))
 
     def picture(self, image: NDArray[np.uint8], rng: Rng, t_s: float) -> NDArray[np.uint8]:
-        """Return the picture with the station's faults.
+        """Return a new picture, RGB, shape (size, size, 3), with the station's faults.
 
-        Args:
-            image: RGB, shape (size, size, 3).
-            rng: pixel noise of this picture.
-            t_s: when it was taken, since the take began [s].
-
-        Returns:
-            A new RGB image of the same shape.
+        `rng` draws its pixel noise; `t_s` is when it was taken, since the take began [s].
         """
         shot = Shot(self._x, self._y, t_s, rng, self._phase_rad)
         picture: NDArray[np.generic] = image
@@ -372,11 +357,9 @@ class GoalFault(Protocol):
 
     def reset(self, rng: Rng) -> None:
         """Draw what changes from take to take."""
-        ...
 
     def pass_on(self, t_s: float, goal_rad: Vector, before_rad: Vector) -> None:
         """Change a goal [rad], shape (n_joints,), at `t_s` [s]; the servos have the one before."""
-        ...
 
 
 class CommandPath:
@@ -433,11 +416,9 @@ class ReadingFault(Protocol):
 
     def reset(self, rng: Rng, n_joints: int) -> None:
         """Draw what changes from take to take."""
-        ...
 
     def add_to(self, offset_rad: Vector, t_s: float) -> None:
         """Add what is read too much at `t_s` [s], in place, shape (n_joints,)."""
-        ...
 
 
 class SensorPath:

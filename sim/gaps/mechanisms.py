@@ -59,10 +59,9 @@ class _Slippery(Mechanism):
         return {"friction_factor": 0.004 ** (severity * spread(rng))}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def change(model: mujoco.MjModel) -> None:
             model.geom_friction[on.model.fingers(model)] *= p["friction_factor"]
-
-        on.model.change(change)
 
 
 class _Soft(Mechanism):
@@ -80,13 +79,12 @@ class _Soft(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def change(model: mujoco.MjModel) -> None:
             model.geom_solref[on.model.fingers(model), 0] *= p["time_constant_factor"]
             # Friction constraints are as soft as this ratio says; noslip would hide it.
             model.opt.impratio = 1.0 + 9.0 * (1.0 - p["slip_creep"])
             model.opt.noslip_iterations = 0
-
-        on.model.change(change)
 
 
 class _Sticky(Mechanism):
@@ -98,6 +96,7 @@ class _Sticky(Mechanism):
         return {"adhesion_n": 4.0 * severity * spread(rng)}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
             for name in on.model.bodies(*on.model.arm.finger_bodies):
                 spec.add_actuator(
@@ -105,8 +104,6 @@ class _Sticky(Mechanism):
                     ctrllimited=True, ctrlrange=[0.0, 1.0],
                     gainprm=[p["adhesion_n"], *[0.0] * 9],
                 )  # fmt: skip
-
-        on.model.edit(edit)
 
 
 class _Exposure(Mechanism):
@@ -124,10 +121,9 @@ class _Exposure(Mechanism):
         return {"gain": 2.0 ** (stops * spread(rng)), "gamma": gamma}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.EXPOSURE)
         def expose(picture: Picture, _shot: Shot) -> Picture:
             return 255.0 * (np.clip(picture * p["gain"], 0.0, 255.0) / 255.0) ** p["gamma"]
-
-        on.images.add(ImageStage.EXPOSURE, expose)
 
 
 class _ColourCast(Mechanism):
@@ -154,7 +150,9 @@ class _ColourCast(Mechanism):
         gains = np.exp(p["cast_strength"] * tint) * (1.0 - p["veil"])
         veil = p["veil"] * 110.0 * (1.0 + 0.6 * tint)  # grey level of stray light
 
-        on.images.add(ImageStage.TINT, lambda picture, _shot: picture * gains + veil)
+        @on.images.at(ImageStage.TINT)
+        def tinge(picture: Picture, _shot: Shot) -> Picture:
+            return picture * gains + veil
 
 
 class _Blur(Mechanism):
@@ -166,11 +164,10 @@ class _Blur(Mechanism):
         return {"defocus_fraction": 0.055 * severity * spread(rng)}
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.FOCUS)
         def blur(picture: Picture, _shot: Shot) -> Picture:
             sigma_px = p["defocus_fraction"] * len(picture)
             return np.asarray(cv2.GaussianBlur(picture, (0, 0), sigma_px))
-
-        on.images.add(ImageStage.FOCUS, blur)
 
 
 class _Lens(Mechanism):
@@ -188,6 +185,7 @@ class _Lens(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.LENS)
         def distort(picture: Picture, shot: Shot) -> Picture:
             squeeze = 1.0 + p["distortion"] * (shot.x**2 + shot.y**2)
             half = 0.5 * len(picture)
@@ -196,12 +194,10 @@ class _Lens(Mechanism):
                 cv2.remap(picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             )
 
+        @on.images.at(ImageStage.SHADING)
         def shade(picture: Picture, shot: Shot) -> Picture:
             fall = p["vignette"] * np.clip((shot.x**2 + shot.y**2) / 1.1, 0.0, 1.0)
             return picture * (1.0 - fall)[..., None]
-
-        on.images.add(ImageStage.LENS, distort)
-        on.images.add(ImageStage.SHADING, shade)
 
 
 class _EncoderDrift(Mechanism):
@@ -272,6 +268,7 @@ class _TornFrames(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.TRANSFER)
         def tear(picture: Picture, shot: Shot) -> Picture:
             """Shift a band of rows, as after a lost packet, and add pixel noise."""
             torn, first, share, shift = shot.rng.random(4)
@@ -283,8 +280,6 @@ class _TornFrames(Mechanism):
                 picture = picture.copy()
                 picture[rows] = np.roll(picture[rows], shift_px, axis=1)
             return picture + shot.rng.normal(0.0, p["pixel_noise"], picture.shape)
-
-        on.images.add(ImageStage.TRANSFER, tear)
 
 
 class _CoarseEncoder(Mechanism):
@@ -313,8 +308,7 @@ class _Size(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(*[p["size_factor"]] * 3)
-        mass_kg = on.model.options.object_mass_kg * p["density_factor"]
-        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
+        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["density_factor"])
 
 
 class _Elongated(Mechanism):
@@ -353,9 +347,9 @@ class _Tall(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         on.model.scale_object(z=p["height_factor"])
-        half_x, half_y, _ = on.model.options.object_half_size_m
+        half_x, half_y, _ = on.model.options.thing.half_size_m
         com_m = (p["com_x_fraction"] * half_x, p["com_y_fraction"] * half_y, 0.0)
-        on.model.options = replace(on.model.options, object_com_m=com_m)
+        on.model.change_object(com_m=com_m)
 
 
 class _Round(Mechanism):
@@ -371,7 +365,7 @@ class _Round(Mechanism):
 
     def apply(self, p: Values, on: Appliers) -> None:
         if p["cylinder"] >= 0.5:
-            on.model.options = replace(on.model.options, object_shape="cylinder")
+            on.model.change_object(shape="cylinder")
         on.model.scale_object(*[p["size_factor"]] * 3)
 
 
@@ -448,6 +442,7 @@ class _Occluder(Mechanism):
         x, y = from_polar(p["azimuth_rad"], p["radius_from_axis_m"] + further_m)
         low_m = arm.shade_z_m
 
+        @on.model.edit
         def edit(spec: mujoco.MjSpec) -> None:
             for size, pos, kind in (
                 ((p["radius_m"] * 0.6, 0.01, 0.0), (x, y, low_m), mujoco.mjtGeom.mjGEOM_CYLINDER),
@@ -457,8 +452,6 @@ class _Occluder(Mechanism):
                     type=kind, size=size, pos=pos, rgba=(0.93, 0.93, 0.90, 1.0),
                     contype=0, conaffinity=0,
                 )  # fmt: skip
-
-        on.model.edit(edit)
 
 
 PERSON_SIDE = Parameter("side_rad", "rad", -math.pi, math.pi)
@@ -580,12 +573,11 @@ class _Weak(Mechanism):
         }
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change_servos
         def weaken(model: mujoco.MjModel, servo: int, dof: int, stronger: float) -> None:
             model.actuator_gainprm[servo, 0] *= p["gain_factor"]
             model.actuator_biasprm[servo, 1] *= p["gain_factor"]
             model.dof_frictionloss[dof] += p["friction_nm"] * stronger
-
-        on.model.change_servos(weaken)
 
 
 class _Slow(Mechanism):
@@ -604,12 +596,8 @@ class _CameraPose(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "camera_pose"
     at_full = "22 mm, 15 mm up or down, 4 deg yaw"
     parameters = (
-        Parameter("dx_m", "m", -0.6, 0.6),
-        Parameter("dy_m", "m", -0.6, 0.6),
-        Parameter("dz_m", "m", -0.6, 0.6),
-        Parameter("droll_rad", "rad", -0.6, 0.6),
-        Parameter("dpitch_rad", "rad", -0.6, 0.6),
-        Parameter("dyaw_rad", "rad", -0.6, 0.6),
+        *(Parameter(f"d{axis}_m", "m", -0.6, 0.6) for axis in "xyz"),
+        *(Parameter(f"d{turn}_rad", "rad", -0.6, 0.6) for turn in ("roll", "pitch", "yaw")),
     )
 
     def draw(self, rng: Rng, severity: float) -> dict[str, float]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import colorsys
 import math
-from dataclasses import replace
 
 import mujoco
 import numpy as np
@@ -19,7 +18,6 @@ from gaploop.sim.gaps.mechanism import (
     ImageStage,
     Mechanism,
     Parameter,
-    Rng,
     Shot,
     Values,
     Vector,
@@ -32,19 +30,7 @@ _C2_M_K = 1.4388e-2  # second radiation constant
 _CHANNELS_M = np.array([610e-9, 545e-9, 465e-9])  # peaks of a camera's red, green and blue
 
 
-class RandomisedMechanism(Mechanism):
-    """A mechanism whose values are given, by a randomisation, and never drawn by a severity."""
-
-    held_out = True
-    at_full = "never a gap"
-
-    def draw(self, rng: Rng, severity: float) -> dict[str, float]:
-        """Return nominal values: a gap of it would be none."""
-        del rng, severity
-        return {p.name: p.nominal for p in self.parameters}
-
-
-class _Lamps(RandomisedMechanism):
+class _Lamps(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "lamps"
     parameters = (
         Parameter("key_factor", "1", 0.0, 5.0, 1.0),
@@ -59,6 +45,7 @@ class _Lamps(RandomisedMechanism):
         tint = np.exp(-_C2_M_K / _CHANNELS_M * (1.0 / p["temperature_k"] - 1.0 / DAYLIGHT_K))
         tint /= tint[1]
 
+        @on.model.change
         def light(model: mujoco.MjModel) -> None:
             model.light("key").diffuse[:] *= p["key_factor"] * tint
             model.light("fill").diffuse[:] *= p["fill_factor"] * tint
@@ -71,10 +58,8 @@ class _Lamps(RandomisedMechanism):
                 level * math.cos(azimuth), level * math.sin(azimuth), -math.cos(tilt),
             )  # fmt: skip
 
-        on.model.change(light)
 
-
-class _TableTop(RandomisedMechanism):
+class _TableTop(Mechanism):
     dimension, name = G.VISUAL_DOMAIN, "table_top"
     parameters = (
         Parameter("hue_deg", "deg", -180.0, 180.0),
@@ -104,14 +89,13 @@ class _TableTop(RandomisedMechanism):
         grain = kinds[min(int(p["grain"]), 3)] or top.grain
         texture = look.table_texture(look.TableTop(tone(tones[0]), tone(tones[1]), grain))
 
+        @on.model.change
         def paint(model: mujoco.MjModel) -> None:
             start = int(model.tex_adr[model.texture("table").id])
             model.tex_data[start : start + texture.size] = texture.ravel()
 
-        on.model.change(paint)
 
-
-class _FrameJitter(RandomisedMechanism):
+class _FrameJitter(Mechanism):
     """What changes from picture to picture, not from take to take."""
 
     dimension, name = G.VISUAL_DOMAIN, "frame_jitter"
@@ -121,47 +105,43 @@ class _FrameJitter(RandomisedMechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.images.at(ImageStage.EXPOSURE)
         def jitter(picture: Picture, shot: Shot) -> Picture:
             stops, *tint = shot.rng.uniform(-1.0, 1.0, 4)
             gain = 2.0 ** (p["exposure_stops"] * stops)
             gains = gain * (1.0 + p["tint_fraction"] * np.array(tint))
             return np.asarray(picture * gains)
 
-        on.images.add(ImageStage.EXPOSURE, jitter)
 
-
-class _FieldOfView(RandomisedMechanism):
+class _FieldOfView(Mechanism):
     dimension, name = G.SPATIAL_GEOMETRY, "field_of_view"
     parameters = (Parameter("dfovy_deg", "deg", -20.0, 40.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def zoom(model: mujoco.MjModel) -> None:
             model.cam_fovy[model.camera(scene.CAMERA_NAME).id] += p["dfovy_deg"]
 
-        on.model.change(zoom)
 
-
-class _Mass(RandomisedMechanism):
+class _Mass(Mechanism):
     dimension, name = G.OBJECT_PROPERTY, "mass"
     parameters = (Parameter("mass_factor", "1", 0.05, 50.0, 1.0),)
 
     def apply(self, p: Values, on: Appliers) -> None:
-        mass_kg = on.model.options.object_mass_kg * p["mass_factor"]
-        on.model.options = replace(on.model.options, object_mass_kg=mass_kg)
+        on.model.change_object(mass_kg=on.model.options.thing.mass_kg * p["mass_factor"])
 
 
-class _Gravity(RandomisedMechanism):
+class _Gravity(Mechanism):
     dimension, name = G.CONTACT_DYNAMICS, "gravity"
     parameters = (Parameter("gravity_m_s2", "m/s2", 0.0, 30.0, 9.81),)
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change
         def pull(model: mujoco.MjModel) -> None:
             model.opt.gravity[2] = -p["gravity_m_s2"]
 
-        on.model.change(pull)
 
-
-class _JointDynamics(RandomisedMechanism):
+class _JointDynamics(Mechanism):
     dimension, name = G.ACTUATOR_RESPONSE, "joint_dynamics"
     parameters = (
         Parameter("gain_factor", "1", 0.01, 10.0, 1.0),
@@ -171,6 +151,7 @@ class _JointDynamics(RandomisedMechanism):
     )
 
     def apply(self, p: Values, on: Appliers) -> None:
+        @on.model.change_servos
         def change(model: mujoco.MjModel, servo: int, dof: int, _stronger: float) -> None:
             model.actuator_gainprm[servo, 0] *= p["gain_factor"]
             model.actuator_biasprm[servo, 1] *= p["gain_factor"]
@@ -178,8 +159,6 @@ class _JointDynamics(RandomisedMechanism):
             model.dof_damping[dof] *= p["damping_factor"]
             model.dof_frictionloss[dof] *= p["friction_factor"]
             model.dof_armature[dof] *= p["armature_factor"]
-
-        on.model.change_servos(change)
 
 
 RANDOMISED: tuple[Mechanism, ...] = (

@@ -11,9 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gaploop.sim import headless  # noqa: F401  (sets the renderer up before mujoco is imported)
-
-# isort: split
 import mujoco
 import numpy as np
 from mujoco import rollout
@@ -35,18 +32,19 @@ type Setting = Mapping[str, Values]
 
 
 class OpenLoopArm:
-    """Simulates a setting of the drives on logs.
-
-    Args:
-        arm: whose drives.
-        logs: what to follow; each begins at rest at its first reading.
-    """
+    """Simulates settings of an arm's drives on logs; each begins at rest at its first reading."""
 
     def __init__(self, arm: CellArm, logs: Sequence[DriveLog]) -> None:
         self.arm, self.logs = arm, tuple(logs)
         self._options = scene.SceneOptions(arm=arm)
         alone = ModelApplier(self._options, 0)
-        alone.edit(_alone)
+
+        @alone.edit
+        def strip(spec: mujoco.MjSpec) -> None:
+            for name in ("object", "target", "table"):
+                spec.delete(spec.body(name))
+            spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+
         self._nominal = alone.compile()
         # The cell, too, keeps goals within the joints' limits before anything else happens to them.
         self._limits_rad = np.array([self._nominal.joint(n).range for n in arm.joint_names]).T
@@ -126,12 +124,6 @@ class OpenLoopArm:
         state = np.zeros(mujoco.mj_stateSize(model, kind))
         mujoco.mj_getState(model, data, state, kind)
         return state
-
-
-def _alone(spec: mujoco.MjSpec) -> None:
-    for name in ("object", "target", "table"):
-        spec.delete(spec.body(name))
-    spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
 
 
 def _at(path: FloatArray, t_s: FloatArray) -> FloatArray:

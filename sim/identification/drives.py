@@ -132,11 +132,8 @@ class Candidate:
     """A parameter that may be fitted: a quantity of all joints, or of one.
 
     Attributes:
-        mechanism: "dimension.mechanism".
-        parameter: its name there.
         joint: whose; "" for all.
         column: of the joint among the arm's, or None.
-        quantity: how it is fitted.
     """
 
     mechanism: str
@@ -162,11 +159,8 @@ class Candidate:
 
     def span(self, low: float, high: float) -> tuple[float, float]:
         """Return an interval of what was fitted as one of values."""
-        return (
-            (self.value(high), self.value(low))
-            if self.quantity.scale == "inverse"
-            else (self.value(low), self.value(high))
-        )
+        one, other = self.value(low), self.value(high)
+        return min(one, other), max(one, other)
 
     @property
     def nominal(self) -> float:
@@ -202,7 +196,6 @@ class Fit:
     """Candidates with their values, and how well the arm then follows.
 
     Attributes:
-        chosen: what is fitted.
         x: its values, as fitted, shape (n_chosen,).
         error: readings minus simulation [rad], shape (n, n_joints without gripper).
     """
@@ -233,13 +226,7 @@ def merged(
 
 
 class DriveFitter:
-    """Fits an arm's drives to logs.
-
-    Args:
-        arm: which arm.
-        logs: what to follow.
-        advance: called after each piece of work.
-    """
+    """Fits an arm's drives to logs; `advance` is called after each piece of work."""
 
     def __init__(
         self, arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None] = lambda: None
@@ -392,12 +379,7 @@ class DriveFitter:
         return sorted(fits, key=lambda f: self.bic(f, alike))
 
     def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
-        """Add parameters as long as the criterion falls.
-
-        Args:
-            best: where to begin.
-            begun: quick fits with one parameter more, the best first.
-        """
+        """Add parameters as long as the criterion falls; `begun` has the best fit first."""
         steps = [_step(best, None, 0.0)]
         while begun and len(best.chosen) < MOST_ADDED:
             alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
@@ -522,8 +504,6 @@ class OpenLoopCurve:
     """A take that was held out, or what a fit without any is shown on.
 
     Attributes:
-        uid: the take.
-        t_s: times [s], shape (n,).
         read_rad: readings [rad], shape (n, n_joints).
         before_rad: what the nominal arm does [rad], same shape.
         after_rad: what the fitted arm does [rad], same shape.
@@ -559,15 +539,10 @@ def fit_drives(
     arm: CellArm,
     advance: Callable[[], None] = lambda: None,
 ) -> FittedDrives:
-    """Fit an arm's drives to takes.
+    """Fit an arm's drives to takes with joint goals and readings.
 
     The last take of four, or the last third of a single one, is held out to judge the fit by; the
-    values are then fitted to everything.
-
-    Args:
-        takes: with joint goals and readings.
-        arm: which arm of the cell.
-        advance: called after each piece of work.
+    values are then fitted to everything. `advance` is called after each piece of work.
 
     Raises:
         UnusableInputError: as of `drive_logs`.

@@ -41,7 +41,6 @@ class DriveLog:
     """What an arm's servos were told, and where they said they were.
 
     Attributes:
-        uid: the take.
         t_s: times of the readings, from 0 [s], shape (n,).
         q_rad: readings [rad], shape (n, n_joints).
         goal_t_s: when goals were given [s], shape (m,).
@@ -119,11 +118,7 @@ class DriveLog:
 
 
 def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
-    """Return the arm of takes: the one that is named, or the one whose joints they have.
-
-    Raises:
-        UnusableInputError: no such arm.
-    """
+    """Return the arm that is named, or whose joints takes have, or raise UnusableInputError."""
     if named:
         return arm_named(named, "--arm")
     for take in takes:
@@ -139,11 +134,7 @@ def arm_of_takes(takes: Sequence[Take], named: str = "") -> CellArm:
 
 
 def drive_logs(takes: Sequence[Take], arm: CellArm) -> list[DriveLog]:
-    """Return the logs of takes, one each, in their order.
-
-    Args:
-        takes: telemetry is used where it is there, else frames.
-        arm: whose joints.
+    """Return the logs of takes, one each, in their order: of telemetry, or else of frames.
 
     Raises:
         UnusableInputError: a take without goals, of another arm, in unknown units, too short, or

@@ -37,19 +37,16 @@ from gaploop.sim.gaps.mechanism import Values
 from gaploop.sim.identification.stills import Still, stills_of
 from gaploop.sim.identification.studio import AWAY_M, Studio
 from gaploop.sim.identification.video import SETTLED, recorded, restored
-from gaploop.sim.recalibration import CAST, EXPOSURE, Clearing
+from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, TABLE, ZEROS, Clearing
 from gaploop.sim.tracker import Blob, Tracker, project
 
-CAMERA: Final = "spatial_geometry.camera_pose"
-ZEROS: Final = "spatial_geometry.zero_offset"
-TABLE: Final = "spatial_geometry.table_height"
 BLUR: Final = "visual_domain.blur"
 NOISE: Final = "sensor_noise.torn_frames"
 SIZE: Final = "object_property.size"
 
 FINEST: Final[Mapping[str, float]] = {
-    f"{CAMERA}.dx_m": 0.002, f"{CAMERA}.dy_m": 0.002, f"{CAMERA}.dz_m": 0.003,
-    f"{CAMERA}.droll_rad": 0.006, f"{CAMERA}.dpitch_rad": 0.006, f"{CAMERA}.dyaw_rad": 0.006,
+    f"{POSE}.dx_m": 0.002, f"{POSE}.dy_m": 0.002, f"{POSE}.dz_m": 0.003,
+    f"{POSE}.droll_rad": 0.006, f"{POSE}.dpitch_rad": 0.006, f"{POSE}.dyaw_rad": 0.006,
     **{f"{ZEROS}.{joint}_rad": 0.01 for joint in ("pan", "lift", "elbow", "wrist")},
     f"{ZEROS}.roll_rad": 0.03, f"{TABLE}.table_m": 0.008,
     f"{EXPOSURE}.gain": 0.04, f"{EXPOSURE}.gamma": 0.03,
@@ -79,13 +76,7 @@ type Views = Sequence[tuple[Still, Image]]
 
 @dataclass(frozen=True)
 class _Fit:
-    """Least squares over views.
-
-    Attributes:
-        x: the parameters.
-        half: half widths of their intervals.
-        cost: robust cost.
-    """
+    """Least squares over views: parameters, half widths of their intervals, and robust cost."""
 
     x: FloatArray
     half: FloatArray
@@ -179,10 +170,8 @@ def _spec(name: str) -> Parameter:
 def fit_scene(takes: Sequence[Take], arm: CellArm) -> list[TwinParameter]:
     """Return what pictures tell of a station's camera, light, table and object.
 
-    Args:
-        takes: of a probe, or any others in which the arm is seen; the more poses the better. Their
-            first camera must be the one that looks down.
-        arm: the cell's arm.
+    Of a probe's takes, or any others in which the arm is seen; the more poses the better. Their
+    first camera must be the one that looks down.
     """
     stills = stills_of(takes, arm)
     if not stills:
@@ -229,8 +218,8 @@ def _geometry(
     studio: Studio, views: Views, arm: CellArm, light: Mapping[str, Values]
 ) -> tuple[_Found, float]:
     """Return where the camera is or the joints' zeros are, and how well silhouettes overlap."""
-    pose = [f"{CAMERA}.{name}" for name in ("dx_m", "dy_m", "dz_m")]
-    pose += [f"{CAMERA}.{name}" for name in ("droll_rad", "dpitch_rad", "dyaw_rad")]
+    pose = [f"{POSE}.{name}" for name in ("dx_m", "dy_m", "dz_m")]
+    pose += [f"{POSE}.{name}" for name in ("droll_rad", "dpitch_rad", "dyaw_rad")]
     zeros = [f"{ZEROS}.{key}" for key in arm.zero_keys if key]
 
     def drawn(names: Sequence[str], x: FloatArray, views: Views = views) -> list[Image]:
@@ -478,8 +467,8 @@ def _things(studio: Studio, views: Views, geometry: _Found, light: _Found, arm: 
     fit = _fitted(residuals, start, 3.0, 8, prior=0.01)
     table_m, size = fit.x[0] * _THING_UNITS[0], math.exp(fit.x[1] * _THING_UNITS[1])
     # A camera that is higher sees a table that is lower.
-    camera = geometry.get(f"{CAMERA}.dz_m")
-    height = 0.0 if camera is None else max(camera.half, FINEST[f"{CAMERA}.dz_m"])
+    camera = geometry.get(f"{POSE}.dz_m")
+    height = 0.0 if camera is None else max(camera.half, FINEST[f"{POSE}.dz_m"])
     half = fit.half * _THING_UNITS
     told: _Found = {}
     for k, (name, value, per_area) in enumerate(
@@ -522,10 +511,8 @@ def _places(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return where disc and object lie [m], and how the object is turned [rad].
 
-    So that they are drawn where they are seen; out of sight where they aren't.
-
-    Args:
-        clear: the view in nominal light.
+    So that they are drawn where they are seen, in a view in nominal light (`clear`); out of sight
+    where they aren't.
     """
     tracker = Tracker.nominal(len(clear), arm=arm)
     known, found = tracker.calibration, tracker.detect(clear)
@@ -620,12 +607,9 @@ def _torn_by(picture: Image, view: Image) -> int:
 
 
 def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParameter]:
-    """Return every parameter of the scene, told or not.
+    """Return every parameter of the scene: told from `source`, or not, and `why` not.
 
-    Args:
-        found: those that were told.
-        source: what they were told from, or why none was.
-        why: mechanism or dimension to why it wasn't.
+    `why` is by mechanism or dimension; without one `source` says it.
     """
     rows = []
     for name in FINEST:
@@ -646,5 +630,5 @@ def _rows(found: _Found, source: str, why: Mapping[str, str]) -> list[TwinParame
 
 _UNTOLD: Final = {
     ZEROS: "the camera's pose explains the arm's silhouette",
-    CAMERA: "the joints' zeros explain the arm's silhouette",
+    POSE: "the joints' zeros explain the arm's silhouette",
 }

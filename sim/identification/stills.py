@@ -37,7 +37,6 @@ class Still:
     """One view while the arm stood still.
 
     Attributes:
-        uid: the take.
         part: of a probe, its part; else "".
         q_rad: where the joints were [rad], shape (n_joints,).
         pictures: what the camera took, RGB, shape (n, height, width, 3).
@@ -61,9 +60,7 @@ class Still:
 def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
     """Return the views of takes in which the arm stood still, the most different first.
 
-    Args:
-        takes: of the arm, in degrees, or with telemetry; each take's first camera counts.
-        arm: the cell's arm.
+    The takes are in degrees, or have telemetry; each one's first camera counts.
     """
     found = [still for take in takes for still in _stills(take, arm)]
     found.sort(key=lambda still: -len(still.pictures))

@@ -14,6 +14,7 @@ from gaploop.sim import scene
 from gaploop.sim.camera import LayeredCamera
 from gaploop.sim.gaps import put_into
 from gaploop.sim.gaps.mechanism import Appliers, Values
+from gaploop.sim.placement import set_free_body
 
 type Point = tuple[float, float] | FloatArray
 AWAY_M: Final = (9.0, 9.0)
@@ -22,12 +23,7 @@ _KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "geom_size")
 
 
 class Studio:
-    """One compiled nominal cell; parameters are put into it for each picture.
-
-    Args:
-        arm: the cell's.
-        size_px: width and height of the pictures.
-    """
+    """One compiled nominal cell; parameters are put into it for each square picture."""
 
     def __init__(self, arm: CellArm, size_px: int) -> None:
         self._arm, self._size_px = arm, size_px
@@ -60,16 +56,15 @@ class Studio:
             getattr(model, name)[:] = values
         on = self._put(parameters)
         on.model.put_on(model)
-        half_m = on.model.options.object_half_size_m
+        half_m = on.model.options.thing.half_size_m
         model.geom("object").size[:] = half_m
         table_z_m = float(model.body("table").pos[2])
         model.body("target").pos[:] = [*target_m, table_z_m + scene.DISC_HALF_HEIGHT_M]
         mujoco.mj_resetData(model, data)
         data.qpos[self._qpos] = q_rad - on.sensors.offset(0.0, q_rad)
         scene.settle_gears(model, data)
-        at = int(model.joint("object").qposadr[0])
-        turn = [np.cos(object_yaw_rad / 2.0), 0.0, 0.0, np.sin(object_yaw_rad / 2.0)]
-        data.qpos[at : at + 7] = [*object_m, table_z_m + half_m[2], *turn]
+        place_m = np.array([*object_m, table_z_m + half_m[2]])
+        set_free_body(model, data, "object", place_m, object_yaw_rad)
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_camlight(model, data)

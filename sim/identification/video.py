@@ -19,9 +19,7 @@ OPTIONS: Final = {"preset": "ultrafast", "tune": "zerolatency", "g": "10"}
 def recorded(pictures: Sequence[Image], held: int = 1) -> list[Image]:
     """Return pictures of one size as they come back from a take's video, in order.
 
-    Args:
-        pictures: RGB, shape (height, width, 3).
-        held: rows that each is shown for: what stands still comes out finer from row to row.
+    Each is shown for `held` rows: what stands still comes out finer from row to row.
     """
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="matroska") as container:

@@ -85,11 +85,7 @@ class So101Sim(_CellDevice, Robot):  # type: ignore[misc]
 
     @property
     def cell(self) -> SimCell:
-        """The cell behind the robot; privileged, for scoring.
-
-        Raises:
-            DeviceNotConnectedError: before connect().
-        """
+        """The cell, privileged, for scoring; raises DeviceNotConnectedError before connect()."""
         if self._cell is None:
             raise DeviceNotConnectedError(f"{self} is not connected: call connect() first.")
         return self._cell

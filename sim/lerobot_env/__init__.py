@@ -9,7 +9,6 @@ moves in a straight line, as in gaploop's own evaluation; only the safety filter
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -122,30 +121,19 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         UnusableInputError: an unknown task, dimension or condition.
     """
 
-    def __init__(
-        self,
-        task: str = "pick_place",
-        *,
-        fps: float = 50.0,
-        max_steps: int = 400,
-        gaps: Mapping[str, float] | None = None,
-        gap_seed: int = 0,
-        conditions: Mapping[str, Any] | None = None,
-        image_size: int = 192,
-        first_scene: int = UNSEEN_SCENES,
-        robot: str = SO101.name,
-        twin: Path | None = None,
-        randomise: str = "",
-        randomise_strength: float = 1.0,
-    ) -> None:
-        known, drawn = known_and_drawn(twin, randomise, randomise_strength, robot, "--env.robot")
+    def __init__(self, task: str = "pick_place", *, max_steps: int = 400, **options: Any) -> None:
+        config = CellEnvConfig(task=task, episode_length=max_steps, **options)
+        fps, image_size = config.fps, config.image_size
+        known, drawn = known_and_drawn(
+            config.twin, config.randomise, config.randomise_strength, config.robot, "--env.robot"
+        )
         self._cell = SimCell(
             task,
-            gaps=gaps,
-            gap_seed=gap_seed,
-            conditions=conditions,
+            gaps=config.gaps,
+            gap_seed=config.gap_seed,
+            conditions=config.conditions,
             image_size=image_size,
-            robot=robot,
+            robot=config.robot,
             parameters=known,
             randomise=drawn,
         )
@@ -155,7 +143,7 @@ class CellEnv(gym.Env[Seen, NDArray[np.float32]]):
         self._period_s, self._max_steps = 1.0 / fps, max_steps
         self._turns = max(1, round(self._cell.control_hz / fps))
         self._max_episode_steps = max_steps  # what lerobot-eval asks for
-        self._first_scene, self._scene = first_scene, first_scene - 1
+        self._first_scene, self._scene = config.first_scene, config.first_scene - 1
         self._step = self._succeeded_for = 0
         low, high = (to_degrees(q, self._cell.arm) for q in self._cell.joint_limits_rad.T)
         self.action_space = gym.spaces.Box(

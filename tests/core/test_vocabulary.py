@@ -37,7 +37,6 @@ def test_only_a_restated_task_has_nothing_to_collect() -> None:
     ("find", "wrong", "right"),
     [
         (vocabulary.dimension, "contact", "contact_dynamics"),
-        (vocabulary.failure_mode, "missed", "missed_grasp"),
         (vocabulary.outcome, "sucess", "success"),
     ],
 )

@@ -119,7 +119,7 @@ def test_an_arms_numbers_fit_together(arm: CellArm) -> None:
         assert len(values) == n
     assert len(arm.zero_keys) == n - len(arm.arms)
     assert arm.grippers == [arm.columns(side).stop - 1 for side in arm.arms]
-    assert max(arm.main_joints) < arm.n_arm
+    assert max(arm.main_joints) < len(arm.arm_columns)
     grip = arm.grip
     assert grip.travel_rad[0] <= grip.shut_rad < grip.empty_rad < grip.open_rad
     assert grip.open_rad < grip.travel_rad[1]
@@ -148,7 +148,7 @@ def test_the_arm_reaches_every_place_with_its_hand_down(arm: CellArm) -> None:
         angle, radius = rng.uniform(-1.3, 1.3), rng.uniform(0.05, 0.13)
         xy = np.array(arm.spawn_centre_m) + radius * np.array([np.cos(angle), np.sin(angle)])
         place = np.array([*xy, rng.uniform(0.0115, 0.07)])
-        q_rad = np.array(arm.home_q_rad)[: arm.n_arm]
+        q_rad = np.array(arm.home_q_rad)[: len(arm.arm_columns)]
         for _ in range(40):
             q_rad = ik.solve(place, polar(xy)[0] + np.pi, q_rad)
         reached, rotation = ik.tcp(q_rad)

@@ -29,7 +29,7 @@ CELLS = [
 def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str, float]) -> None:
     rng = np.random.default_rng(1)
     with SimCell(task, gaps=gaps, gap_seed=2, image_size=SIZE_PX) as cell:
-        model, data = cell._model, cell._data
+        model, data = cell.model, cell.data
         layers = LayeredCamera(model, scene.CAMERA_NAME, SIZE_PX, SIZE_PX)
         set_offscreen(model, SIZE_PX, SIZE_PX)
         with mujoco.Renderer(model, SIZE_PX, SIZE_PX) as plain:
@@ -48,18 +48,18 @@ def test_layers_draw_what_the_plain_renderer_draws(task: str, gaps: Mapping[str,
 def test_what_stands_still_is_drawn_anew_after_a_change() -> None:
     with SimCell(image_size=SIZE_PX) as cell:
         cell.reset(0)
-        layers = LayeredCamera(cell._model, scene.CAMERA_NAME, SIZE_PX, SIZE_PX)
-        before = layers.draw(cell._data)
-        cell._model.light("key").diffuse[:] *= 0.2
-        assert np.array_equal(layers.draw(cell._data)[0, 0], before[0, 0])
+        layers = LayeredCamera(cell.model, scene.CAMERA_NAME, SIZE_PX, SIZE_PX)
+        before = layers.draw(cell.data)
+        cell.model.light("key").diffuse[:] *= 0.2
+        assert np.array_equal(layers.draw(cell.data)[0, 0], before[0, 0])
         layers.forget()
-        assert layers.draw(cell._data)[0, 0].sum() < before[0, 0].sum()
-        cell._model.geom("object").rgba[3] = 0.5  # what is behind it is seen through it
+        assert layers.draw(cell.data)[0, 0].sum() < before[0, 0].sum()
+        cell.model.geom("object").rgba[3] = 0.5  # what is behind it is seen through it
         layers.forget()
-        set_offscreen(cell._model, SIZE_PX, SIZE_PX)
-        with mujoco.Renderer(cell._model, SIZE_PX, SIZE_PX) as plain:
-            plain.update_scene(cell._data, scene.CAMERA_NAME)
-            assert np.array_equal(layers.draw(cell._data), plain.render())
+        set_offscreen(cell.model, SIZE_PX, SIZE_PX)
+        with mujoco.Renderer(cell.model, SIZE_PX, SIZE_PX) as plain:
+            plain.update_scene(cell.data, scene.CAMERA_NAME)
+            assert np.array_equal(layers.draw(cell.data), plain.render())
         layers.close()
 
 
