@@ -52,7 +52,6 @@ class Quota:
         takes: takes that count; failed demonstrations don't.
         plan: id of the plan item, or "".
         dimensions: purpose of the takes, dimension to weight.
-        conditions: what to set up.
     """
 
     takes: int
@@ -207,7 +206,6 @@ class LoggedTake:
     """A sealed take of the journal, as a campaign counts it.
 
     Attributes:
-        counts: whether it counts towards a quota.
         duration_s: frames divided by rate [s].
     """
 
@@ -237,7 +235,6 @@ class CampaignProgress:
         take_s: median length of a take [s].
         reset_s: median time from the end of a take to the next one's start [s].
         setup_s: what a change of set-up of effort 1 adds to that [s].
-        attempts_per_take: attempts for each take that counts.
         left_s: estimated time for what is left [s].
         measured: takes behind the estimate; 0 where it is assumed.
     """
@@ -273,8 +270,6 @@ def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
     """Say whether a sealed take counts: a rollout always, others unless they failed.
 
     Args:
-        kind: what it is for.
-        outcome: as it stands.
         taken_back: it had a label, which was taken back: a demonstration counts once it has one
             again. One that was passed over counts.
     """
@@ -304,7 +299,6 @@ def held(
 
     Args:
         journal: folder of takes; it need not exist.
-        kind: what the takes are for.
         quotas: what is asked for; takes that belong to none are left out.
         resume: count takes without a plan item; those of a plan item always count.
     """
@@ -347,8 +341,6 @@ def campaign_progress(
 
     Args:
         journal: folder of takes; it need not exist.
-        quotas: the campaign's order.
-        kind: what the takes are for.
     """
     have = held(journal, kind, quotas)
     lacking = still_missing(quotas, have)

@@ -154,7 +154,6 @@ def runs_of(
     """Yield the runs whose inputs name one of the takes; by folder where they list no takes.
 
     Args:
-        uids: the takes.
         roots: datasets and journals that hold them; runs are looked for beside these.
         folders: further folders to look in, however deep.
         noted: folders of runs that the register knows.

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -93,11 +93,7 @@ class SessionDevices(ABC):
         """Stop driving, for good: torque goes off at once, while takes are still sealed."""
 
     def finish(self) -> None:  # noqa: B027
-        """Torque off, disconnect.
-
-        Raises:
-            DeviceError: what went wrong.
-        """
+        """Torque off, disconnect; raises DeviceError."""
 
     def reconnect(
         self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
@@ -128,11 +124,6 @@ class LoopMonitor:
     """A subscriber of the loop that keeps its newest pictures and counts its turns.
 
     One thread calls `tick`, any other may read.
-
-    Args:
-        joints: the follower's.
-        rates: of the loop.
-        limits: the safety filter's.
     """
 
     def __init__(self, joints: tuple[str, ...], rates: Rates, limits: SafetyLimits) -> None:
@@ -177,10 +168,7 @@ class LoopMonitor:
 def say_trip(reason: SafetyReason, joints: tuple[str, ...], clear: str = "") -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line.
 
-    Args:
-        reason: why.
-        joints: who shows it.
-        clear: how it is cleared then, such as `press c twice`; "" where no key does that.
+    How it is cleared then, such as `press c twice`, is left out where `clear` is empty.
     """
     then = f"; then {clear}" if clear else ""
     to_do = say_to_do(reason) or "see to it"
@@ -219,10 +207,7 @@ class Arms:
         leader: who leads the arm by hand; None where only a policy drives.
         cameras: looked at on policy frames.
         clock: the time that all of them live on.
-        title: which arms, in words.
-        sensors: what else is measured.
         tracker: reads the scene from the first camera's pictures, or None.
-        calibration: id of the calibration in use, or "".
         window: the leader, where it is driven by a window's keys or a gamepad, else None.
     """
 
@@ -245,8 +230,6 @@ class ArmDevices(SessionDevices):
 
     Args:
         connect: connects all devices or none, or raises DeviceError; called again after a loss.
-        station: its limits, its name, its domain.
-        rates: control and frame rate.
         shared: who drives, where that isn't just the leader.
         is_watched: somebody is there to clear a trip and to say that a found arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
@@ -338,17 +321,12 @@ class ArmDevices(SessionDevices):
             blocker=self.blocker,
         )
 
-    def leader(self, rig: Rig, seed: int) -> Leader:
+    def leader(self, _rig: Rig, _seed: int) -> Leader:
         """Return who drives: the same in all takes of a connection."""
-        del rig, seed
         return self._drives
 
     def _take_loop(self, *given: Any, **options: Any) -> LoopEnd:
-        """Run a take's turns.
-
-        Raises:
-            LostError: the loop couldn't go on with its devices.
-        """
+        """Run a take's turns; LostError where the loop can't go on with its devices."""
         try:
             return self.control.take_loop(*given, **options)
         except (DeviceError, OSError) as error:
@@ -466,11 +444,7 @@ class ArmDevices(SessionDevices):
         return False
 
     def _may_move(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
-        """Wait for the operator's word, where there is an operator.
-
-        Raises:
-            LostError: what was found has gone again.
-        """
+        """Wait for the operator's word, where there is one; LostError where the arm goes again."""
         self._agreed.clear()
         ask = f" Make sure that the arm may move, then {self._clear_words}."
         self._lost = IS_BACK + (ask if self._is_watched else "")
@@ -507,7 +481,7 @@ class ArmDevices(SessionDevices):
         """Torque off, and everything disconnected."""
         self.control.finish()
 
-    def _disconnect(self) -> Iterable[str]:
+    def _disconnect(self) -> tuple[str, ...]:
         return (*self.control.close(), *disconnect(*self.arms.sensors))
 
     def close(self) -> None:
@@ -545,13 +519,9 @@ class StandingArm:
         self.now = follower
         self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
         self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
-        self.send, self.torque_on, self.torque_off = (
-            follower.send,
-            follower.torque_on,
-            follower.torque_off,
-        )
         self.to_units, self.from_units = follower.to_units, follower.from_units
-        self.close = follower.close
+        self.send, self.close = follower.send, follower.close
+        self.torque_on, self.torque_off = follower.torque_on, follower.torque_off
 
     def read(self) -> FollowerState:
         """Return what the arm that is set up now reports."""
@@ -562,10 +532,7 @@ class CellDevices(SessionDevices):
     """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
 
     Args:
-        make: builds the rig for some conditions.
-        shared: who drives, where that isn't just the leader.
-        leader_of: connects who leads by hand, given an arm, its station and its clock; the cell's
-            expert does where it is None.
+        leader_of: connects who leads by hand; the cell's expert does where it is None.
 
     Raises:
         DeviceError: the leader doesn't answer.

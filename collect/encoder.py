@@ -336,9 +336,6 @@ class Encoder:
         """Begin a take.
 
         Args:
-            folder: the take's folder.
-            uid: the take's uid.
-            cameras: camera to its size and rate.
             waits: where the encoder is behind, wait for it rather than drop: for simulated time.
 
         Raises:

@@ -50,10 +50,8 @@ class EncoderTrial:
     """What a candidate did.
 
     Attributes:
-        encoder: FFmpeg's name of it.
         ms: median time for a picture, colour conversion included [ms].
         cpu_ms: processor time for a picture [ms].
-        why_not: why it doesn't qualify, or "".
     """
 
     encoder: str
@@ -72,10 +70,8 @@ def choose(
     """Return the encoder for pictures of a size; measured once on a machine, then remembered.
 
     Args:
-        width, height: of the pictures [pixels].
         candidates: what to try beside software; hardware encoders that PyAV offers unless given.
         memory: the file that remembers; one in the user's cache folder unless given.
-        trial: tries one.
     """
     offered = tuple(name for name in HARDWARE if name in av.codecs_available)
     candidates = offered if candidates is None else candidates

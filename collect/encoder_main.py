@@ -61,7 +61,6 @@ class Ring:
     """Slots for the pictures of some cameras.
 
     Args:
-        cameras: their sizes and rates.
         handle: the file that holds the memory; a new, nameless one unless given.
         counts: camera to how many slots it has there.
     """
@@ -144,13 +143,7 @@ class EncodingPace:
 
 
 class _Server:
-    """The open takes, a thread for each camera, and who may speak to the recorder.
-
-    Args:
-        ring: where the pictures are.
-        cameras: their sizes, rates and encoders.
-        at_once: how many cameras may be encoded at the same time.
-    """
+    """The open takes, a thread for each camera, and who may speak to the recorder."""
 
     def __init__(self, ring: Ring, cameras: CameraSpecs, at_once: int) -> None:
         self._ring, self._specs = ring, cameras

@@ -228,7 +228,6 @@ class SharedLeader:
 
     Args:
         policy: drives an attempt until somebody takes over.
-        person: who can take over, or None.
         sent_rad: says where the arm was sent last [rad], shape (n_joints,).
         wishes: when the person takes over and hands back without being asked; never unless given.
     """

@@ -49,8 +49,6 @@ class JournalWriter:
     the disk or for the encoder.
 
     Args:
-        journal: the folder of takes; made if it isn't there.
-        header: what is known as the take begins; its uid names the folder.
         encoder: encodes in its own process; in the caller's where it is None.
         waits: where the encoder is behind, wait for it rather than drop: for simulated time.
         wall_ns: the wall clock [ns]; if it is set during the take, that is an event.
@@ -373,7 +371,6 @@ class FrameRow:
         action: what was requested, shape (n_joints,).
         sent: what was sent after the safety filter, shape (n_joints,).
         environment_state: tracked scene, shape (m,).
-        intervention: a person had taken over.
         safety: `SafetyReason` bits.
         camera_age_s: camera to age of its picture [s].
         pictures: camera to its picture, one for every camera of the header.

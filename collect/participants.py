@@ -41,7 +41,6 @@ class Participants:
     """Who took part so far.
 
     Attributes:
-        quotas: what the plan asks for.
         bands: consent id to kind to band.
         takes: consent id to its takes that count.
         left: takes that the plan still lacks.
@@ -125,7 +124,6 @@ class ProgrammeCost:
     """What so many takes cost at a station.
 
     Attributes:
-        people: participants.
         hours: of an operator, welcoming them included [h].
         money: operator, station and fees; None without an hourly rate.
     """

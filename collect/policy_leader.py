@@ -79,7 +79,6 @@ class Pace:
     """How long a policy took in a take.
 
     Attributes:
-        asked: how often it was asked.
         total_s: how long it took in all [s].
         worst_s: longest time for one answer [s].
         waited_s: how long the arm stood because an answer wasn't there yet [s].
@@ -117,7 +116,6 @@ class PolicyLeader:
 
     Args:
         policy: answers in the follower's LeRobot units.
-        follower: converts units.
         fps: policy frames per second of the loop [Hz].
         control_hz: turns of the loop per second [Hz].
         lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
@@ -258,7 +256,6 @@ class RealTimePlanner(Planner, Protocol):
         """Return the next joint targets, as `plan`, that go on with the last plan.
 
         Args:
-            observation: what the policy sees.
             passed: steps of the last plan that are over when the new one begins.
             delay: steps of the new one that will be over when it is there.
         """

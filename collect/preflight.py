@@ -27,7 +27,6 @@ class Checked:
     """Which policy on which arm a preflight was for.
 
     Attributes:
-        policy: id of the policy.
         robot: type and id of the robot, in words.
     """
 

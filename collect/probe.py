@@ -48,9 +48,7 @@ class ProbePart:
 
     Attributes:
         name: such as "chirp elbow_flex"; the take's condition `probe`.
-        motion: the script that is run.
         tells: what it is for.
-        conditions: what has to be set up.
         needs_object: somebody has to put the object somewhere.
     """
 
@@ -70,7 +68,6 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
     """Return the parts of a probe, in their order.
 
     Args:
-        joints: of the arm.
         grid: rows and columns of the station's placement grid.
     """
     still = MotionOptions("rest", seconds=2.0)
@@ -189,7 +186,6 @@ class PartEnd:
         done: it was recorded to its end, now or before.
         why: why it wasn't, or "recorded before".
         uid: its take; "" where none is of now.
-        duration_s: its length [s].
         by_choice: nothing went wrong: the object wasn't put in place, or the user stopped it.
     """
 
@@ -301,11 +297,8 @@ def probe_cell(
     """Probe the embedded cell, as fast as it goes.
 
     Args:
-        parts: what to run.
         spec: the session, of kind `probe`.
-        build: builds the cell with something set up.
         stop: asked every turn; True interrupts the part and ends the probe.
-        on_part: called with every part that has ended.
     """
     named = {part.name: part for part in parts}
     rigs: dict[str, EmbeddedRig] = {}
@@ -350,12 +343,10 @@ def probe_arm(
     """Probe an arm, from where it stands.
 
     Args:
-        parts: what to run.
         spec: the session, of kind `probe`.
         devices: started; driven by a `MotionLeader`.
         ask: has the object put where a part needs it; why that can't be, or "".
         stop: asked every turn; True interrupts the part and ends the probe.
-        on_part: called with every part that has ended.
         patience_s: how long to wait for what is in a part's way, or for a lost device [s].
 
     Raises:

@@ -42,8 +42,6 @@ def channels(
     """Return the telemetry columns that a recorder writes, name to unit.
 
     Args:
-        follower: the arm.
-        sensors: what else is measured.
         leader: who drives; one with servos of its own names their joints as `servo_joints`.
     """
     names = joint_columns(follower.name, follower.joint_names)
@@ -78,7 +76,6 @@ class Recorder:
         follower: names the columns and converts to LeRobot units.
         sensors: what else is measured. One that fails is null in the record, from one event to
             the next, and doesn't end the take.
-        leader: who drives.
     """
 
     def __init__(

@@ -57,7 +57,6 @@ class Recovered:
     """What was saved of one take.
 
     Attributes:
-        uid: the take.
         frames: frame rows kept, with one picture per camera each.
         telemetry_rows: rows of the control-rate record kept.
         duration_s: length of what was kept [s].

@@ -173,7 +173,6 @@ class AskedPolicy:
     """A `Planner` whose plans another process makes.
 
     Args:
-        card: what the policy says of itself.
         where: the other process, in words.
         task: the instruction, for policies that read one.
         quality: of the JPEG that pictures are sent as; None sends them as they are.

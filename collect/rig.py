@@ -42,7 +42,6 @@ class Rig:
         control_hz: turns of the control loop per second [Hz].
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
-        calibration: names the calibration in use.
         sensors: what else is measured, such as forces at the wrist.
         loop: runs a take's turns, called as `run_loop`; for real arms a running
             `ControlThread`'s `take_loop`, so that the arm is driven between takes, too.
@@ -100,13 +99,8 @@ class Rig:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
         Args:
-            task: the instruction, in words.
-            kind: what the take is for.
             dimensions: on a demonstration its purpose, dimension to weight.
-            plan: id of the plan item it is recorded for.
-            policy: id of the policy that drives.
             session: names the run of the program.
-            operator: who records.
             leader: who drives; its own servos are recorded too, where it has any.
         """
         info = TakeInfo(

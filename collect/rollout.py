@@ -15,7 +15,7 @@ from gaploop.collect.intervention import Driver, SharedLeader, TakeOver
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
@@ -40,12 +40,10 @@ class RolloutNote:
     """What one rollout was like, beside its result.
 
     Attributes:
-        uid: of the take.
         speed_scale: share of its speed at which the policy drove.
         interventions: how often the person took over.
         person_s: how long the person drove [s].
         fault: what ended it early, or "".
-        pace: how long the policy took.
     """
 
     uid: str
@@ -80,14 +78,12 @@ class _Watch:
         self.duration_s = 0.0
 
     def tick(self, tick: Tick) -> None:
-        """Look at one turn."""
         self.turns += 1
         self.duration_s = tick.t_s
         self.person_turns += tick.leader.intervention
 
     @property
     def person_s(self) -> float:
-        """How long the person drove [s]."""
         return self.duration_s * self.person_turns / max(self.turns, 1)
 
 
@@ -130,7 +126,6 @@ class Attempts:
         """Run one attempt, called as `run_take`.
 
         Raises:
-            DeviceError: a device failed.
             TypeError: another leader than a `SharedLeader`.
         """
         if not isinstance(leader, SharedLeader):
@@ -179,11 +174,7 @@ class Attempts:
         self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
 
     def require_policy(self) -> None:
-        """See to it that the policy works.
-
-        Raises:
-            DeviceError: it failed too often in a row.
-        """
+        """Raise DeviceError where the policy failed too often in a row."""
         if len(self._faults) >= FAULTS_IN_A_ROW:
             raise DeviceError(
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
@@ -192,12 +183,7 @@ class Attempts:
 
 
 class Rollouts(Attendant):
-    """Looks after a session of rollouts that nobody watches.
-
-    Args:
-        attempts: runs them.
-        patience_s: how long to wait for what is in a take's way [s].
-    """
+    """Looks after a session of rollouts that nobody watches."""
 
     def __init__(self, attempts: Attempts, patience_s: float = PATIENCE_S) -> None:
         super().__init__(patience_s)
@@ -211,14 +197,10 @@ class Rollouts(Attendant):
             DeviceError: the policy failed too often in a row, or something stays in the way.
         """
         self._attempts.require_policy()
-        return overcome(lambda: blocker() or self._attempts.blocker(), stop, self.patience_s)
+        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run one attempt, called as `run_take`.
-
-        Raises:
-            DeviceError: a device failed.
-        """
+        """Run one attempt, called as `run_take`."""
         result = self._attempts.run(rig, leader, **given)
         self._outcomes[result.uid] = result.outcome
         self._attempts.judged(self._outcomes)
@@ -300,7 +282,6 @@ class Driven:
     """Who drives in a rollout, and how fast the policy may.
 
     Attributes:
-        driver: who drives now.
         can_switch: a person can take over, or drives and can hand back.
         speed_scale: share of its speed at which the policy drives.
         successes: its successes without help so far, of those that make it as fast as it is; None
@@ -321,11 +302,8 @@ class RolloutDriver:
     """Drives a session's arm by a policy, over all its connections; a person can take over.
 
     Args:
-        policy: drives.
         make_policy_leader: makes it a leader, from the follower, its frame and control rate [Hz].
-        attempts: runs attempts.
         wishes: when the person takes over and hands back unasked, for a follower and a rate [Hz].
-        has_person: somebody can take over.
         drives_between: the arm is driven between attempts, too.
     """
 
@@ -350,13 +328,7 @@ class RolloutDriver:
         sent_rad: Callable[[], FloatArray],
         person: Leader | None,
     ) -> SharedLeader:
-        """Return who drives an arm: the policy, and the person who can take over.
-
-        Args:
-            follower: the arm.
-            rates: of the loop.
-            sent_rad: says where the arm was sent last [rad], shape (n_joints,).
-            person: who leads it by hand; left out where nobody can take over.
+        """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person.
 
         Raises:
             UnusableInputError: the policy was trained at another rate.
@@ -378,7 +350,7 @@ class RolloutDriver:
     def driven(self) -> Driven:
         """Return what the operator sees of it."""
         leader, attempts = self._leader, self.attempts
-        is_on = leader is not None and (attempts.running or self._drives_between)
+        is_on = attempts.running or self._drives_between
         return Driven(
             leader.driver if leader is not None and is_on else Driver.NOBODY,
             self._can_switch,

@@ -96,7 +96,6 @@ def sketch_image(conditions: Mapping[str, Any], grid: tuple[int, int], size_px: 
 
     Args:
         conditions: what to set up; no cell is filled where it names none.
-        grid: rows and columns of the placement grid.
         size_px: width and height of the picture [pixels], 32 or more.
 
     Returns:

@@ -221,10 +221,8 @@ class Flusher:
 
     Args:
         first: done once, before anything else, `AFTER_S` after the start.
-        write: writes what waits.
         syncs: each brings one stream to the disk.
         on_clock_step: told by how much the wall clock jumped [s].
-        wall_ns: the wall clock [ns].
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class CsvMapping:
     """How to read one kind of CSV log.
 
     Attributes:
-        time_column: column with the time.
         time_unit: `iso8601`, or a unit of `TIME_UNITS` for numbers.
         channels: column to (telemetry name, unit).
         events: boolean column to the name of the event that begins where it turns true.

@@ -46,7 +46,6 @@ class ImportReport:
     """What an import did.
 
     Attributes:
-        written: takes written now.
         present: takes that an earlier import had written.
         notes: what was left out and why, in words.
     """

@@ -23,7 +23,7 @@ from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
 from gaploop.collect.setup_words import change_words, words
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, Suggest, TakeSink
 from gaploop.core.station import Station
@@ -45,9 +45,7 @@ class Operator(Attendant):
     the operator thinks; what he says is a label. In the embedded cell its judge's word is marked.
 
     Args:
-        console: shared with the thread that has the window.
         eyes: returns what watches the loop now.
-        suggester: proposes labels for failed takes, or None.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
         patience_s: where nobody is asked, how long to wait for what is in a take's way [s].
@@ -71,7 +69,7 @@ class Operator(Attendant):
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the reset is over, nothing is in the way, and the operator wants the take."""
         self._told()
-        if not self._console.asks and not overcome(blocker, stop, self.patience_s):
+        if not self._console.asks and not super().begin(blocker, stop):
             return False
         told_at = self._console.labelled
 
@@ -144,13 +142,7 @@ class Operator(Attendant):
 
 
 class Supervisor(Operator):
-    """Looks after rollouts through a console: an operator who can also take over.
-
-    Args:
-        attempts: runs them.
-        console: shared with the thread that has the window.
-        given: as of `Operator`.
-    """
+    """Looks after rollouts through a console: an operator who can also take over."""
 
     def __init__(self, attempts: Attempts, console: OperatorConsole, *given: Any) -> None:
         super().__init__(console, *given)
@@ -194,12 +186,7 @@ class AttendedSession:
 
     Args:
         devices: started by now.
-        spec: what the takes share.
-        quotas: what to record, in this order.
-        console: shared with the thread.
-        book: what has been said about the takes.
         suggest: returns label fields for a take that failed.
-        station: where it is recorded.
         stopped: numbers of the signals that came.
         publish: begins a publication; must not wait.
         attempts: runs the attempts of a policy that drives, if one does.

@@ -30,7 +30,6 @@ class LabelBook:
     """What stands about each take. Used by one thread at a time; writing never makes it wait.
 
     Args:
-        journal: the folder of takes.
         author: who says so, such as `--operator`.
     """
 
@@ -73,7 +72,6 @@ class LabelBook:
         """Write down what was said; only what differs from what stands.
 
         Args:
-            uid: the take.
             said: label field to value.
             anew: the first word of several that are taken back together.
         """
@@ -136,7 +134,6 @@ class LabelSuggester:
     """Asks `suggest` about sealed takes, one after another, in a thread of its own.
 
     Args:
-        suggest: returns label fields for a take.
         tell: called with the take's uid and what is suggested, in that thread.
     """
 

@@ -96,11 +96,7 @@ def valid_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class KeyMap:
-    """Which key asks for what. A pedal is a key: most send a letter or a function key.
-
-    Attributes:
-        keys: command to its keys.
-    """
+    """Which key asks for what. A pedal is a key: most send a letter or a function key."""
 
     keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
 
@@ -207,9 +203,6 @@ class Twice:
 
     A key that is held down presses itself many times, and so does pasted text: that asks once
     more, and confirms nothing.
-
-    Args:
-        now_s: monotonic time [s].
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:

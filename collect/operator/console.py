@@ -43,9 +43,7 @@ class Safety:
     """What the operator can do to the arm, whatever the session does.
 
     Attributes:
-        estop: stop it, at once.
         clear: let it go on after a trip.
-        loop: how the control loop does.
     """
 
     estop: Callable[[], None] = lambda: None
@@ -80,12 +78,7 @@ class OperatorConsole:
     """A session's state, shared by the thread that records and the one that has the window.
 
     Args:
-        timing: how long the stages last.
-        keys: which key asks for what.
-        book: what has been said about the takes.
-        task: the instruction.
         play: plays a sound, without waiting.
-        now_s: monotonic time [s].
         hand_held: name of the leader's dead-man button, where it has one.
         asks: there is somebody to ask; else takes stay unlabelled and nothing is waited for.
     """

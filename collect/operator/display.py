@@ -35,7 +35,6 @@ def chosen_display(asked: str, has_window: bool) -> str:
     """Return where to show: the window if there is a display, else the terminal if there is one.
 
     Args:
-        asked: `--display`.
         has_window: the leader has a window of its own, so that there is a display.
     """
     if asked != "auto":
@@ -53,10 +52,8 @@ def window(
     """Yield the turns of the operator's window, which a leader may share.
 
     Args:
-        console: shared with the thread that records.
         monitor: returns what watches the loop now.
         leader: one that has to be pumped, with a window or without, or None.
-        title: of the window.
 
     Raises:
         DeviceError: there is no display.

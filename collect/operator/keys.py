@@ -257,7 +257,6 @@ class WindowKeys(Keys):
     emergency stop counts as the space bar.
 
     Args:
-        terminal: keys of the terminal, if there is one.
         leader: a leader with `pump` and `listen`.
         estop: called at once when the window's e-stop is pressed.
     """

@@ -63,13 +63,7 @@ CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What the machine thinks; a person's word counts.
-
-    Attributes:
-        outcome: how it seems to have ended, or None.
-        mode: a failure mode, or "".
-        dimension: a gap dimension, or "".
-    """
+    """What the machine thinks; a person's word counts."""
 
     outcome: Outcome | None = None
     mode: str = ""
@@ -94,8 +88,6 @@ class Inquiry:
     """A take about which the operator is asked.
 
     Attributes:
-        uid: the take.
-        question: what is asked now.
         suggestion: what is marked unless the operator marks something else.
         marked: place of the answer that the operator has marked, or None.
         purpose: the take's dimensions where it doesn't fail.
@@ -217,9 +209,7 @@ class Act:
     """One thing to be done.
 
     Attributes:
-        deed: what.
         uid: the take that a label is about.
-        said: label fields to values.
         anew: the first word about this take: with those that follow it is taken back as one.
     """
 
@@ -249,8 +239,6 @@ class SessionState:
     """How a session stands.
 
     Attributes:
-        timing: how long the stages last.
-        stage: what it is doing.
         since_s: when that began [s].
         stood_s: how long the stage's clock has stood still [s].
         paused_s: when it was last paused [s], or None where it isn't.
@@ -362,10 +350,7 @@ def ended(
     """The take has ended; ask how it went, unless the operator has said so already.
 
     Args:
-        state: before.
         uid: the take; "" where it couldn't be recorded.
-        now_s: the time [s].
-        suggestion: what is marked.
         purpose: the take's dimensions where it doesn't fail.
     """
     if (

@@ -83,13 +83,10 @@ class TeleopScreen:
 
     Attributes:
         title: which arms.
-        mode: what the program is doing.
         units: the follower's LeRobot units, such as `deg`.
         to_units: from joint angles [rad] to them.
-        joints: names of the follower's joints.
         protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
         limits: the safety filter's.
-        tick: the newest turn, if there was one.
         state: what the follower reports now, where the loop waits or has ended.
         rate_hz: turns a second over the last seconds [Hz].
         period_error: over the last seconds.
@@ -101,7 +98,6 @@ class TeleopScreen:
         bus_faults: fault such as "follower timeouts" to how often it happened.
         lost: which arm or servo is missing, in words.
         note: a line for the operator, such as what a pressed key does next.
-        help: show what keys do.
         clear: how a trip is cleared, such as `press c twice`.
     """
 

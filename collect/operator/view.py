@@ -29,7 +29,6 @@ class TakeSeen:
 
     Attributes:
         number: its place in the journal's order in this session, from 1; 0 where it is older.
-        uid: the take.
         said: label field to the value that stands.
     """
 
@@ -106,16 +105,10 @@ class ScreenContent:
 
     Attributes:
         now_s: the time that `state` goes by [s].
-        state: of the session.
-        keys: which key asks for what.
-        task: the instruction.
         counted: takes that count so far.
         wanted: takes that are asked for.
         takes: the last takes, oldest first.
-        loop: how the control loop does.
-        bars: quotas.
         setup: what is set up now, or next.
-        note: a line for the operator.
         left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
         hand_held: the leader's own keys count while its dead-man button is held.
         driven: who drives, in a rollout.
@@ -158,7 +151,6 @@ class AnswerChoice:
 
     Attributes:
         key: digit or letter that gives it.
-        words: the answer.
         marked: Enter gives it.
         suggested: the machine thinks so.
     """
@@ -185,7 +177,6 @@ class Shown:
 
     Attributes:
         word: the state, in a word or two that can be read from two metres.
-        tone: its colour.
         below: what that means, or what to do.
         clock: time that is left or has gone, such as `0:07`; "" where none runs.
         share: how much of the stage's time is over, 0 to 1; NaN where it has no end.
@@ -194,12 +185,9 @@ class Shown:
         trouble: something in that line is not as it should be.
         driving: how fast the policy may drive and how often it was helped, in a line.
         question: what is asked; "" where nothing is.
-        choices: the answers to it.
-        bars: quotas.
         setup: what is set up, or next.
         rows: the last takes, newest first.
         hints: keys that do something now.
-        note: a line for the operator.
     """
 
     word: str

@@ -87,9 +87,6 @@ _UNSEEN: Final = ("offscreen", "dummy")
 class OperatorWindow:
     """Draws what the operator sees; belongs to the thread that made it.
 
-    Args:
-        title: of the window.
-
     Raises:
         DeviceError: there is no display.
     """
@@ -114,7 +111,6 @@ class OperatorWindow:
         """Draw everything.
 
         Args:
-            shown: what to show.
             pictures: camera to its newest picture, RGB.
             leader: the state of a leader that is driven in this window, or "".
         """
@@ -352,9 +348,7 @@ def draw_picture(surface: Any, image: Image, box: Box) -> None:
     """Draw a picture as large as fits into the box, in its middle.
 
     Args:
-        surface: where to draw.
         image: RGB, shape (height, width, 3).
-        box: where it may lie.
     """
     height, width = image.shape[:2]
     scale = min(box[2] / width, box[3] / height)
