@@ -46,10 +46,9 @@ before every take anyway, so that another grid cell costs next to nothing."""
 
 @dataclass(frozen=True)
 class Quota:
-    """How many takes to record under which conditions.
+    """How many takes to record under which conditions; failed demonstrations don't count.
 
     Attributes:
-        takes: takes that count; failed demonstrations don't.
         plan: id of the plan item, or "".
         dimensions: purpose of the takes, dimension to weight.
     """
@@ -140,15 +139,11 @@ def _deal(quotas: Sequence[Quota], rng: np.random.Generator) -> list[list[int]]:
     factors = [[(n, _plain(v)) for n, v in quota.conditions.items()] for quota in quotas]
     takes = np.repeat(np.arange(len(quotas)), [quota.takes for quota in quotas])
     for setup in rng.permutation(takes).tolist():
-        ties = rng.random(n_blocks)
-
-        def load(
-            b: int, setup: int = setup, ties: Any = ties
-        ) -> tuple[int, int, float]:  # bound now: this is a loop
-            had = sum(counts[b][factor] for factor in factors[setup])
-            return counts[b][setup], had + len(blocks[b]), float(ties[b])
-
-        chosen = min(range(n_blocks), key=load)
+        loads = [
+            (had[setup], sum(had[factor] for factor in factors[setup]) + len(block), tie)
+            for had, block, tie in zip(counts, blocks, rng.random(n_blocks), strict=True)
+        ]
+        chosen = min(range(n_blocks), key=loads.__getitem__)
         blocks[chosen].append(setup)
         counts[chosen].update([setup, *factors[setup]])
     return [blocks[b] for b in rng.permutation(n_blocks)]
@@ -203,11 +198,7 @@ PAUSE_S: Final = 600.0
 
 @dataclass(frozen=True)
 class LoggedTake:
-    """A sealed take of the journal, as a campaign counts it.
-
-    Attributes:
-        duration_s: frames divided by rate [s].
-    """
+    """A sealed take of the journal, as a campaign counts it; its length [s] is frames by rate."""
 
     info: TakeInfo
     counts: bool
@@ -269,9 +260,8 @@ class CampaignProgress:
 def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
     """Say whether a sealed take counts: a rollout always, others unless they failed.
 
-    Args:
-        taken_back: it had a label, which was taken back: a demonstration counts once it has one
-            again. One that was passed over counts.
+    A demonstration whose label was taken back counts once it has one again; one that was passed
+    over counts.
     """
     if outcome in (Outcome.DISCARDED, Outcome.INTERRUPTED):
         return False
@@ -337,18 +327,10 @@ def still_missing(quotas: Sequence[Quota], have: Mapping[str, int]) -> list[int]
 def campaign_progress(
     journal: Path, quotas: Sequence[Quota], kind: TakeKind = TakeKind.DEMONSTRATION
 ) -> CampaignProgress:
-    """Return how far a campaign has come.
-
-    Args:
-        journal: folder of takes; it need not exist.
-    """
+    """Return how far a campaign has come, of a journal that need not exist."""
     have = held(journal, kind, quotas)
     lacking = still_missing(quotas, have)
-    left = tuple(
-        Quota(n, q.plan, q.dimensions, q.conditions)
-        for n, q in zip(lacking, quotas, strict=True)
-        if n
-    )
+    left = tuple(replace(q, takes=n) for n, q in zip(lacking, quotas, strict=True) if n)
     plans = {quota.plan for quota in quotas}
     takes = [t for t in sealed_takes(journal, kind) if t.info.plan in plans]
     take_s, reset_s, setup_s = TAKE_S, RESET_S, SETUP_S

@@ -83,11 +83,7 @@ class SessionDevices(ABC):
         """What the operator can do to the arm, whatever the session does."""
 
     def start(self) -> None:  # noqa: B027 - nothing to start where takes drive
-        """Begin to drive, once everything else is ready.
-
-        Raises:
-            DeviceError: leader or follower doesn't take it; torque is off.
-        """
+        """Begin to drive, once everything else is ready; raises DeviceError with torque off."""
 
     def let_go(self) -> None:  # noqa: B027
         """Stop driving, for good: torque goes off at once, while takes are still sealed."""

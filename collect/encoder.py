@@ -45,12 +45,7 @@ _RECORD_AGAIN: Final = "Record the take again."
 
 @dataclass(frozen=True)
 class Closed:
-    """What a take's closed videos hold.
-
-    Attributes:
-        pictures: camera to how many, coarse ones included.
-        coarse: camera to how many were encoded coarsely, because the encoder was behind.
-    """
+    """What a take's closed videos hold: camera to pictures, and to how many of them are coarse."""
 
     pictures: Mapping[str, int]
     coarse: Mapping[str, int]
@@ -198,8 +193,7 @@ class RemoteTake:
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Take the pictures of one row; name the cameras whose picture had to be dropped.
 
-        Raises:
-            DeviceError: the videos can't be written any more.
+        Raises DeviceError where the videos can't be written any more.
         """
         self._process.hear(0.0)
         slots, dropped = [], set[str]()
@@ -261,11 +255,7 @@ class RemoteTake:
             self._process.tell({"close": self._uid})
 
     def wait(self) -> Closed:
-        """Return what the closed videos hold.
-
-        Raises:
-            DeviceError: the videos couldn't be finished.
-        """
+        """Return what the closed videos hold; DeviceError where they couldn't be finished."""
         began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()
@@ -322,11 +312,7 @@ class Encoder:
         return named
 
     def start(self, cameras: CameraSpecs) -> None:
-        """Have a process ready for pictures of `cameras`.
-
-        Raises:
-            DeviceError: it doesn't come up.
-        """
+        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
         if platform_calls.HANDLES_CAN_BE_PASSED:
             self._running(cameras)
 

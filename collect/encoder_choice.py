@@ -119,7 +119,7 @@ def measure(encoder: str, width: int, height: int) -> EncoderTrial:
             check=False,
             **platform_calls.APART,
         )
-        said = json.loads(done.stdout.rpartition("{")[1] + done.stdout.rpartition("{")[2])
+        said = json.loads("{" + done.stdout.rpartition("{")[2])
     except subprocess.TimeoutExpired:
         return EncoderTrial(encoder, why_not="it hangs")
     except ValueError:

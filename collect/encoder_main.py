@@ -123,9 +123,7 @@ type _Order = tuple[str, int | None]
 class EncodingPace:
     """Says whether a camera's next picture is to be encoded coarsely.
 
-    Args:
-        behind: how many pictures wait where it is behind.
-        fps: how many come [Hz].
+    It is behind where so many pictures wait; they come at `fps` [Hz].
     """
 
     def __init__(self, behind: int, fps: float) -> None:

@@ -121,11 +121,9 @@ TAKES_EACH: Final = 15
 
 @dataclass(frozen=True)
 class ProgrammeCost:
-    """What so many takes cost at a station.
+    """What so many takes cost at a station: an operator's hours, welcoming people included [h].
 
-    Attributes:
-        hours: of an operator, welcoming them included [h].
-        money: operator, station and fees; None without an hourly rate.
+    `money` has the station and fees in it, too; None without an hourly rate.
     """
 
     takes: int

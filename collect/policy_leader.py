@@ -203,8 +203,7 @@ class PolicyLeader:
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].
 
-        Raises:
-            UnusableInputError: nothing has been observed yet.
+        Raises UnusableInputError where nothing has been observed yet.
         """
         if not self._path:
             raise UnusableInputError(
@@ -427,11 +426,7 @@ class PatientLeader(PolicyLeader):
             self._hear()
 
     def read(self, t_s: float) -> LeaderSample:
-        """Return the joint target for loop time `t_s` [s].
-
-        Raises:
-            UnusableInputError: nothing has been observed yet.
-        """
+        """Return the joint target for loop time `t_s` [s], as `PolicyLeader.read`."""
         self._hear()
         self._now_s += self._period_s
         if not self._path:

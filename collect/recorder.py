@@ -41,8 +41,7 @@ def channels(
 ) -> dict[str, str]:
     """Return the telemetry columns that a recorder writes, name to unit.
 
-    Args:
-        leader: who drives; one with servos of its own names their joints as `servo_joints`.
+    A leader with servos of its own names their joints as `servo_joints`.
     """
     names = joint_columns(follower.name, follower.joint_names)
     names |= {

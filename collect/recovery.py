@@ -123,12 +123,15 @@ def recover(journal: Path) -> RecoveryReport:
         except (GaploopError, OSError, av.FFmpegError, pa.ArrowInvalid) as error:
             failed.append((folder.name, str(error)))
             log.warning("Take %s can't be recovered: %s", folder.name, error)
-    headless = tuple(
-        path.parent.name
-        for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
-        if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path)
-    )
-    return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), headless)
+    headless = [f for f in without_header(journal) if not _is_locked(f / journal_format.FRAMES)]
+    names = tuple(folder.name for folder in headless)
+    return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), names)
+
+
+def without_header(journal: Path) -> list[Path]:
+    """Return folders that hold a take's rows, or are about to, and don't say whose they are."""
+    folders = [path.parent for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))]
+    return [folder for folder in folders if not (folder / journal_format.HEADER).exists()]
 
 
 @contextlib.contextmanager
@@ -179,14 +182,13 @@ def _recover_take(folder: Path) -> Recovered:
         record = record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
     for name, table in ((journal_format.FRAMES, frames), (journal_format.TELEMETRY, record)):
         if table.num_columns:
-            path = folder / name
-            new = path.with_name(path.name + _NEW)
+            new = folder / f"{name}{_NEW}"
             with new.open("wb") as stream:
                 with pa.ipc.new_stream(stream, table.schema) as writer:
                     writer.write_table(table)
                 stream.flush()
                 platform_calls.sync(stream.fileno())
-            os.replace(new, path)
+            os.replace(new, folder / name)
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)

@@ -94,8 +94,7 @@ def packed(image: Image, quality: int | None) -> Picture:
 def unpacked(picture: Picture) -> Image:
     """Return a picture that came, shape (height, width, 3).
 
-    Raises:
-        DeviceError: it isn't one, or has another size than it says; it isn't decoded then.
+    Raises DeviceError where it isn't one, or has another size than it says: not decoded then.
     """
     size = (picture.width, picture.height)
     if picture.form == "raw":
@@ -187,11 +186,7 @@ class AskedPolicy:
         self.robot_type, self.needs_scene = card.robot_type, card.needs_scene
 
     def ask(self, question: PolicyQuestion) -> PolicyAnswer:
-        """Return the answer to a question.
-
-        Raises:
-            DeviceError: none comes.
-        """
+        """Return the answer to a question; DeviceError where none comes."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -231,11 +226,7 @@ class AskedPolicy:
 
 
 def require_plan(answer: PolicyAnswer, question: PolicyQuestion) -> None:
-    """Check that a plan has the arm's joints in each step.
-
-    Raises:
-        DeviceError: it hasn't.
-    """
+    """Raise DeviceError unless a plan has the arm's joints in each step."""
     if answer.failed:
         return
     if len({len(row) for row in answer.plan}) != 1:

@@ -135,11 +135,7 @@ class Rig:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedRig(Rig):
-    """The simulated cell as a rig.
-
-    Attributes:
-        cell: what a scripted person looks at; never shown to policies or diagnosis.
-    """
+    """The simulated cell as a rig; `cell` is never shown to policies or diagnosis."""
 
     cell: SimCell
 
@@ -234,11 +230,7 @@ def station_of(arm: CellArm) -> Station:
 
 
 def scripted_leader(rig: Rig, seed: int = 0) -> Leader:
-    """Return the scripted teleoperator of an embedded rig.
-
-    Raises:
-        UnusableInputError: the rig is a real one, where nobody knows where things are.
-    """
+    """Return the scripted teleoperator of an embedded rig; UnusableInputError for a real one."""
     if not isinstance(rig, EmbeddedRig):
         raise UnusableInputError(
             f"--teleop.type=scripted drives the embedded cell only, not {rig.follower.robot_type}. "

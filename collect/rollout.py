@@ -123,11 +123,7 @@ class Attempts:
         return self._watch.person_s
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run one attempt, called as `run_take`.
-
-        Raises:
-            TypeError: another leader than a `SharedLeader`.
-        """
+        """Run one attempt of a `SharedLeader`, called as `run_take`; TypeError for any other."""
         if not isinstance(leader, SharedLeader):
             raise TypeError(f"rollouts are led by a SharedLeader, got {type(leader).__name__}")
         shared, scale, over = leader, self.speed.scale, given.pop("ended", lambda: "")
@@ -165,10 +161,9 @@ class Attempts:
         return result
 
     def judged(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Count successes without help; a word that was taken back counts no more.
+        """Count successes without help, given the outcome that stands of every take of the session.
 
-        Args:
-            outcomes: take to the outcome that stands, of every take of the session.
+        A word that was taken back counts no more.
         """
         alone = (uid for uid, note in self.notes.items() if not note.interventions)
         self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
@@ -193,8 +188,7 @@ class Rollouts(Attendant):
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next take may begin; False ends the session.
 
-        Raises:
-            DeviceError: the policy failed too often in a row, or something stays in the way.
+        Raises DeviceError where the policy failed too often in a row, or something is in the way.
         """
         self._attempts.require_policy()
         return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
@@ -328,11 +322,7 @@ class RolloutDriver:
         sent_rad: Callable[[], FloatArray],
         person: Leader | None,
     ) -> SharedLeader:
-        """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person.
-
-        Raises:
-            UnusableInputError: the policy was trained at another rate.
-        """
+        """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
         wishes = self._wishes(follower, rates.fps)
         self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, wishes)
@@ -361,10 +351,9 @@ class RolloutDriver:
         )
 
     def tracker(self, cameras: Sequence[CameraSource], station: Station) -> SceneTracker | None:
-        """Return what reads the scene for a policy that needs it, from the first camera.
+        """Return what reads the scene from the first camera for a policy that needs it.
 
-        Raises:
-            UnusableInputError: nothing can.
+        Raises UnusableInputError where nothing can.
         """
         if not getattr(self.policy, "needs_scene", False):
             return None

@@ -25,12 +25,7 @@ _ARM: Final = (60, 72, 88)
 
 
 def words(conditions: Mapping[str, Any], grid: tuple[int, int]) -> str:
-    """Say in words what to set up.
-
-    Args:
-        conditions: by the names of `vocabulary.CONDITIONS`, or free keys.
-        grid: rows and columns of the station's placement grid.
-    """
+    """Say in words what to set up, by `vocabulary.CONDITIONS` or free keys, on a placement grid."""
     order = [*(name for name in CONDITIONS if name in conditions)]
     order += [name for name in conditions if name not in CONDITIONS]
     return "; ".join(_phrase(name, conditions[name], grid) for name in order) or AS_IT_STANDS

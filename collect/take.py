@@ -217,11 +217,7 @@ def _asking(leader: PolicyLeader) -> OnFrame:
 
 
 class Attendant:
-    """Whoever looks after a session: nobody here; an operator in `attended`.
-
-    Args:
-        patience_s: how long to wait for what is in a take's way [s].
-    """
+    """Whoever looks after a session: nobody here, who waits for what is in a take's way."""
 
     attempts_per_take: int = 3
     """A quota is given up after this many attempts per take that it asks for."""

@@ -88,8 +88,7 @@ class TeleopSession:
     def run(self) -> TeleopEnd:
         """Drive until it is over; torque is off and everything disconnected afterwards.
 
-        Raises:
-            DeviceError: an arm doesn't take torque, and there is nobody to press a key.
+        Raises DeviceError where an arm doesn't take torque and there is nobody to press a key.
         """
         devices = self._devices
         with contextlib.closing(devices):
@@ -124,11 +123,7 @@ class TeleopSession:
     # -- one connection ---------------------------------------------------------------------
 
     def _drive(self) -> bool:
-        """Drive and show until it is over; there is never more to do then.
-
-        Raises:
-            LostError: something is lost, and waited for.
-        """
+        """Drive and show until it is over; LostError where something is lost, and waited for."""
         devices, control = self._devices, self._devices.control
         before, self._lost, self._trip, lost = dict(self._bus_faults), "", "", ""
         self._keys = WindowKeys.of(self._terminal, devices.arms.leader, devices.estop)

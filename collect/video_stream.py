@@ -176,8 +176,7 @@ class VideoStream:
     def encode_again(self) -> None:
         """Write the picture before once more, so that the count keeps step with the rows.
 
-        Raises:
-            DeviceError: there is none before, or the file can't be written.
+        Raises DeviceError where there is none before, or the file can't be written.
         """
         if self._last is None:
             raise DeviceError(f"{self._path}: no picture to repeat. Record the take again.")
@@ -224,11 +223,7 @@ class VideoStream:
         return self._coarse
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk; any thread may ask.
-
-        Raises:
-            OSError: the disk doesn't take it.
-        """
+        """Wait until what was written is on the disk; any thread may ask; raises OSError."""
         with self._closing:
             if self._handle >= 0:
                 platform_calls.sync(self._handle, data_only=True)
@@ -236,8 +231,7 @@ class VideoStream:
     def close(self) -> None:
         """Finish and close the file; safe to call twice.
 
-        Raises:
-            DeviceError: the end can't be written; the file is readable up to its last cluster.
+        Raises DeviceError where the end can't be written; the file is readable up to there.
         """
         with self._closing:
             if self._handle < 0:

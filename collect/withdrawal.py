@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gaploop.collect import copies
 from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
-from gaploop.collect.recovery import held_take
+from gaploop.collect.recovery import held_take, without_header
 from gaploop.core import consent_store, journal_format, labels
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
@@ -212,20 +212,12 @@ def _note(register: Path, id_: str, content: dict[str, Any]) -> None:
 
 
 def noted_uids(register: Path, id_: str) -> frozenset[str]:
-    """Return the takes that a withdrawal found; none where there was no withdrawal.
-
-    Raises:
-        UnusableInputError: its report can't be read.
-    """
+    """Return the takes that a withdrawal found; UnusableInputError for a damaged report."""
     return _noted(register, id_, "uids")
 
 
 def noted_policies(register: Path, id_: str) -> frozenset[str]:
-    """Return the ids of the policies that learned from them: noted then, or trained on since.
-
-    Raises:
-        UnusableInputError: its report can't be read.
-    """
+    """Return the ids of the policies that learned from them: noted then, or trained on since."""
     known = consent_store.load_register(register).places.get(id_, ())
     folders = [Path(place.where) for place in known if place.what == "run"]
     later = (run.policies for run in runs_of(noted_uids(register, id_), (), (), folders))
@@ -301,7 +293,9 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
         if not layout.is_dataset(path):
             return [], []
         return list(delete_takes(path, lambda e: _is_theirs(e.info, id_, uids))), []
-    nameless = _without_header(path)
+    until_s = time.monotonic() + HEADER_WAIT_S
+    while (nameless := without_header(path)) and time.monotonic() <= until_s:
+        time.sleep(0.02)  # a take that is just beginning says soon whose it is
     theirs = {uid for uid in uids if is_plain_name(uid) and inside(path, uid, "take").exists()}
     theirs |= set(_uids(place, id_, uids))
     gone = [uid for uid in sorted(theirs) if _delete_take(inside(path, uid, "take"))]
@@ -314,20 +308,6 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
         for uid in sorted(still_open)
     ]
     return gone, left + [Unreached(str(f), NAMELESS) for f in nameless if f.name not in theirs]
-
-
-def _without_header(journal: Path) -> list[Path]:
-    """Return takes that don't say whose they are; one that is just beginning says so soon."""
-    until_s = time.monotonic() + HEADER_WAIT_S
-    while True:
-        found = [
-            path.parent
-            for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
-            if not (path.parent / journal_format.HEADER).exists()
-        ]
-        if not found or time.monotonic() > until_s:
-            return found
-        time.sleep(0.02)
 
 
 def _delete_take(folder: Path) -> bool:

@@ -68,11 +68,7 @@ class CsvMapping:
 
 
 def load_mapping(path: Path) -> CsvMapping:
-    """Read and check a mapping file.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a mapping file; UnusableInputError says what is wrong and what is valid."""
     value, where = load_yaml(path, "Mapping"), str(path)
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {value.get('schema')!r}.")
@@ -154,12 +150,7 @@ class Log:
 
 @dataclass(frozen=True)
 class TakeRows:
-    """One take to be: its rows, and the events that begin in it.
-
-    Attributes:
-        event: the event that the window was cut around; "none" for a control.
-        onsets: every (event name, seconds since the take began) in it.
-    """
+    """One take to be: its rows, and every (event, seconds since the take began) in it."""
 
     rows: slice
     event: str = "none"

@@ -57,11 +57,7 @@ def read_uci_failures(source: Path) -> list[ImportedTake]:
 
 
 def labelled_windows(path: Path) -> tuple[FloatArray, NDArray[np.str_]]:
-    """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each.
-
-    Raises:
-        UnusableInputError: as `read_uci_failures`.
-    """
+    """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each."""
     cases = list(_cases(path))
     return np.stack([values for _, values in cases]), np.array([label for label, _ in cases])
 

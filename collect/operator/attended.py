@@ -16,9 +16,9 @@ from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
 from gaploop.collect.devices import LoopMonitor, SessionDevices
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
-from gaploop.collect.operator.console import OperatorConsole, Quotas
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import Suggestion
-from gaploop.collect.operator.view import QuotaBar, SetUp
+from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
@@ -152,8 +152,7 @@ class Supervisor(Operator):
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next attempt may begin; False ends the session.
 
-        Raises:
-            DeviceError: nobody watches, and the policy failed too often in a row.
+        Raises DeviceError where nobody watches and the policy failed too often in a row.
         """
         if not self._console.asks:
             self._attempts.require_policy()
@@ -268,8 +267,7 @@ class AttendedSession:
             thread.join()
         if attempt.error is not None:
             raise attempt.error
-        if self._end is None:
-            raise RuntimeError("the session ended without saying how")
+        assert self._end is not None
         return self._end
 
     def close(self) -> None:
@@ -324,9 +322,9 @@ class AttendedSession:
         change = change_words(None if before is None else had, quota.conditions, grid)
         conditions = {**self._always, **quota.conditions}
         ask = self._by_hand and change != "nothing to change" and bool(conditions or had)
-        there = SetUp(words(conditions, grid), conditions, grid, quota.takes)
+        there = SetUp(words(conditions, grid), conditions, grid)
         change = change[:1].upper() + change[1:]
-        asked = SetUp(change, conditions, grid, quota.takes) if ask else there
+        asked = SetUp(change, conditions, grid) if ask else there
         going = self._console.await_set_up(asked, ask=ask)
         self._console.show(there if conditions else SetUp())
         return going

@@ -25,7 +25,7 @@ from gaploop.collect.operator.machine import (
     Suggestion,
 )
 from gaploop.collect.operator.sounds import Sound
-from gaploop.collect.operator.view import Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, TakeSeen
 from gaploop.collect.rollout import Driven
 from gaploop.core.vocabulary import Outcome
 
@@ -40,11 +40,7 @@ HOLD_AGAIN: Final = "Press it again: the arm takes torque and holds where it is.
 
 @dataclass(frozen=True)
 class Safety:
-    """What the operator can do to the arm, whatever the session does.
-
-    Attributes:
-        clear: let it go on after a trip.
-    """
+    """What the operator can do to the arm, whatever the session does."""
 
     estop: Callable[[], None] = lambda: None
     clear: Callable[[], None] = lambda: None
@@ -53,25 +49,10 @@ class Safety:
 
 @dataclass(frozen=True)
 class Driving:
-    """Who drives in a rollout, as far as the operator sees it and has a say in it.
-
-    Attributes:
-        switch: take over, or hand back.
-        seen: who drives now; None where no policy does.
-    """
+    """Who drives in a rollout (None where no policy does), and how to take over or hand back."""
 
     switch: Callable[[], None] = lambda: None
     seen: Callable[[], Driven | None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Quotas:
-    """What is to be recorded, as far as the operator wants to know."""
-
-    counted: int = 0
-    wanted: int = 0
-    bars: tuple[QuotaBar, ...] = ()
-    left_s: float = float("nan")
 
 
 class OperatorConsole:
@@ -180,17 +161,14 @@ class OperatorConsole:
                 self._state,
                 self.keys,
                 self._task,
-                self._quotas.counted,
-                self._quotas.wanted,
+                self._quotas,
                 tuple(
                     TakeSeen(self._numbers.get(uid, 0), uid, self._book.now(uid))
                     for uid in self._state.takes[-5:]
                 ),
                 loop,
-                self._quotas.bars,
                 self._setup,
                 self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
-                self._quotas.left_s,
                 self._hand_held,
                 self.driving.seen(),
             )
@@ -253,9 +231,8 @@ class OperatorConsole:
     def await_start(self, blocker: Callable[[], str] = lambda: "") -> bool:
         """Wait until the operator wants the next take; False where the session ends.
 
-        Args:
-            blocker: why no take can begin now; shown, and no take begins until it is "". What it
-                raises ends the waiting.
+        No take begins until `blocker` returns "" instead of why not, which is shown; what it raises
+        ends the waiting.
         """
 
         def look() -> None:
@@ -285,16 +262,13 @@ class OperatorConsole:
         suggestion: Suggestion | None = None,
         purpose: Mapping[str, float] = MappingProxyType({}),
     ) -> Outcome:
-        """Ask about a take that has ended and wait for the answer.
+        """Ask about a take that has ended, wait for the answer, and return the outcome that stands.
 
         Args:
             uid: the take; "" where it couldn't be recorded, and nothing is asked.
             outcome: as it was sealed.
             suggestion: what is marked.
             purpose: the take's dimensions where it doesn't fail.
-
-        Returns:
-            The outcome that stands.
         """
         with self._changed:
             if uid:
@@ -325,11 +299,8 @@ class OperatorConsole:
     def finish(self, lacks: Callable[[], bool]) -> bool:
         """Everything is recorded: wait until the operator has seen it, labels being his to fix.
 
-        Args:
-            lacks: asked now and then; True where a label was changed and something lacks again.
-
-        Returns:
-            Whether there is more to record.
+        Returns whether there is more to record: `lacks` is asked now and then, and is True where a
+        label was changed and something lacks again.
         """
         if self._state.timing.auto_start or self.left or not self.asks:
             return False

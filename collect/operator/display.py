@@ -34,8 +34,7 @@ type Turn = Callable[[], None]
 def chosen_display(asked: str, has_window: bool) -> str:
     """Return where to show: the window if there is a display, else the terminal if there is one.
 
-    Args:
-        has_window: the leader has a window of its own, so that there is a display.
+    A leader that has a window of its own tells that there is a display.
     """
     if asked != "auto":
         return asked
@@ -208,12 +207,7 @@ _BAR: Final = 24
 
 
 def render(shown: Shown, wide: int = 80) -> RenderableType:
-    """Return the view for Rich.
-
-    Args:
-        shown: what to show.
-        wide: columns of the terminal.
-    """
+    """Return the view for Rich, for a terminal of so many columns."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

@@ -70,16 +70,15 @@ class Suggestion:
     dimension: str = ""
 
     @classmethod
-    def of(cls, labels: Mapping[str, object], outcome: Outcome | None = None) -> Suggestion:
+    def of(cls, labels: Mapping[str, object]) -> Suggestion:
         """Read what a `Suggest` returned; what isn't in the vocabulary is passed over."""
         mode, dimensions = labels.get("failure_mode"), labels.get("dimensions")
         known = CHOICES[Question.DIMENSION]
         shares = dimensions if isinstance(dimensions, Mapping) else {}
         shares = {d: s for d, s in shares.items() if d in known and isinstance(s, int | float)}
         return cls(
-            outcome,
-            str(mode) if mode in CHOICES[Question.MODE] else "",
-            max(shares, key=lambda d: shares[d], default=""),
+            mode=str(mode) if mode in CHOICES[Question.MODE] else "",
+            dimension=max(shares, key=lambda d: shares[d], default=""),
         )
 
 
@@ -110,7 +109,7 @@ class Inquiry:
         if self.marked is not None:
             return self.marked
         suggested = {
-            Question.OUTCOME: self.suggestion.outcome.value if self.suggestion.outcome else "",
+            Question.OUTCOME: self.suggestion.outcome or "",
             Question.MODE: self.suggestion.mode,
             Question.DIMENSION: self.suggestion.dimension,
         }.get(self.question, "")
@@ -162,9 +161,8 @@ def _cleared(outcome: Outcome, dimensions: Mapping[str, float]) -> dict[str, Any
     }
 
 
-def discarded(reason: str, purpose: Mapping[str, float]) -> Said:
-    """Return what is said of a take that is thrown away for a known reason."""
-    return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": reason}
+def _rerecorded(purpose: Mapping[str, float]) -> Said:
+    return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": RERECORDED}
 
 
 class SessionStage(StrEnum):
@@ -206,11 +204,9 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True)
 class Act:
-    """One thing to be done.
+    """One thing to be done, and about which take.
 
-    Attributes:
-        uid: the take that a label is about.
-        anew: the first word about this take: with those that follow it is taken back as one.
+    With `anew` a label is the first word about it: those that follow are taken back with it.
     """
 
     deed: Deed
@@ -221,12 +217,9 @@ class Act:
 
 @dataclass(frozen=True)
 class StageTiming:
-    """How long the stages last.
+    """How long the longest take and putting things back last [s].
 
-    Attributes:
-        episode_s: longest take [s].
-        reset_s: time for putting things back [s].
-        auto_start: the next take begins when that is over, as in lerobot-record.
+    With `auto_start` the next take begins when that is over, as in lerobot-record.
     """
 
     episode_s: float
@@ -274,13 +267,16 @@ class SessionState:
         until_s = now_s if self.paused_s is None or self.stage in RUNS_ON else self.paused_s
         return max(0.0, until_s - self.since_s - self.stood_s)
 
+    @property
+    def limit_s(self) -> float | None:
+        """How long the stage lasts [s]; None where it has no end of its own."""
+        if self.stage is SessionStage.RECORDING:
+            return self.timing.episode_s
+        return self.timing.reset_s if self.stage is SessionStage.RESET else None
+
     def left_s(self, now_s: float) -> float | None:
         """Return the time that the stage has left [s]; None where it has no end of its own."""
-        limits = {
-            SessionStage.RECORDING: self.timing.episode_s,
-            SessionStage.RESET: self.timing.reset_s,
-        }
-        limit_s = limits.get(self.stage)
+        limit_s = self.limit_s
         return None if limit_s is None else max(0.0, limit_s - self.elapsed_s(now_s))
 
     @property
@@ -353,24 +349,17 @@ def ended(
         uid: the take; "" where it couldn't be recorded.
         purpose: the take's dimensions where it doesn't fail.
     """
-    if (
-        state.stage is SessionStage.ENDED and uid
-    ):  # stopped while it was about to begin, and it began
-        takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
+    takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
+    if state.stage is SessionStage.ENDED and uid:  # stopped as it was about to begin, and it began
         return replace(state, takes=takes, purposes=purposes), ()
     if state.stage not in RUNS_ON:
         return state, ()
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
+    inquiry = Inquiry(uid, suggestion=suggestion or Suggestion(), purpose=purpose)
     state = _enter(state, SessionStage.VERDICT, now_s)
-    state = replace(
-        state,
-        takes=(*state.takes, uid),
-        purposes={**state.purposes, uid: purpose},
-        pointed=None,
-        inquiry=Inquiry(uid, suggestion=suggestion or Suggestion(), purpose=purpose),
-    )
+    state = replace(state, takes=takes, purposes=purposes, pointed=None, inquiry=inquiry)
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
@@ -395,11 +384,8 @@ def set_up(state: SessionState, now_s: float) -> SessionState:
 
 def filled(state: SessionState, now_s: float) -> SessionState:
     """Everything is recorded."""
-    return (
-        state
-        if state.stage in (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
-        else _enter(state, SessionStage.DONE, now_s)
-    )
+    stays = (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
+    return state if state.stage in stays else _enter(state, SessionStage.DONE, now_s)
 
 
 def unfilled(state: SessionState, now_s: float) -> SessionState:
@@ -459,11 +445,8 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
     if command is Command.STOP:
         return _leave(state, now_s)
     if command is Command.NEXT:
-        if (
-            state.elapsed_s(now_s) < SETTLE_S
-            and state.stage is SessionStage.RESET
-            and not state.paused
-        ):
+        settles = state.stage is SessionStage.RESET and not state.paused
+        if settles and state.elapsed_s(now_s) < SETTLE_S:
             return state, ()
         if state.stage is SessionStage.DONE:
             return _leave(state, now_s)
@@ -487,8 +470,7 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
         return state, ()
     purpose = state.purposes.get(state.at, {})
     if command is Command.RERECORD:
-        said = discarded(RERECORDED, purpose)
-        return state, (Act(Deed.LABEL, state.at, said, anew=True),)
+        return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
     if command in _VERDICTS:
         inquiry = Inquiry(state.at, purpose=purpose)
         return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
@@ -514,8 +496,7 @@ def _answered(
     if command is Command.NEXT and settled:
         return _heard(state, inquiry, inquiry.skip(), now_s)
     if command is Command.RERECORD:
-        said = discarded(RERECORDED, inquiry.purpose)
-        return _heard(state, inquiry, (None, said), now_s)
+        return _heard(state, inquiry, (None, _rerecorded(inquiry.purpose)), now_s)
     if command is Command.UNDO:
         if is_outcome:
             return state, ()  # nothing has been answered

@@ -25,12 +25,7 @@ from gaploop.core.vocabulary import Outcome
 
 @dataclass(frozen=True)
 class TakeSeen:
-    """One of the last takes.
-
-    Attributes:
-        number: its place in the journal's order in this session, from 1; 0 where it is older.
-        said: label field to the value that stands.
-    """
+    """One of the last takes: its number in this session, 0 where it is older, and its labels."""
 
     number: int
     uid: str
@@ -83,20 +78,27 @@ class QuotaBar:
 
 
 @dataclass(frozen=True)
-class SetUp:
-    """What is set up, or is to be set up.
+class Quotas:
+    """What is to be recorded, as far as the operator wants to know.
 
     Attributes:
-        words: what to do, in words.
-        conditions: what shall stand there, for the sketch.
-        grid: rows and columns of the placement grid.
-        takes: takes to record so.
+        counted: takes that count so far.
+        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
     """
+
+    counted: int = 0
+    wanted: int = 0
+    bars: tuple[QuotaBar, ...] = ()
+    left_s: float = math.nan
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What is set up, or is to be: in words, and for the sketch on the placement grid."""
 
     words: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     grid: tuple[int, int] = (3, 3)
-    takes: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,11 @@ class ScreenContent:
     state: SessionState
     keys: KeyMap
     task: str = ""
-    counted: int = 0
-    wanted: int = 0
+    quotas: Quotas = Quotas()
     takes: tuple[TakeSeen, ...] = ()
     loop: Loop = field(default_factory=Loop)
-    bars: tuple[QuotaBar, ...] = ()
     setup: SetUp = field(default_factory=SetUp)
     note: str = ""
-    left_s: float = math.nan
     hand_held: str = ""
     driven: Driven | None = None
 
@@ -147,13 +146,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class AnswerChoice:
-    """One answer to a question.
-
-    Attributes:
-        key: digit or letter that gives it.
-        marked: Enter gives it.
-        suggested: the machine thinks so.
-    """
+    """One answer to a question, and the key that gives it; Enter gives the one that is marked."""
 
     key: str
     words: str
@@ -214,30 +207,30 @@ def look(seen: ScreenContent) -> Shown:
     word, tone, below = _sign(seen)
     loop, driven = seen.loop, seen.driven
     left_s = None if loop.lost else state.left_s(seen.now_s)
-    limit_s = (
-        state.timing.episode_s if state.stage is SessionStage.RECORDING else state.timing.reset_s
-    )
-    asked, ramp = state.inquiry, tuple[QuotaBar, ...]()
+    limit_s = state.limit_s
+    asked, quotas = state.inquiry, seen.quotas
+    bars = quotas.bars
     if driven is not None and driven.successes is not None:
-        ramp = (QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES),)
-    count = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
-    if math.isfinite(seen.left_s) and seen.left_s > 0:
-        minutes = math.ceil(seen.left_s / 60)
-        count += f" · about {minutes // 60} h {minutes % 60:02d} min left" if minutes > 89 else ""
-        count += f" · about {minutes} min left" if minutes <= 89 else ""
+        name = "successes without help, for full speed"
+        bars = (QuotaBar(name, driven.successes, SUCCESSES), *bars)
+    count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
+    if math.isfinite(quotas.left_s) and quotas.left_s > 0:
+        minutes = math.ceil(quotas.left_s / 60)
+        hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
+        count += f" · about {hours} left"
     return Shown(
         word,
         tone,
         below,
         "" if left_s is None else clock(left_s),
-        math.nan if left_s is None or limit_s <= 0 else 1.0 - left_s / limit_s,
+        math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
         count,
         _loop(seen.loop),
         bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
         _driving(seen),
         "" if asked is None else ASKED[asked.question],
         () if asked is None else tuple(_choices(asked, seen.keys)),
-        (*ramp, *seen.bars),
+        bars,
         seen.setup,
         tuple(_rows(seen)),
         hints(seen),

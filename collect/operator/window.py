@@ -87,8 +87,7 @@ _UNSEEN: Final = ("offscreen", "dummy")
 class OperatorWindow:
     """Draws what the operator sees; belongs to the thread that made it.
 
-    Raises:
-        DeviceError: there is no display.
+    Raises DeviceError where there is no display.
     """
 
     def __init__(self, title: str) -> None:
@@ -108,12 +107,7 @@ class OperatorWindow:
         self._surface: Any = None
 
     def draw(self, shown: Shown, pictures: Mapping[str, Image], leader: str = "") -> None:
-        """Draw everything.
-
-        Args:
-            pictures: camera to its newest picture, RGB.
-            leader: the state of a leader that is driven in this window, or "".
-        """
+        """Draw everything, with each camera's newest picture, RGB, and a leader's state, or ""."""
         self._surface = pygame.display.get_surface()
         width, height = self._surface.get_size()
         scale = self._scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
@@ -345,11 +339,7 @@ def draw_bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colou
 
 
 def draw_picture(surface: Any, image: Image, box: Box) -> None:
-    """Draw a picture as large as fits into the box, in its middle.
-
-    Args:
-        image: RGB, shape (height, width, 3).
-    """
+    """Draw a picture, RGB, shape (height, width, 3), as large as fits into the box's middle."""
     height, width = image.shape[:2]
     scale = min(box[2] / width, box[3] / height)
     size = max(1, round(width * scale)), max(1, round(height * scale))
