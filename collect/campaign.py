@@ -46,12 +46,7 @@ before every take anyway, so that another grid cell costs next to nothing."""
 
 @dataclass(frozen=True)
 class Quota:
-    """How many takes to record under which conditions; failed demonstrations don't count.
-
-    Attributes:
-        plan: id of the plan item, or "".
-        dimensions: purpose of the takes, dimension to weight.
-    """
+    """How many takes to record for a plan item under which conditions; failed ones don't count."""
 
     takes: int
     plan: str = ""
@@ -90,10 +85,7 @@ def in_blocks(quotas: Sequence[Quota], draw: str) -> list[Quota]:
     """Order the takes of `quotas`, and return a quota for each stretch of takes of one set-up.
 
     No set-up with two or more takes is recorded in a single stretch, unless it is the only one.
-
-    Args:
-        quotas: set-ups, each once.
-        draw: text that the random numbers come from.
+    Each stands in `quotas` once; `draw` is text that the random numbers come from.
     """
     rng = _draw(draw)
     order: list[int] = []
@@ -171,10 +163,7 @@ def _order_within(
 
 
 def _split_stretches(order: list[int]) -> list[int]:
-    """Move one take of every set-up that stands in a single stretch to the far end.
-
-    What the take leaves behind still stands between its neighbours, so nothing else is joined.
-    """
+    """Move one take of every set-up that stands in a single stretch to the far end."""
     for setup in sorted(set(order)):
         places = [n for n, other in enumerate(order) if other == setup]
         first, last = places[0], places[-1]
@@ -226,7 +215,6 @@ class CampaignProgress:
         take_s: median length of a take [s].
         reset_s: median time from the end of a take to the next one's start [s].
         setup_s: what a change of set-up of effort 1 adds to that [s].
-        left_s: estimated time for what is left [s].
         measured: takes behind the estimate; 0 where it is assumed.
     """
 
@@ -285,12 +273,10 @@ def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
 def held(
     journal: Path, kind: TakeKind, quotas: Sequence[Quota], *, resume: bool = True
 ) -> Counter[str]:
-    """Return how many takes that count the journal holds, by the key of their quota.
+    """Return how many takes that count the journal holds, if it exists, by the key of their quota.
 
-    Args:
-        journal: folder of takes; it need not exist.
-        quotas: what is asked for; takes that belong to none are left out.
-        resume: count takes without a plan item; those of a plan item always count.
+    Takes that belong to none of `quotas` are left out, and without `resume` also those without a
+    plan item.
     """
     found = Counter[str]()
     for take in sealed_takes(journal, kind):
@@ -357,11 +343,8 @@ def campaign_progress(
 def intervals(takes: Sequence[LoggedTake]) -> tuple[list[float], list[float], list[float]]:
     """Return lengths of takes, and times between takes of one set-up and of two set-ups [s].
 
-    Pauses are left out. Where simulated time runs faster than the clock, a take's length is what
-    the clock says.
-
-    Args:
-        takes: oldest first.
+    They come oldest first. Pauses are left out. Where simulated time runs faster than the clock, a
+    take's length is what the clock says.
     """
     resets: list[float] = []
     moves: list[float] = []

@@ -76,9 +76,8 @@ def _may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo],
 def lerobot_tables(uids: Collection[str]) -> list[Path]:
     """Return folders in which LeRobot's loader keeps tables with some takes in them.
 
-    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow: numbers,
-    and the pictures of datasets that keep them in their tables. What is deleted there is made
-    anew when it is needed.
+    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow, with
+    pictures that stand in the tables. What is deleted there is made anew when it is needed.
     """
     needles = [u.encode() for u in uids]
     needles += [columns.take_hash(u).to_bytes(8, "little") for u in uids]
@@ -131,13 +130,12 @@ TEXTS: Final = (".json", ".jsonl", ".csv", ".yaml", ".html")
 
 @dataclass(frozen=True)
 class RunOfTakes:
-    """A run that some of the takes went into.
+    """A run that some of the takes went into; an analysis shows them, where it is no training.
 
     Attributes:
         takes: how many of them; 1 where the run names only the dataset's folder, 0 where a policy
             that it started from learned from them.
-        policies: ids of the policies that came of it; empty for an analysis.
-        is_training: a policy learned from the takes; otherwise an analysis shows them.
+        policies: ids of the policies that came of it.
     """
 
     folder: str

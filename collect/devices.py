@@ -94,15 +94,12 @@ class SessionDevices(ABC):
     def reconnect(
         self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
     ) -> bool:
-        """Let go of all devices, wait until they answer, and drive again.
+        """Let go of all devices, wait until they answer, and drive again; False where it is to end.
 
         Args:
             lost: what was lost, in words.
             stop: whether the session is to end meanwhile.
             pause: waits so long [s], and heeds keys meanwhile where nobody else does.
-
-        Returns:
-            False where the session ends.
 
         Raises:
             LostError: what was found doesn't drive.
@@ -117,10 +114,7 @@ class SessionDevices(ABC):
 
 
 class LoopMonitor:
-    """A subscriber of the loop that keeps its newest pictures and counts its turns.
-
-    One thread calls `tick`, any other may read.
-    """
+    """Keeps the loop's newest pictures and counts its turns; one thread ticks, any may read."""
 
     def __init__(self, joints: tuple[str, ...], rates: Rates, limits: SafetyLimits) -> None:
         self.pictures: Mapping[str, Image] = MappingProxyType({})
@@ -139,12 +133,7 @@ class LoopMonitor:
             self.pictures = {n: f.image for n, f in tick.frames.items() if f.image.ndim == 3}
 
     def loop(self, tripped: SafetyReason, snapshot: Snapshot | None = None) -> Loop:
-        """Return how the loop does.
-
-        Args:
-            tripped: why the safety filter has tripped, as it stands now.
-            snapshot: of the thread that the loop runs in, where it has one.
-        """
+        """Return how the loop does, given why the filter has tripped, as it stands now."""
         rate_hz, _, _ = self.statistics.now()
         figures, writer = self.statistics.figures(), self._writer
         joints = figures.trips[-1].joints if figures.trips else ()
@@ -527,12 +516,7 @@ class StandingArm:
 class CellDevices(SessionDevices):
     """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
 
-    Args:
-        leader_of: connects who leads by hand; the cell's expert does where it is None.
-
-    Raises:
-        DeviceError: the leader doesn't answer.
-        UnusableInputError: it doesn't fit.
+    `leader_of` connects who leads by hand, or raises; the cell's expert does where it is None.
     """
 
     def __init__(

@@ -275,10 +275,9 @@ type TakeEncoding = LocalTake | RemoteTake
 class Encoder:
     """Encodes the pictures of one take after another in a process of its own.
 
-    On Windows, where such a process can't be given the pictures' memory, in the caller's.
-
-    The process is started by the first take, and again where it died or the cameras changed.
-    Leave it with `close`, after the last take was sealed.
+    On Windows, where such a process can't be given the pictures' memory, in the caller's. It is
+    started by the first take, and again where it died or the cameras changed. Leave it with
+    `close`, after the last take was sealed.
     """
 
     def __init__(self) -> None:
@@ -319,13 +318,9 @@ class Encoder:
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
     ) -> TakeEncoding:
-        """Begin a take.
+        """Begin a take; DeviceError where the process doesn't come up.
 
-        Args:
-            waits: where the encoder is behind, wait for it rather than drop: for simulated time.
-
-        Raises:
-            DeviceError: the process doesn't come up.
+        Who `waits` where the encoder is behind drops nothing: for simulated time.
         """
         if not platform_calls.HANDLES_CAN_BE_PASSED:
             return LocalTake(folder, cameras)

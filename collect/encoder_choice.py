@@ -47,12 +47,7 @@ PATIENCE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class EncoderTrial:
-    """What a candidate did.
-
-    Attributes:
-        ms: median time for a picture, colour conversion included [ms].
-        cpu_ms: processor time for a picture [ms].
-    """
+    """What a candidate did: median time for a picture, and the processor's for it [ms]."""
 
     encoder: str
     ms: float = 0.0
@@ -69,9 +64,7 @@ def choose(
 ) -> str:
     """Return the encoder for pictures of a size; measured once on a machine, then remembered.
 
-    Args:
-        candidates: what to try beside software; hardware encoders that PyAV offers unless given.
-        memory: the file that remembers; one in the user's cache folder unless given.
+    Unless given, the `candidates` beside software are the hardware encoders that PyAV offers.
     """
     offered = tuple(name for name in HARDWARE if name in av.codecs_available)
     candidates = offered if candidates is None else candidates

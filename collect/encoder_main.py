@@ -58,12 +58,7 @@ type CameraSpecs = Mapping[str, Mapping[str, Any]]
 
 
 class Ring:
-    """Slots for the pictures of some cameras.
-
-    Args:
-        handle: the file that holds the memory; a new, nameless one unless given.
-        counts: camera to how many slots it has there.
-    """
+    """Slots for the pictures of some cameras, in new, nameless memory or as in that of `handle`."""
 
     def __init__(
         self,

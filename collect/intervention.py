@@ -219,12 +219,8 @@ class SharedLeader:
     """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
 
     `begin`, `rest`, `take_over`, `hand_back` and `toggle` may be called from any thread; what they
-    ask for happens at the loop's next turn.
-
-    Args:
-        policy: drives an attempt until somebody takes over.
-        sent_rad: says where the arm was sent last [rad], shape (n_joints,).
-        wishes: when the person takes over and hands back without being asked; never unless given.
+    ask for happens at the loop's next turn. `sent_rad` says where the arm was sent last [rad],
+    shape (n_joints,).
     """
 
     def __init__(

@@ -189,14 +189,9 @@ class JournalWriter:
         return row.t_s - self._shown_at_s[camera]
 
     def telemetry(self, t_ns: int, values: FloatArray) -> None:
-        """Add one row of telemetry.
+        """Add a row at `t_ns` [ns] since the take began, shape (n_channels,); NaN is null on disk.
 
-        Args:
-            t_ns: time since the take began [ns].
-            values: in the order of the header's channels, shape (n_channels,); NaN is null on disk.
-
-        Raises:
-            DeviceError: the take can't be written any more.
+        Raises DeviceError where the take can't be written any more.
         """
         self._t_s = t_ns * 1e-9
         with self._writable():
@@ -246,8 +241,6 @@ class JournalWriter:
 
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
         """Finish every stream, then write `end.json`: from then on the take can't be lost.
-
-        Returns the take's folder.
 
         Raises:
             DeviceError: a video holds another number of pictures than there are frame rows, or

@@ -27,15 +27,8 @@ from gaploop.teleop.stopping import CleanupStep
 def lag_share(time_constant_s: float | None, fps: float) -> float:
     """Return by which share of the way a first-order lag comes nearer in a frame; 1 without lag.
 
-    A constant target is approached to 63 % within `time_constant_s`; a moving one is followed that
-    much later.
-
-    Args:
-        time_constant_s: above 0 [s], or None.
-        fps: frames per second [Hz].
-
-    Raises:
-        UnusableInputError: a time constant that isn't above 0.
+    A constant target is approached to 63 % within `time_constant_s`, above 0; a moving one is
+    followed that much later.
     """
     if time_constant_s is None:
         return 1.0
@@ -55,14 +48,10 @@ def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
 
 
 def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
-    """Return `new`, come to gradually from `old` over the steps that both have.
+    """Return `new`, come to gradually from `old` over the steps that both have; (n_joints,) each.
 
     The weight of the old one falls as in real-time chunking's soft mask (Black, Galliker and
     Levine 2025): half as fast as a straight line at first, nothing is left of it at the end.
-
-    Args:
-        old: targets that were planned before, each of shape (n_joints,).
-        new: targets that are planned now, from the same step on.
     """
     both = min(len(old), len(new))
     line = np.linspace(1.0, 0.0, both + 2)[1:-1]
@@ -76,13 +65,7 @@ ROUNDING: Final = 1e-9
 
 @dataclass
 class Pace:
-    """How long a policy took in a take.
-
-    Attributes:
-        total_s: how long it took in all [s].
-        worst_s: longest time for one answer [s].
-        waited_s: how long the arm stood because an answer wasn't there yet [s].
-    """
+    """How long a policy took in a take, and how long the arm stood because it wasn't done [s]."""
 
     asked: int = 0
     total_s: float = 0.0
@@ -349,17 +332,9 @@ class PatientLeader(PolicyLeader):
     refused: it would drive in another rhythm than it was trained in. One that gives a step at a
     time has no plan to bridge anything with; it moves the arm more slowly.
 
-    Args:
-        policy: asked in its own thread only; a `Planner` or one that gives a step at a time.
-        follower: converts units.
-        fps: policy frames per second of the loop [Hz].
-        control_hz: turns of the loop per second [Hz].
-        lag_s: as of `PolicyLeader`.
+    Args, beside those of `PolicyLeader`:
         takes_s: time that an answer takes by the loop's turns, whatever it takes by the clock [s];
             the policy is then asked in the caller's thread. For simulated time.
-
-    Raises:
-        UnusableInputError: as of `PolicyLeader`.
     """
 
     def __init__(
@@ -406,9 +381,7 @@ class PatientLeader(PolicyLeader):
     def observe(self, observation: Observation) -> None:
         """Hand an observation to the policy, if the next plan is due and it is idle.
 
-        Raises:
-            UnusableInputError: plans take longer than they can bridge.
-            Exception: whatever the policy raised since.
+        Raises what the policy raised since, or that plans take longer than they can bridge.
         """
         self._hear()
         if self._error is not None:

@@ -52,13 +52,7 @@ HELD_S: Final = 2.0
 
 @dataclass(frozen=True)
 class ProbePart:
-    """One part of a probe, one take.
-
-    Attributes:
-        name: such as "chirp elbow_flex"; the take's condition `probe`.
-        tells: what it is for.
-        needs_object: somebody has to put the object somewhere.
-    """
+    """One part of a probe: a take whose condition `probe` is its name; `tells` is what it's for."""
 
     name: str
     motion: MotionOptions
@@ -176,13 +170,9 @@ class HandOver:
 
 @dataclass(frozen=True)
 class PartEnd:
-    """How a part went.
+    """How a part went: recorded to its end, now or before, or why not.
 
-    Attributes:
-        done: it was recorded to its end, now or before.
-        why: why it wasn't, or "recorded before".
-        uid: its take; "" where none is of now.
-        by_choice: nothing went wrong: the object wasn't put in place, or the user stopped it.
+    Nothing went wrong where that is `by_choice`: the object wasn't put in place, or it was stopped.
     """
 
     part: ProbePart
@@ -291,12 +281,7 @@ def probe_cell(
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
 ) -> ProbeEnd:
-    """Probe the embedded cell, as fast as it goes.
-
-    Args:
-        spec: the session, of kind `probe`.
-        stop: asked every turn; True interrupts the part and ends the probe.
-    """
+    """Probe the embedded cell, as fast as it goes; as `probe_arm`, in cells that `build` makes."""
     named = {part.name: part for part in parts}
     rigs: dict[str, EmbeddedRig] = {}
 

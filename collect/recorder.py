@@ -70,11 +70,8 @@ class TakeWriter(Protocol):
 class Recorder:
     """A `TakeSink` that writes telemetry on every turn and a frame row on every policy frame.
 
-    Args:
-        writer: the open take; its header's channels must be those of `channels`.
-        follower: names the columns and converts to LeRobot units.
-        sensors: what else is measured. One that fails is null in the record, from one event to
-            the next, and doesn't end the take.
+    The writer's header has the channels of `channels`. A sensor that fails is null in the record,
+    from one event to the next, and doesn't end the take.
     """
 
     def __init__(

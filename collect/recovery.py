@@ -54,13 +54,9 @@ _NEW: Final = ".recovered"
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was saved of one take.
+    """What was saved of one take: its rows, with one picture per camera each, and its length [s].
 
-    Attributes:
-        frames: frame rows kept, with one picture per camera each.
-        telemetry_rows: rows of the control-rate record kept.
-        duration_s: length of what was kept [s].
-        cut_s: what one stream held and another had lost already, so that it was cut off [s].
+    `cut_s` is what one stream held and another had lost already, so that it was cut off [s].
     """
 
     uid: str

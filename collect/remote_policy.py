@@ -169,12 +169,9 @@ def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
 
 
 class AskedPolicy:
-    """A `Planner` whose plans another process makes.
+    """A `Planner` whose plans another process makes, which `where` says in words.
 
-    Args:
-        where: the other process, in words.
-        task: the instruction, for policies that read one.
-        quality: of the JPEG that pictures are sent as; None sends them as they are.
+    Pictures are sent to it as JPEG of that quality, or as they are with None.
     """
 
     def __init__(self, card: PolicyCard, where: str, task: str, quality: int | None) -> None:
@@ -203,9 +200,7 @@ class AskedPolicy:
     def plan(self, observation: Observation) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_joints), in LeRobot units.
 
-        Raises:
-            LostError: the link is lost, or no plan comes that can be used.
-            DeviceError: the policy fails.
+        Raises LostError where no plan comes that can be used, DeviceError where the policy fails.
         """
         scene = observation.environment_state
         self._number += 1
@@ -242,7 +237,6 @@ class RemotePolicy(AskedPolicy):
         address: `remote://host:port`; `?pictures=raw` sends pictures as they are, `?pictures=80` as
             JPEG of that quality; of 95 unless given.
         token: what `gaploop serve policy` printed.
-        task: the instruction, for policies that read one.
 
     Raises:
         UnusableInputError: an address or a token that can't be used.
@@ -280,10 +274,7 @@ class RemotePolicy(AskedPolicy):
         return answer
 
     def blocker(self) -> str:
-        """Connect anew where the link is lost; return why that can't be, "" where there is one.
-
-        It is tried every `AGAIN_S`.
-        """
+        """Connect anew where the link is lost, every `AGAIN_S`; return why that can't be, or ""."""
         if self._connection is not None and self._connection.close_code is not None:
             self.close()
         if self._connection is None and time.monotonic() >= self._again_s:

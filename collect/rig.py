@@ -98,10 +98,7 @@ class Rig:
     ) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
-        Args:
-            dimensions: on a demonstration its purpose, dimension to weight.
-            session: names the run of the program.
-            leader: who drives; its own servos are recorded too, where it has any.
+        A leader's own servos are recorded too, where it has any.
         """
         info = TakeInfo(
             uid=uuid7(),

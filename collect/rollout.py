@@ -37,14 +37,7 @@ type Watched = Callable[[Rig, JournalWriter], Sequence[TakeSink]]
 
 @dataclass(frozen=True)
 class RolloutNote:
-    """What one rollout was like, beside its result.
-
-    Attributes:
-        speed_scale: share of its speed at which the policy drove.
-        interventions: how often the person took over.
-        person_s: how long the person drove [s].
-        fault: what ended it early, or "".
-    """
+    """What one rollout was like, beside its result; `person_s` is how long the person drove [s]."""
 
     uid: str
     speed_scale: float
@@ -213,10 +206,7 @@ _SCHEMA: Final = "gaploop.speeds.v1"
 class SpeedRamp:
     """Speeds a policy up with every success that it has by itself; kept with the journal.
 
-    Args:
-        journal: the folder of takes; it need not exist.
-        policy: the policy's id: another one, or one trained on, begins anew.
-        fixed: the speed that the operator asks for; nothing is counted then.
+    Another policy, or one trained on, begins anew; nothing is counted where the speed is `fixed`.
 
     Raises:
         UnusableInputError: a speed that isn't above 0 and up to 1, or a damaged file.
@@ -273,15 +263,12 @@ def _read(file: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Driven:
-    """Who drives in a rollout, and how fast the policy may.
+    """Who drives in a rollout, how fast the policy may, and what the person did in the attempt.
 
     Attributes:
         can_switch: a person can take over, or drives and can hand back.
-        speed_scale: share of its speed at which the policy drives.
         successes: its successes without help so far, of those that make it as fast as it is; None
             where the speed is fixed.
-        interventions: how often the person took over in the attempt.
-        person_s: how long the person drove in it [s].
     """
 
     driver: Driver = Driver.NOBODY

@@ -57,7 +57,6 @@ class SessionSpec:
     """What all takes of a session share.
 
     Attributes:
-        task: the instruction, in words.
         max_s: longest duration of a take [s].
         seed: scenes are drawn from it and the number of takes in the journal, so that a
             session that goes on doesn't repeat its scenes.
@@ -354,7 +353,6 @@ def drive_on(
         devices: started already, unless something is `lost`.
         drive: drives with the devices as they are connected now, such as by recording takes; True
             where there is more to do. It raises LostError where a device is gone.
-        lost: what is lost already, in words.
         pause: waits so long [s] while something is lost, and heeds keys where nobody else does.
         finished: how many takes are finished by now, where nobody watches.
 

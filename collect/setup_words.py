@@ -87,14 +87,9 @@ def sketch_text(conditions: Mapping[str, Any], grid: tuple[int, int]) -> str:
 
 
 def sketch_image(conditions: Mapping[str, Any], grid: tuple[int, int], size_px: int = 160) -> Image:
-    """Draw the placement grid as `sketch_text` does.
+    """Draw the placement grid as `sketch_text` does, RGB, uint8, shape (size_px, size_px, 3).
 
-    Args:
-        conditions: what to set up; no cell is filled where it names none.
-        size_px: width and height of the picture [pixels], 32 or more.
-
-    Returns:
-        RGB picture, uint8, shape (size_px, size_px, 3).
+    `size_px` is 32 or more. No cell is filled where the conditions name none.
     """
     picture = np.full((size_px, size_px, 3), _PAPER, dtype=np.uint8)
     rows, columns = grid

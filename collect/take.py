@@ -226,11 +226,9 @@ class Attendant:
         self._patience_s = patience_s
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next take may begin; False ends the session.
+        """Wait until the next take may begin; False where `stop` ends the session meanwhile.
 
-        Args:
-            blocker: why no take can begin now, in one line; "" where one can.
-            stop: whether the session is to end.
+        `blocker` says why none can begin now, in one line, or "".
 
         Raises:
             LostError: a device has to be connected anew.

@@ -95,11 +95,7 @@ class _Frame:
 class VideoStream:
     """One camera's pictures, encoded as they come; picture k is shown at k/fps.
 
-    Args:
-        path: the file; it must not exist.
-        width, height: size of the pictures [pixels], even.
-        fps: pictures per second [Hz].
-        encoder: FFmpeg's name of it.
+    The file must not exist; width and height are even [pixels].
 
     Raises:
         DeviceError: the file can't be written, or the encoder doesn't open.
@@ -143,14 +139,11 @@ class VideoStream:
                 raise DeviceError(f"The encoder {encoder} doesn't open here ({why}).") from None
 
     def encode(self, picture: Image, *, coarse: bool = False) -> None:
-        """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.
+        """Write the next picture; its memory isn't needed any more afterwards. Raises DeviceError.
 
         Args:
-            picture: shape (height, width, 3); of a depth stream uint16, shape (height, width).
+            picture: RGB, uint8, shape (height, width, 3); of depth uint16, shape (height, width).
             coarse: spend half the time on it, at the cost of its quality; software only.
-
-        Raises:
-            DeviceError: the file can't be written.
         """
         coarse = coarse and self._is_software
         if self._last is None or self._last[0] is not picture:

@@ -65,7 +65,6 @@ class WithdrawalReport:
     """What a withdrawal did, or would do.
 
     Attributes:
-        id: the consent.
         withdrawn: when, ISO 8601, UTC; "" in a dry run of a consent that still stands.
         done: False in a dry run, where nothing is changed.
         found: takes by place, removed where `done`.
@@ -73,7 +72,6 @@ class WithdrawalReport:
         trained: runs that learned from the takes; models can't unlearn, they can be deleted.
         shown: analyses that name the takes; their pages with pictures are among `copies`.
         copies: caches, kept copies and pages that show the takes, removed where `done`.
-        out_of_reach: what the tool can't know of.
     """
 
     id: str
@@ -103,8 +101,6 @@ def withdraw(
     """Withdraw a consent and remove its takes, or say what that would do.
 
     Args:
-        register: the consent register.
-        id_: the consent.
         places: journals and datasets to look in besides those that the register knows.
         runs: folders to look for training runs in, besides those beside the datasets.
         remove: do it; otherwise nothing is changed.

@@ -38,8 +38,7 @@ class CsvMapping:
         time_unit: `iso8601`, or a unit of `TIME_UNITS` for numbers.
         channels: column to (telemetry name, unit).
         events: boolean column to the name of the event that begins where it turns true.
-        before_s: take before an event's onset [s].
-        after_s: take after it [s].
+        before_s, after_s: how much of the log around an event's onset is a take [s].
         max_gap_s: a take never spans a longer pause in the log [s].
         controls: how many event-free takes to cut, at most.
         clear_s: how far a control keeps from any event [s].
@@ -158,10 +157,7 @@ class TakeRows:
 
 
 def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake], list[str]]:
-    """Cut a CSV log into takes.
-
-    Returns:
-        The takes in order of time, and notes on what was left out.
+    """Cut a CSV log into takes; return them in order of time, and notes on what was left out.
 
     Raises:
         UnusableInputError: the file or a column is missing, a cell isn't a number, or time

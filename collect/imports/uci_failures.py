@@ -43,11 +43,7 @@ TASKS: Final = {
 
 
 def read_uci_failures(source: Path) -> list[ImportedTake]:
-    """Read one file of cases, or every `lp*.data` in a folder.
-
-    Raises:
-        UnusableInputError: nothing there, or a case that isn't 15 rows of six numbers.
-    """
+    """Read one file of cases of 15 rows of six numbers, or every `lp*.data` in a folder."""
     if not source.exists():
         raise UnusableInputError(f"{source} not found. Check the path.")
     files = sorted(source.glob("lp*.data")) if source.is_dir() else [source]

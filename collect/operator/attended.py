@@ -48,7 +48,6 @@ class Operator(Attendant):
         eyes: returns what watches the loop now.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
-        patience_s: where nobody is asked, how long to wait for what is in a take's way [s].
     """
 
     attempts_per_take = PATIENCE
@@ -185,10 +184,8 @@ class AttendedSession:
 
     Args:
         devices: started by now.
-        suggest: returns label fields for a take that failed.
         stopped: numbers of the signals that came.
         publish: begins a publication; must not wait.
-        attempts: runs the attempts of a policy that drives, if one does.
         progress: says how far the campaign has come that is followed, if one is.
         always: conditions that are set up for all takes.
         by_hand: a person sets the station up, and says when it is.
@@ -236,13 +233,9 @@ class AttendedSession:
         self._count()
 
     def run(self, turn: Callable[[], None]) -> SessionEnd:
-        """Record until everything is, or the operator stops.
+        """Record until everything is, or the operator stops; raises what `record_takes` raises.
 
-        Args:
-            turn: hears keys and shows how things stand; returns after some 10 ms.
-
-        Raises:
-            DeviceError: a device failed, or the journal can't be written.
+        `turn` hears keys and shows how things stand; it returns after some 10 ms.
         """
         attempt = CleanupStep()
 

@@ -98,14 +98,10 @@ class OperatorConsole:
     # -- the thread that has the window -----------------------------------------------------
 
     def hear(self, names: Iterable[str], stops: Collection[str] = ()) -> None:
-        """Take keys that were pressed since, the emergency stop first.
+        """Take keys that were pressed since, in order, the emergency stop (on `stops`, too) first.
 
-        Where it is among them, nothing is cleared by the others: they were pressed before
-        anybody could see that it was heeded.
-
-        Args:
-            names: as on the keys, in order.
-            stops: further names that are the emergency stop here.
+        Where it is among them, nothing is cleared by the others: they were pressed before anybody
+        could see that it was heeded.
         """
         pressed = list(names)
         is_stop = [n in stops or self.keys.command(n) is Command.ESTOP for n in pressed]
@@ -262,11 +258,10 @@ class OperatorConsole:
         suggestion: Suggestion | None = None,
         purpose: Mapping[str, float] = MappingProxyType({}),
     ) -> Outcome:
-        """Ask about a take that has ended, wait for the answer, and return the outcome that stands.
+        """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
         Args:
             uid: the take; "" where it couldn't be recorded, and nothing is asked.
-            outcome: as it was sealed.
             suggestion: what is marked.
             purpose: the take's dimensions where it doesn't fail.
         """

@@ -48,14 +48,9 @@ def chosen_display(asked: str, has_window: bool) -> str:
 def window(
     console: OperatorConsole, monitor: Callable[[], LoopMonitor | None], leader: Any, title: str
 ) -> Iterator[Turn]:
-    """Yield the turns of the operator's window, which a leader may share.
+    """Yield the turns of the operator's window, which a leader that has to be pumped may share.
 
-    Args:
-        monitor: returns what watches the loop now.
-        leader: one that has to be pumped, with a window or without, or None.
-
-    Raises:
-        DeviceError: there is no display.
+    Raises DeviceError where there is no display.
     """
     from gaploop.collect.operator.window import OperatorWindow, Pads
 

@@ -34,10 +34,9 @@ _READ: Final = 4096
 
 
 class Keys:
-    """Hears keys; knows none where there is no terminal.
+    """Hears keys of a terminal that gives every key at once, while the `with` block runs.
 
-    Args:
-        fd: a terminal that gives every key at once; heard while the `with` block runs.
+    Knows none where there is no terminal.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -251,14 +250,10 @@ PUMP_S: Final = 0.02
 
 
 class WindowKeys(Keys):
-    """The terminal's keys, while the leader's window is kept alive.
+    """The terminal's keys, while the window of a leader with `pump` and `listen` is kept alive.
 
     Clearing a trip in the window counts as `c`, so there, too, it takes two presses; its
-    emergency stop counts as the space bar.
-
-    Args:
-        leader: a leader with `pump` and `listen`.
-        estop: called at once when the window's e-stop is pressed.
+    emergency stop counts as the space bar, and calls `estop` at once.
     """
 
     def __init__(self, terminal: Keys, leader: Any, estop: Callable[[], None]) -> None:

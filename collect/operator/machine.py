@@ -232,7 +232,7 @@ class SessionState:
     """How a session stands.
 
     Attributes:
-        since_s: when that began [s].
+        since_s: when the stage began [s].
         stood_s: how long the stage's clock has stood still [s].
         paused_s: when it was last paused [s], or None where it isn't.
         inquiry: what the operator is asked, of the take just ended or of an earlier one.
@@ -343,11 +343,9 @@ def ended(
     suggestion: Suggestion | None = None,
     purpose: Mapping[str, float] = MappingProxyType({}),
 ) -> Step:
-    """The take has ended; ask how it went, unless the operator has said so already.
+    """The take has ended ("" where it couldn't be recorded); ask how it went, unless that was said.
 
-    Args:
-        uid: the take; "" where it couldn't be recorded.
-        purpose: the take's dimensions where it doesn't fail.
+    Its `purpose` are its dimensions where it doesn't fail.
     """
     takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
     if state.stage is SessionStage.ENDED and uid:  # stopped as it was about to begin, and it began

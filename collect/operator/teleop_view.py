@@ -79,18 +79,12 @@ KEYS: Final = {
 
 @dataclass(frozen=True)
 class TeleopScreen:
-    """All that one frame of the view shows.
+    """All that one frame of the view shows; rates, errors and latencies are of the last seconds.
 
     Attributes:
-        title: which arms.
-        units: the follower's LeRobot units, such as `deg`.
-        to_units: from joint angles [rad] to them.
+        to_units: from joint angles [rad] to `units`, the follower's.
         protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
-        limits: the safety filter's.
         state: what the follower reports now, where the loop waits or has ended.
-        rate_hz: turns a second over the last seconds [Hz].
-        period_error: over the last seconds.
-        latency: over the last seconds.
         figures: since the start.
         torque: whether the follower's motors hold.
         unconfirmed: which of them haven't confirmed that they don't, and what to do.

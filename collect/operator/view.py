@@ -79,12 +79,7 @@ class QuotaBar:
 
 @dataclass(frozen=True)
 class Quotas:
-    """What is to be recorded, as far as the operator wants to know.
-
-    Attributes:
-        counted: takes that count so far.
-        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
-    """
+    """How far what is to be recorded is, and the estimated time until all is [s], or NaN."""
 
     counted: int = 0
     wanted: int = 0
@@ -107,11 +102,8 @@ class ScreenContent:
 
     Attributes:
         now_s: the time that `state` goes by [s].
-        counted: takes that count so far.
-        wanted: takes that are asked for.
         takes: the last takes, oldest first.
         setup: what is set up now, or next.
-        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
         hand_held: the leader's own keys count while its dead-man button is held.
         driven: who drives, in a rollout.
     """
@@ -171,14 +163,12 @@ class Shown:
     Attributes:
         word: the state, in a word or two that can be read from two metres.
         below: what that means, or what to do.
-        clock: time that is left or has gone, such as `0:07`; "" where none runs.
+        clock: time that is left, such as `0:07`; "" where none runs.
         share: how much of the stage's time is over, 0 to 1; NaN where it has no end.
         count: takes that count, of those wanted.
-        loop: rate and what got lost, in a line.
-        trouble: something in that line is not as it should be.
+        loop: rate and what got lost, in a line; `trouble` where that isn't as it should be.
         driving: how fast the policy may drive and how often it was helped, in a line.
         question: what is asked; "" where nothing is.
-        setup: what is set up, or next.
         rows: the last takes, newest first.
         hints: keys that do something now.
     """
