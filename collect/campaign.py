@@ -123,7 +123,6 @@ def _draw(text: str) -> np.random.Generator:
 
 
 def _deal(quotas: Sequence[Quota], rng: np.random.Generator) -> list[list[int]]:
-    """Deal takes, as indices of quotas, to blocks."""
     total = sum(quota.takes for quota in quotas)
     n_blocks = min(total, max(2, math.ceil(total / BLOCK_TAKES)))
     blocks: list[list[int]] = [[] for _ in range(n_blocks)]

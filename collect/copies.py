@@ -28,7 +28,6 @@ from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, lineage
 from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
-from gaploop.datasets.repair.folder import kept_copies
 
 REVIEWS: Final = "gaploop_review_"
 _LOCK: Final = "lock"
@@ -49,14 +48,7 @@ def clear_cache(path: Path) -> str:
     return "" if is_gone else "a frame cache in use: end the training, then run this again"
 
 
-def kept_with(
-    root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]
-) -> list[Path]:
-    """Return what repairs of a dataset kept and what holds, or may hold, some takes."""
-    return [path for path in kept_copies(root) if _may_hold(path, uids, is_theirs)]
-
-
-def _may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
+def may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
     """Say whether a damaged dataset holds takes; True where its tables can't be read to the end."""
     hashes = {columns.take_hash(uid) for uid in uids}
     try:

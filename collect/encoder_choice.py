@@ -169,7 +169,6 @@ def _picture(number: int, width: int, height: int) -> Image:
 
 
 def _psnr_db(one: Image, two: Image) -> float:
-    """Return the peak signal-to-noise ratio of the brightness [dB]."""
     error = (one.astype(float).mean(axis=2) - two.astype(float).mean(axis=2)) ** 2
     return float(10 * np.log10(255**2 / max(error.mean(), 1e-9)))
 

@@ -237,7 +237,6 @@ class _Server:
                 self._fault(uid, f"The disk doesn't take the video ({why}).")
 
     def close(self) -> None:
-        """Finish what was handed over and what is open."""
         for orders in self._orders.values():
             orders.put(None)
         for thread in self._threads:

@@ -42,6 +42,7 @@ class TakeOver:
 
     def reset(self, _speed_scale: float, /) -> None:
         """Get ready for a new attempt, in which the policy drives at that share of its speed."""
+        self.switched(False)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Take note of a switch, whoever asked for it."""
@@ -75,10 +76,6 @@ class OnMotion(TakeOver):
         self._threshold_rad, self._hand_back_s = threshold_rad, hand_back_s
         self._seen: deque[tuple[float, FloatArray]] = deque()
         self._moved_s: float | None = None
-
-    def reset(self, _speed_scale: float, /) -> None:
-        """Get ready for a new attempt."""
-        self.switched(False)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Look from here on."""
@@ -131,7 +128,7 @@ class OnStall(TakeOver):
     def reset(self, speed_scale: float, /) -> None:
         """Get ready for a new attempt; a slow policy is given that much longer."""
         self._slower = 1.0 / speed_scale
-        self.switched(False)
+        super().reset(speed_scale)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Count from here on."""

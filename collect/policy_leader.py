@@ -284,11 +284,9 @@ class _Thread:
         self.close = weakref.finalize(self, self._questions.put, None)
 
     def ask(self, question: _Question, _now_s: float) -> None:
-        """Hand a question over."""
         self._questions.put(question)
 
     def answers(self, _now_s: float) -> Iterator[_Answer]:
-        """Yield what has been worked out since."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -301,14 +299,12 @@ class _Timed:
         self._answers: deque[tuple[float, _Answer]] = deque()
 
     def ask(self, question: _Question, now_s: float) -> None:
-        """Work a question out."""
         answer = _answered(self._policy, question)
         if answer is not None:
             due_s = now_s + self._takes_s - ROUNDING
             self._answers.append((due_s, replace(answer, took_s=self._takes_s)))
 
     def answers(self, now_s: float) -> Iterator[_Answer]:
-        """Yield what is due by now."""
         while self._answers and self._answers[0][0] <= now_s:
             yield self._answers.popleft()[1]
 
@@ -447,7 +443,6 @@ class PatientLeader(PolicyLeader):
             self._path[1] = lagged(self._path[0], self._path[1], self._share)
 
     def _hear(self) -> None:
-        """Take in what has been worked out."""
         for answer in self._mind.answers(self._now_s):
             if answer.question.number != self._number:
                 continue

@@ -224,7 +224,6 @@ class _Prober(Attendant):
     def record(
         self, make_rig: MakeRig, make_leader: MakeLeader, stop: Callable[[], bool]
     ) -> SessionEnd:
-        """Record the parts that haven't ended."""
         quotas = [part.quota for part in self._parts.values() if part.name not in self.ended]
 
         def set_up(quota: Quota, _before: Quota | None) -> bool:
@@ -236,8 +235,6 @@ class _Prober(Attendant):
         )
 
     def summary(self) -> tuple[PartEnd, ...]:
-        """Return how every part went."""
-
         def end_of(part: ProbePart) -> PartEnd:
             if self._before[part.quota.key]:
                 return PartEnd(part, True, "recorded before")
@@ -254,7 +251,6 @@ class _Prober(Attendant):
         return super().begin(blocker, stop)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run the part, called as `run_take`."""
         part, writer = self._now, given["writer"]
         try:
             if isinstance(leader, MotionLeader):

@@ -64,8 +64,6 @@ class RolloutNote:
 
 
 class _Watch:
-    """A sink that counts who drives."""
-
     def __init__(self) -> None:
         self.person_turns = self.turns = 0
         self.duration_s = 0.0

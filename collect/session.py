@@ -141,7 +141,6 @@ class _Session:
         self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
 
     def close(self) -> None:
-        """Finish what is being sealed and end the encoder's process; safe to call twice."""
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self._encoder.close)
             self._pool.shutdown()

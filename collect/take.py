@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,20 +183,21 @@ def run_take(
         outcome = (rig.judge() if judged else None) or Outcome.UNLABELLED
         ends = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
         reason = over or ends.get(end.reason, end.reason.value)
-    sealing = None
-    if writer is not None and outcome is Outcome.INTERRUPTED:
+    result = TakeResult("", outcome, reason, end.duration_s, end.frames)
+    if writer is None:
+        return result
+    uid, sealing = writer.header.info.uid, None
+    if outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
-    elif writer is not None:
+    else:
         if (truth := rig.truth()) is not None:
-            journal_format.append_truth(writer.folder.parent, writer.header.info.uid, truth)
+            journal_format.append_truth(writer.folder.parent, uid, truth)
         if sealer is None:
             writer.seal(outcome, reason)
         else:
             sealing = writer.seal_behind(sealer, outcome, reason)
-    uid = writer.header.info.uid if writer is not None else ""
-    dropped = sum(writer.dropped.values()) if writer is not None else 0
-    behind_s = writer.most_behind_s if writer is not None else 0.0
-    return TakeResult(uid, outcome, reason, end.duration_s, end.frames, dropped, behind_s, sealing)
+    dropped, behind_s = sum(writer.dropped.values()), writer.most_behind_s
+    return replace(result, uid=uid, dropped=dropped, behind_s=behind_s, sealing=sealing)
 
 
 def _asking(leader: PolicyLeader) -> OnFrame:

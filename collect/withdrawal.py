@@ -8,6 +8,7 @@ again goes on: a journal's take keeps its header until everything else of it is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
 import time
@@ -27,6 +28,7 @@ from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
 from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.repair.folder import kept_copies
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
@@ -180,8 +182,9 @@ def _clear_copies(
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
     folders = copies.lerobot_tables(uids)
+    is_theirs = functools.partial(_is_theirs, id_=id_, uids=uids)
     for root in roots:
-        folders += copies.kept_with(root, uids, lambda info: _is_theirs(info, id_, uids))
+        folders += [copy for copy in kept_copies(root) if copies.may_hold(copy, uids, is_theirs)]
     for folder in folders:
         try:
             if remove:

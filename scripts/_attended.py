@@ -20,7 +20,7 @@ from gaploop.collect.operator import display
 from gaploop.collect.operator.attended import AttendedSession
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import Driving, OperatorConsole
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import StageTiming
 from gaploop.collect.operator.sounds import SoundPlayer
 from gaploop.core.clock import Clock
@@ -99,8 +99,7 @@ def record_attended(job: SessionJob) -> Recorded:
             asks=shown != "none",
         )
         console.safety = devices.safety
-        if driver is not None:
-            console.driving = Driving(driver.switch, driver.driven)
+        console.driver = driver
         # Import now what suggesting needs: later it would hold up the control loop.
         import gaploop.failure_analysis.diagnosis  # noqa: F401
 

@@ -48,6 +48,7 @@ class Operator(Attendant):
         eyes: returns what watches the loop now.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
+        attempts: runs those of a policy that drives, and that the operator can take over from.
     """
 
     attempts_per_take = PATIENCE
@@ -60,15 +61,28 @@ class Operator(Attendant):
         told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
         patience_s: float = PATIENCE_S,
+        attempts: Attempts | None = None,
     ) -> None:
         super().__init__(patience_s)
         self._console, self._eyes, self._suggester = console, eyes, suggester
-        self._told, self._on_result = told, on_result
+        self._told, self._on_result, self._attempts = told, on_result, attempts
+        if attempts is not None:
+            attempts.on_note = lambda note, result: console.note(note.words(result))
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the reset is over, nothing is in the way, and the operator wants the take."""
+        """Wait until the reset is over, nothing is in the way, and the operator wants the take.
+
+        Raises DeviceError where nobody watches and the policy failed too often in a row.
+        """
+        attempts = self._attempts
+
+        def in_the_way() -> str:
+            return blocker() or ("" if attempts is None else attempts.blocker())
+
+        if attempts is not None and not self._console.asks:
+            attempts.require_policy()
         self._told()
-        if not self._console.asks and not super().begin(blocker, stop):
+        if not self._console.asks and not super().begin(in_the_way, stop):
             return False
         told_at = self._console.labelled
 
@@ -77,7 +91,7 @@ class Operator(Attendant):
             if told_at != self._console.labelled:  # quotas are counted anew, here: it may take time
                 told_at = self._console.labelled
                 self._told()
-            return blocker()
+            return in_the_way()
 
         return self._console.await_start(look)
 
@@ -93,14 +107,17 @@ class Operator(Attendant):
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
         eyes, stop = self._eyes(), given.pop("stop", lambda: False)
-        begun = _Beginning(lambda: self._console.begun(self.longest_s(given["max_s"])))
+        run, longest_s = run_take, given["max_s"]
+        if self._attempts is not None:  # longer where the policy drives slowly
+            run, longest_s = self._attempts.run, longest_s / self._attempts.speed.scale
+        begun = _Beginning(lambda: self._console.begun(longest_s))
         sinks: list[TakeSink] = [begun, *given.pop("sinks", ())]
         if eyes is not None:
             eyes.watch(writer)
             if rig.loop is run_loop:  # else they watch the running loop, between takes, too
                 sinks.append(eyes)
         try:
-            result = self.run_take(
+            result = run(
                 rig,
                 leader,
                 sinks=sinks,
@@ -127,53 +144,16 @@ class Operator(Attendant):
         self._told()
         return judged
 
-    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run a take, called as the function of that name."""
-        return run_take(rig, leader, **given)
-
-    def longest_s(self, asked_s: float) -> float:
-        """Return how long a take may last [s], of what was asked for."""
-        return asked_s
-
     def _cut_off(self, why: str) -> None:
         self._console.note(f"The take is interrupted: {why}")
         self._console.await_verdict("", Outcome.INTERRUPTED)
 
 
-class Supervisor(Operator):
-    """Looks after rollouts through a console: an operator who can also take over."""
-
-    def __init__(self, attempts: Attempts, console: OperatorConsole, *given: Any) -> None:
-        super().__init__(console, *given)
-        self._attempts = attempts
-        attempts.on_note = lambda note, result: console.note(note.words(result))
-
-    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next attempt may begin; False ends the session.
-
-        Raises DeviceError where nobody watches and the policy failed too often in a row.
-        """
-        if not self._console.asks:
-            self._attempts.require_policy()
-        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
-
-    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run an attempt, called as the function of that name."""
-        return self._attempts.run(rig, leader, **given)
-
-    def longest_s(self, asked_s: float) -> float:
-        """Return how long an attempt may last [s]: longer where the policy drives slowly."""
-        return asked_s / self._attempts.speed.scale
-
-
 class _Beginning:
-    """A sink that says when the first turn has come."""
-
     def __init__(self, say: Callable[[], None]) -> None:
         self._say: Callable[[], None] | None = say
 
     def tick(self, _tick: Tick) -> None:
-        """Say so once."""
         if self._say is not None:
             say, self._say = self._say, None
             say()
@@ -221,11 +201,14 @@ class AttendedSession:
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
         self._end: SessionEnd | None = None
-        given = (lambda: devices.monitor, self._suggester, self._recount, self._results.append)
-        self._operator = (
-            Operator(console, *given, patience_s)
-            if attempts is None
-            else Supervisor(attempts, console, *given, patience_s)
+        self._operator = Operator(
+            console,
+            lambda: devices.monitor,
+            self._suggester,
+            self._recount,
+            self._results.append,
+            patience_s,
+            attempts,
         )
         for uid, outcome, said in known_takes(spec.journal, REMEMBERED):
             console.remember(uid, outcome, said)

@@ -26,7 +26,7 @@ from gaploop.collect.operator.machine import (
 )
 from gaploop.collect.operator.sounds import Sound
 from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, TakeSeen
-from gaploop.collect.rollout import Driven
+from gaploop.collect.rollout import RolloutDriver
 from gaploop.core.vocabulary import Outcome
 
 LOOK_S: Final = 0.05
@@ -45,14 +45,6 @@ class Safety:
     estop: Callable[[], None] = lambda: None
     clear: Callable[[], None] = lambda: None
     loop: Callable[[], Loop] = Loop
-
-
-@dataclass(frozen=True)
-class Driving:
-    """Who drives in a rollout (None where no policy does), and how to take over or hand back."""
-
-    switch: Callable[[], None] = lambda: None
-    seen: Callable[[], Driven | None] = lambda: None
 
 
 class OperatorConsole:
@@ -77,7 +69,9 @@ class OperatorConsole:
         asks: bool = True,
     ) -> None:
         self.keys = keys
-        self.safety, self.driving = Safety(), Driving()
+        self.safety = Safety()
+        self.driver: RolloutDriver | None = None
+        """Drives in a rollout; the operator can take over from it."""
         self.on_label: Callable[[], object] = lambda: None
         """Called when a label was given or taken back; must not wait."""
         self.labelled = 0
@@ -128,13 +122,14 @@ class OperatorConsole:
             self.safety.estop()
             self._twice.forget()
         elif command is Command.CLEAR:
-            again = CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN
+            again = CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
             with self._changed:
                 if self._tripped:
                     self._twice.press()
                     self.note(again)
         elif command is Command.TAKE_OVER:
-            self.driving.switch()
+            if self.driver is not None:
+                self.driver.switch()
         else:
             with self._changed:
                 self._step(machine.press(self._state, command, self._now_s()))
@@ -166,7 +161,7 @@ class OperatorConsole:
                 self._setup,
                 self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
                 self._hand_held,
-                self.driving.seen(),
+                None if self.driver is None else self.driver.driven(),
             )
 
     def leave(self) -> None:

@@ -99,7 +99,6 @@ class _Guest:
         self._drawn_s = 0.0
 
     def turn(self) -> None:
-        """Hear what was pressed since, and draw where it is time."""
         from gaploop.collect.operator.window import name_of
         from gaploop.teleop.leaders.sdl import pygame
 
@@ -131,7 +130,6 @@ class _Guest:
         return self._console.key(name)
 
     def draw(self, sign: Sign) -> None:
-        """Draw the window with the leader's state in it."""
         is_said = bool(self._console.seen().loop.trip)  # in the band already
         words = f"{sign.word.lower()}: {sign.below}" if sign.below else sign.word.lower()
         self._draw("" if is_said else words)

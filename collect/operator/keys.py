@@ -151,24 +151,18 @@ class Keys:
 
 
 _NAMED: Final = {
-    "\x1b[A": "up",
-    "\x1b[B": "down",
-    "\x1b[C": "right",
-    "\x1b[D": "left",
-    "\x1bOA": "up",
-    "\x1bOB": "down",
-    "\x1bOC": "right",
-    "\x1bOD": "left",
+    **{
+        f"\x1b{begin}{letter}": name
+        for begin in "[O"
+        for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
+    },
     "\x1b[H": "home",
     "\x1b[F": "end",
     "\x1b[2~": "insert",
     "\x1b[3~": "delete",
     "\x1b[5~": "pageup",
     "\x1b[6~": "pagedown",
-    "\x1bOP": "f1",
-    "\x1bOQ": "f2",
-    "\x1bOR": "f3",
-    "\x1bOS": "f4",
+    **{f"\x1bO{letter}": f"f{number}" for number, letter in enumerate("PQRS", 1)},
     **{
         f"\x1b[{code}~": f"f{number}"
         for number, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)

@@ -478,7 +478,6 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
 def _answered(
     state: SessionState, command: Command, now_s: float, *, anew_press: bool = True
 ) -> Step:
-    """Take a command while a question is open."""
     inquiry = state.inquiry
     if inquiry is None:
         return state, ()

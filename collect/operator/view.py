@@ -255,7 +255,6 @@ _QUESTIONS: Final = {
 
 
 def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
-    """Return the word, its colour and the line below."""
     state, loop = seen.state, seen.loop
     if loop.found:
         return "FOUND AGAIN", Tone.WAIT, loop.lost

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Final
 
 import numpy as np
@@ -177,7 +178,8 @@ class OperatorWindow:
         x, y, wide, high = box
         fill_panel(self._surface, box, BLUE if choice.marked else PANEL)
         if choice.suggested:
-            draw_outline(self._surface, box, WARN)
+            edge = pygame.Rect(*map(round, box))
+            pygame.draw.rect(self._surface, WARN, edge, 2, border_radius=6)
         size = min(WORDS_PX, 0.62 * high / self._scale)
         drop = y + (high - 0.7 * size * self._scale) / 2
         key = self._text(choice.key, size, WARN, (x + 14, drop), 0.3 * wide)
@@ -325,11 +327,6 @@ def fill_panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) 
     pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), border_radius=radius)
 
 
-def draw_outline(surface: Any, box: Box, colour: Colour, width: int = 2) -> None:
-    """Draw a rectangle's edge."""
-    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), width, border_radius=6)
-
-
 def draw_bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colour = LINE) -> None:
     """Draw a bar that is filled by `share`, 0 to 1."""
     x, y, wide, high = box
@@ -356,9 +353,8 @@ def _nowhere(why: str) -> str:
     )
 
 
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _KEYS: Final = {
-    **{getattr(pygame, f"K_{c}"): c for c in (*_LETTERS, *DIGITS)},
+    **{getattr(pygame, f"K_{c}"): c for c in ascii_lowercase + DIGITS},
     **{ord(c): c for c in PUNCTUATION},
     **{getattr(pygame, f"K_KP{c}"): c for c in DIGITS},
     **{getattr(pygame, f"K_{n.upper()}"): n for n in NAMED_KEYS},
