@@ -95,10 +95,8 @@ def in_blocks(quotas: Sequence[Quota], draw: str) -> list[Quota]:
     return [replace(quotas[setup], takes=len(list(run))) for setup, run in runs]
 
 
-def effort(before: Mapping[str, object] | None, after: Mapping[str, object]) -> float:
+def effort(before: Mapping[str, object], after: Mapping[str, object]) -> float:
     """Return how much there is to change between two set-ups; 0 where nothing differs."""
-    if before is None:
-        return 0.0
     return sum(SETUP_EFFORT.get(name, 1.0) for name in changed(before, after))
 
 

@@ -478,39 +478,18 @@ class ArmDevices(SessionDevices):
 # -- the embedded cell --------------------------------------------------------------------------
 
 
-class StandingClock:
-    """The clock of whichever rig is set up, for a leader that outlives rigs.
+class Standing:
+    """The arm, or the clock, of whichever rig is set up: for a leader that outlives rigs.
 
     A leader that dated its answers by the first rig's clock, which stands still, was taken for one
     that no longer answers.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.now = clock
+    def __init__(self, now: Any) -> None:
+        self.now = now
 
-    def now_s(self) -> float:
-        """Return the time of the rig that is set up now [s]."""
-        return self.now.now_s()
-
-    def sleep_until(self, deadline_s: float) -> None:
-        """Wait until that time of it [s]."""
-        self.now.sleep_until(deadline_s)
-
-
-class StandingArm:
-    """The arm of whichever rig is set up: what a leader that outlives rigs is made for."""
-
-    def __init__(self, follower: Follower) -> None:
-        self.now = follower
-        self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
-        self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
-        self.to_units, self.from_units = follower.to_units, follower.from_units
-        self.send, self.close = follower.send, follower.close
-        self.torque_on, self.torque_off = follower.torque_on, follower.torque_off
-
-    def read(self) -> FollowerState:
-        """Return what the arm that is set up now reports."""
-        return self.now.read()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
 
 
 class CellDevices(SessionDevices):
@@ -529,16 +508,16 @@ class CellDevices(SessionDevices):
         self._make, self._shared = make, shared
         self._rig: EmbeddedRig | None = None
         self._person: Leader | None = None
-        self._standing: StandingArm | None = None
+        self._arm: Any = None
+        self._clock: Any = None
         with ExitStack() as cleanup:
             cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(SWITCH_INTERVAL_S)  # a leader's window must be heard in time
             if leader_of is not None:
                 first = make({})
                 cleanup.callback(first.close)
-                self._standing = StandingArm(first.follower)
-                self._clock = StandingClock(first.clock)
-                self._person = leader_of(self._standing, first.station, self._clock)
+                self._arm, self._clock = Standing(first.follower), Standing(first.clock)
+                self._person = leader_of(self._arm, first.station, self._clock)
                 if callable(close := getattr(self._person, "close", None)):
                     cleanup.callback(close)
                 self.window = self._person if hasattr(self._person, "host") else None
@@ -555,8 +534,8 @@ class CellDevices(SessionDevices):
             rig.reset(seed)
             clock.restart()
 
-        if self._standing is not None:
-            self._standing.now, self._clock.now = rig.follower, clock
+        if self._person is not None:
+            self._arm.now, self._clock.now = rig.follower, clock
         self._rig = replace(rig, clock=clock, reset=reset)
         self.monitor = LoopMonitor(rig.follower.joint_names, rig.rates, rig.safety.limits)
         return self._rig

@@ -14,7 +14,7 @@ from gaploop.collect.devices import (
     Arms,
     CellDevices,
     SessionDevices,
-    StandingArm,
+    Standing,
 )
 from gaploop.collect.operator import display
 from gaploop.collect.operator.attended import AttendedSession
@@ -194,7 +194,7 @@ class ArmConnector(contextlib.ExitStack):
     def __init__(self, job: SessionJob) -> None:
         super().__init__()
         self._job = job
-        self._kept: tuple[Leader, StandingArm] | None = None
+        self._kept: tuple[Leader, Standing] | None = None
 
     def connect(self) -> Arms:
         """Connect everything, torque off; all or nothing.
@@ -232,7 +232,7 @@ class ArmConnector(contextlib.ExitStack):
         job, teleop = self._job, self._job.config.teleop
         if job.leads in _arms.TOOL:
             if self._kept is None:
-                standing = StandingArm(follower)
+                standing: Any = Standing(follower)
                 kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)
                 if callable(close := getattr(kept, "close", None)):
                     self.callback(close)
