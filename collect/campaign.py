@@ -2,12 +2,10 @@
 
 Whatever drifts through a day (light, wear, the operator) must not coincide with a condition, so
 the takes are split into blocks that each hold a fair share of every condition, and only within
-a block takes of one set-up follow each other, in an order that changes little at a time.
-
-Takes are dealt to blocks by minimisation (Pocock and Simon, Biometrics 31, 1975): each goes to
-the block that has least of its set-up and of its conditions so far. The order is a pure
-function of plan, seed and quotas. What has been recorded is struck off its front, so that a
-session that goes on gets the rest of the same order.
+a block takes of one set-up follow each other, in an order that changes little at a time. They are
+dealt to blocks by minimisation (Pocock and Simon, Biometrics 31, 1975): each goes to the block that
+has least of its set-up and of its conditions so far. The order is a pure function of plan, seed and
+quotas; what has been recorded is struck off its front.
 """
 
 from __future__ import annotations

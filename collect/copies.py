@@ -1,10 +1,8 @@
 """What was made of takes, so that a withdrawn consent reaches it: copies, and runs that used them.
 
-Copies are made by gaploop itself: frame caches of trainings, tables that LeRobot's loader keeps,
-datasets that `repair` kept as they were, and videos that a review left in the temporary folder when
-it was killed. Runs are found by their `run.json`: trainings, and analyses that show the takes. They
-are looked for where the consent register has noted them, beside the datasets, and where the caller
-says; a policy that was trained on from another is found by that one's id.
+Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what `repair`
+kept, and videos that a killed review left. Runs are found by their `run.json`, where the register
+has noted them, beside the datasets, and where the caller says.
 """
 
 from __future__ import annotations

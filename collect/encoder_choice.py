@@ -1,10 +1,9 @@
 """Which of the machine's H.264 encoders a take's videos are written with: tried, measured, kept.
 
-That FFmpeg was built with an encoder says nothing of whether the machine has the device for it, so
-each candidate encodes some pictures for real, in a process of its own, for a driver may crash. It
-qualifies if it hands out every picture's packet at once and in order, which a take needs to survive
-a kill, if the pictures come back as they were, and if it keeps up. Of those that do, the one that
-costs the processor least is used. What was found is remembered per machine.
+FFmpeg may have an encoder and the machine no device for it, so each candidate encodes some pictures
+in a process of its own, for a driver may crash. It qualifies if it hands out every picture's packet
+at once and in order, which a take needs to survive a kill, if the pictures come back as they were,
+and if it keeps up. Of those that do, the one that costs the processor least is used.
 """
 
 from __future__ import annotations

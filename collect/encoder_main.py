@@ -1,7 +1,6 @@
 """The process that encodes: reads orders as JSON lines, pictures from shared memory.
 
-    {"open": uid, "folder": …, "coarse": true}
-                                      begin a take, whose pictures may be coarse
+    {"open": uid, "folder": …, "coarse": true}   a take begins, whose pictures may be coarse
     {"show": uid, "slots": [3, -1]}   one row: a slot per camera, -1 for the picture before
     {"close": uid}                    no more rows
 

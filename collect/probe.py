@@ -1,9 +1,7 @@
 """A station check without a policy: its parts, who drives them, and how it went.
 
 Each part is a take of kind `probe`, which nothing learns from, with its name as the condition
-`probe`. What a part is for is said with it, so that whoever leaves one out knows what stays untold.
-The same parts run on arms and in the embedded cell, where a scripted person puts the object into
-the jaws.
+`probe`. In the embedded cell a scripted person puts the object into the jaws.
 """
 
 from __future__ import annotations
@@ -111,14 +109,6 @@ def planned_s(parts: Sequence[ProbePart], arm: ArmModel) -> dict[str, float]:
         part.name: build_script(arm, room, None, start, part.motion).trajectory.duration_s
         for part in parts
     }
-
-
-def probe_leader(rig: Rig, seed: int, parts: Mapping[str, ProbePart]) -> Leader:
-    """Return who drives a part in the embedded cell: a script, or the person who grasps."""
-    part = parts[rig.conditions[PROBE]]
-    if part.name == GRASP and isinstance(rig, EmbeddedRig):
-        return HandOver(rig, seed)
-    return arm_leader(rig.follower, rig.station, part.motion)
 
 
 def arm_leader(
@@ -290,9 +280,15 @@ def probe_cell(
             rig, conditions={**rig.conditions, PROBE: conditions[PROBE]}, close=lambda: None
         )
 
+    def make_leader(rig: Rig, seed: int) -> Leader:
+        part = named[rig.conditions[PROBE]]
+        if part.name == GRASP and isinstance(rig, EmbeddedRig):  # by a scripted person
+            return HandOver(rig, seed)
+        return arm_leader(rig.follower, rig.station, part.motion)
+
     prober = _Prober(parts, spec, on_part)
     try:
-        end = prober.record(make_rig, lambda rig, seed: probe_leader(rig, seed, named), stop)
+        end = prober.record(make_rig, make_leader, stop)
     finally:
         for rig in rigs.values():
             rig.close()

@@ -32,6 +32,7 @@ from gaploop.core.files import (
     read_content,
     read_json,
     sha256,
+    write_atomically,
     write_json,
 )
 from gaploop.core.journal_format import (
@@ -188,8 +189,7 @@ def _recover_take(folder: Path) -> Recovered:
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
-    events = _repair_events(folder / journal_format.EVENTS)
-    _seal(folder, header, (rows, record.num_rows), kept_s, events)
+    _seal(folder, header, (rows, record.num_rows), kept_s)
     return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
 
 
@@ -244,20 +244,12 @@ def _repair_events(path: Path) -> list[dict[str, Any]]:
             whole.append(parse_json(line))
         except ValueError:
             break
-    new = path.with_name(path.name + _NEW)
-    new.write_text("".join(json.dumps(event) + "\n" for event in whole))
-    platform_calls.sync_path(new)
-    os.replace(new, path)
+    write_atomically(path, "".join(json.dumps(event) + "\n" for event in whole))
     return whole
 
 
-def _seal(
-    folder: Path,
-    header: TakeHeader,
-    rows: tuple[int, int],
-    kept_s: float,
-    events: list[dict[str, Any]],
-) -> None:
+def _seal(folder: Path, header: TakeHeader, rows: tuple[int, int], kept_s: float) -> None:
+    events = _repair_events(folder / journal_format.EVENTS)
     dropped = Counter(
         event.get("camera")
         for event in events

@@ -157,15 +157,10 @@ def embedded_rig(
     Nominal, its domain is `sim`; with gaps, conditions or parameters it is `sim_target`, the
     stand-in for a real cell, and everything that reports on it says sim-to-sim.
 
-    Args:
+    Args, beside those of `SimCell`:
         task: `pick_place`, `pick_lift` or `stack_cube`.
         gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
-        conditions: what to set up, by the names of `vocabulary.CONDITIONS`.
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
-        robot: which arm, one of `sim.arms.ARMS`.
-        parameters: what is known of the cell, as a twin's; as of `SimCell`.
-        randomise: what every take's cell is drawn from; as of `SimCell`.
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't

@@ -1,8 +1,7 @@
 """Ties a session to its operator: one thread records, another one hears keys and shows.
 
-The thread that records waits here for the operator's word; the thread that has the window calls
-`command`, `choose` and `seen`, none of which waits for a device or a disk. The control loop
-knows nothing of either.
+The thread that records waits here for the operator's word; none of what the one with the window
+calls (`command`, `choose`, `seen`) waits for a device or a disk.
 """
 
 from __future__ import annotations

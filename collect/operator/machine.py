@@ -1,13 +1,11 @@
 """The states of a recording session: ready → recording → verdict → reset → ready.
 
 Pure: no time, no device, no file. `press`, `begun`, `ended`, `tick` and the rest take a
-`SessionState` and a time and return the next `SessionState` and what is to be done; whoever holds
-the state does it. Time is any monotonic clock [s].
+`SessionState` and a time of any monotonic clock [s], and return the next `SessionState` and what is
+to be done; whoever holds the state does it.
 
-Right ends a take early, ends the reset, and passes over a question; left throws the take away
-and records it again; Esc ends the session: as in lerobot-record. A take starts only from
-`READY`, and only when the reset before it is over. After it an `Inquiry` asks how it went; for a
-failure what was seen, and why. Anything may be passed over.
+Keys mean what they do in lerobot-record: right ends a take early, ends the reset, and passes over a
+question; left throws the take away and records it again; Esc ends the session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The operator's window. Capitals of the state are 25 mm high on a screen of 96 dpi.
-
-Drawing takes some milliseconds on the main thread; the control loop and the recorder have threads
-of their own. The window needs no answer from anything: it is handed what to show.
-"""
+"""The operator's window. Capitals of the state are 25 mm high on a screen of 96 dpi."""
 
 from __future__ import annotations
 
