@@ -27,7 +27,7 @@ import numpy as np
 
 from gaploop.collect import encoder_choice
 from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
-from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
+from gaploop.collect.video_stream import SOFTWARE, camera_stream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
@@ -55,16 +55,7 @@ class LocalTake:
     """Encodes in the caller's process: for imports and for a few pictures."""
 
     def __init__(self, folder: Path, cameras: CameraSpecs) -> None:
-        self._streams = {
-            camera: VideoStream(
-                folder / f"{camera}.mkv",
-                spec["width"],
-                spec["height"],
-                spec["fps"],
-                encoder_of(spec, SOFTWARE),
-            )
-            for camera, spec in cameras.items()
-        }
+        self._streams = {c: camera_stream(folder, c, s, SOFTWARE) for c, s in cameras.items()}
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Encode the pictures of one row; none is ever dropped."""

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
+from gaploop.collect.video_stream import SOFTWARE, VideoStream, camera_stream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image, is_depth
@@ -160,10 +160,8 @@ class _Server:
             streams = self._takes[uid] = {}
             try:
                 for camera, spec in self._specs.items():
-                    path = folder / f"{camera}.mkv"
-                    encoder = encoder_of(spec, spec.get("encoder", SOFTWARE))
-                    size = spec["width"], spec["height"]
-                    streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
+                    chosen = spec.get("encoder", SOFTWARE)
+                    streams[camera] = camera_stream(folder, camera, spec, chosen)
             except DeviceError as error:
                 self._fault(uid, str(error))
             return

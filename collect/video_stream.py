@@ -55,11 +55,6 @@ parameter sets, so that both encoders' pictures are one stream."""
 MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
 
 
-def encoder_of(spec: Mapping[str, Any], chosen: str) -> str:
-    """Return FFmpeg's encoder of a camera: the one chosen for pictures, of depth the lossless."""
-    return LOSSLESS if is_depth(spec) else chosen
-
-
 def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise UnusableInputError where a camera's pictures have an odd width or height."""
     for camera, spec in cameras.items():
@@ -242,3 +237,10 @@ class VideoStream:
     def _fault(self, error: Exception) -> DeviceError:
         why = getattr(error, "strerror", None) or error
         return DeviceError(f"{self._path} can't be written ({why}). Fix that and record again.")
+
+
+def camera_stream(folder: Path, camera: str, spec: Mapping[str, Any], chosen: str) -> VideoStream:
+    """Open a camera's video in a take's folder: of depth lossless, else with the encoder chosen."""
+    encoder = LOSSLESS if is_depth(spec) else chosen
+    path, size = folder / f"{camera}.mkv", (spec["width"], spec["height"])
+    return VideoStream(path, *size, spec["fps"], encoder)

@@ -132,9 +132,16 @@ class OperatorWindow:
         pygame.display.quit()
 
     def _text(
-        self, words: str, size: float, ink: Colour, at: tuple[float, float], room: float
+        self, words: str, size: float, ink: Colour, at: tuple[float, float], room_px: float
     ) -> float:
-        return draw_text(self._surface, words, size * self._scale, ink, at, room)
+        """Draw words, smaller where they would be wider than `room_px`; return their width."""
+        height_px = max(8, round(size * self._scale))
+        wide_px = _font_for(words, height_px).size(words)[0]
+        if wide_px > room_px > 0:
+            height_px = max(8, int(height_px * room_px / wide_px))
+        image = _rendered(words, height_px, ink)
+        self._surface.blit(image, (round(at[0]), round(at[1])))
+        return float(image.get_width())
 
     def _band(self, shown: Shown, width: int, leader: str) -> None:
         """Draw the state, the clock and the line below, readable from two metres."""
@@ -284,19 +291,6 @@ def _font_for(words: str, height_px: int) -> Any:
 @lru_cache(maxsize=512)
 def _rendered(text: str, height_px: int, ink: Colour) -> Any:
     return _font_for(text, height_px).render(text, True, ink)
-
-
-def draw_text(
-    surface: Any, words: str, height_px: float, ink: Colour, at: tuple[float, float], room_px: float
-) -> float:
-    """Draw words, smaller where they would be wider than `room_px`; return their width [pixels]."""
-    size = max(8, round(height_px))
-    wide_px = _font_for(words, size).size(words)[0]
-    if wide_px > room_px > 0:
-        size = max(8, int(size * room_px / wide_px))
-    image = _rendered(words, size, ink)
-    surface.blit(image, (round(at[0]), round(at[1])))
-    return float(image.get_width())
 
 
 def broken_lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
