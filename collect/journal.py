@@ -117,14 +117,14 @@ class JournalWriter:
         self._frames = ArrowStream(
             self.folder / journal_format.FRAMES,
             journal_format.frames_schema(n_joints, n_scene, cameras),
-            self._wake,
+            lambda: self._flusher.wake(),
         )
         self._cleanup.callback(self._frames.close)
         platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
         self._telemetry = ArrowStream(
             self.folder / journal_format.TELEMETRY,
             telemetry.arrow_schema(header.channels),
-            self._wake,
+            lambda: self._flusher.wake(),
         )
         self._cleanup.callback(self._telemetry.close)
         self._events = EventStream(self.folder / journal_format.EVENTS)
@@ -143,9 +143,6 @@ class JournalWriter:
             platform_calls.sync_path(self.folder.parent)
             platform_calls.sync_path(self.folder / journal_format.HEADER)
             platform_calls.sync_path(self.folder)
-
-    def _wake(self) -> None:
-        self._flusher.wake()
 
     def _write(self) -> None:
         for stream in (self._frames, self._telemetry, self._events):

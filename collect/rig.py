@@ -39,7 +39,6 @@ class Rig:
 
     Attributes:
         tracker: reads the scene from the first camera's pictures, or None.
-        control_hz: turns of the control loop per second [Hz].
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
         sensors: what else is measured, such as forces at the wrist.

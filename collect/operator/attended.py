@@ -107,7 +107,8 @@ class Operator(Attendant):
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
         eyes, stop = self._eyes(), given.pop("stop", lambda: False)
-        run, longest_s = run_take, given["max_s"]
+        run: Callable[..., TakeResult] = run_take
+        longest_s = given["max_s"]
         if self._attempts is not None:  # longer where the policy drives slowly
             run, longest_s = self._attempts.run, longest_s / self._attempts.speed.scale
         begun = _Beginning(lambda: self._console.begun(longest_s))
