@@ -180,11 +180,8 @@ def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTake
     is_training = command in TRAININGS or "policy" in result
     policies = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
     if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
-        texts = [
-            p.read_bytes()
-            for p in sorted(path.parent.iterdir())
-            if p.suffix in TEXTS and p.is_file()
-        ]
+        files = (p for p in path.parent.iterdir() if p.suffix in TEXTS and p.is_file())
+        texts = [p.read_bytes() for p in files]
         used = sum(any(uid.encode() in text for text in texts) for uid in uids)
     made = tuple(sorted(policies - {""}))
     run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used, made, is_training)

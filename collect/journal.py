@@ -366,13 +366,6 @@ class FrameRow:
 
     def values(self, ages_s: Sequence[float]) -> FloatArray:
         """Return the row's numbers as in `frames.arrows`, given the ages of its pictures [s]."""
-        return np.concatenate(
-            (
-                [self.t_s],
-                self.state,
-                self.action,
-                self.sent,
-                self.environment_state,
-                [float(self.intervention), float(self.safety), *ages_s],
-            )
-        )
+        flags = [float(self.intervention), float(self.safety), *ages_s]
+        joints = self.state, self.action, self.sent
+        return np.concatenate(([self.t_s], *joints, self.environment_state, flags))

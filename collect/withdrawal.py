@@ -229,9 +229,7 @@ def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
         return frozenset()
     try:
         value = read_json(path)
-        return frozenset(
-            str(name) for name in (value[key] if key == "uids" else value.get(key, ()))
-        )
+        return frozenset(map(str, value[key] if key == "uids" else value.get(key, ())))
     except DAMAGE:
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
