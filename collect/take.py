@@ -186,7 +186,8 @@ def run_take(
     result = TakeResult("", outcome, reason, end.duration_s, end.frames)
     if writer is None:
         return result
-    uid, sealing = writer.header.info.uid, None
+    uid = writer.header.info.uid
+    sealing = None
     if outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
     else:
