@@ -70,10 +70,14 @@ class SoundPlayer:
         if self._mixer is not None:
             self._sounds[sound].play()
 
+    def close(self) -> None:
+        """Let go of the audio device; safe to call twice."""
+        if self._mixer is not None:
+            self._mixer.quit()
+            self._mixer = None
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._mixer is not None:
-            self._mixer.quit()
-            self._mixer = None
+        self.close()
