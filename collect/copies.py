@@ -12,7 +12,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,16 +25,10 @@ from gaploop.core.files import locked_file
 from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, lineage
-from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
+from gaploop.datasets.cache.folder import remove_cache
 
 REVIEWS: Final = "gaploop_review_"
 _LOCK: Final = "lock"
-
-
-def caches_of(roots: Iterable[Path], noted: Iterable[Path]) -> list[Path]:
-    """Return the frame caches of datasets: in the usual place, and where the register says."""
-    found = dict.fromkeys((*(cache_path(root) for root in roots), *noted))
-    return [path for path in found if is_cache(path)]
 
 
 def clear_cache(path: Path) -> str:

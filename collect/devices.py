@@ -51,8 +51,6 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
 MISSED: Final = 2
 """An arm that was found and misses so many questions in a row, `RETRY_S` apart, has gone again."""
-IS_BACK: Final = "Everything answers again, and torque is off."
-"""An arm is connected limp, and every servo has confirmed that."""
 MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
@@ -432,7 +430,9 @@ class ArmDevices(SessionDevices):
         """Wait for the operator's word, where there is one; LostError where the arm goes again."""
         self._agreed.clear()
         ask = f" Make sure that the arm may move, then {self._clear_words}."
-        self._lost = IS_BACK + (ask if self._is_watched else "")
+        # It is connected limp, and every servo has confirmed that.
+        is_back = "Everything answers again, and torque is off."
+        self._lost = is_back + (ask if self._is_watched else "")
         self._is_found = self._is_watched
         log.info("%s", self._lost)
         asked_s, missed = time.monotonic(), 0

@@ -13,7 +13,6 @@ from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 
-_NO_SCENE: Final = np.empty(0)
 _CLAMPS: Final = SafetyReason.JOINT_LIMIT | SafetyReason.VELOCITY | SafetyReason.ACCELERATION
 """Reasons that are ordinary while moving: in the rows, not worth an event each."""
 _ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
@@ -143,7 +142,7 @@ class Recorder:
             state=to_units(tick.state.position_rad),
             action=to_units(_finite(tick.command.requested_rad)),
             sent=to_units(tick.command.sent_rad),
-            environment_state=_NO_SCENE if scene is None else scene,
+            environment_state=np.empty(0) if scene is None else scene,
             intervention=tick.leader.intervention,
             safety=int(tick.command.reasons),
             camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in tick.frames.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from gaploop.sim.relay import scripted
 from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import LoopEnd, Rates, run_loop
 from gaploop.teleop.safety import SafetyFilter, make_safety
-
-EMBEDDED_CALIBRATION: Final = "nominal"
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ def embedded_rig(
         close=cell.close,
         drawn=cell.draw,
         conditions=dict(conditions or {}),
-        calibration=EMBEDDED_CALIBRATION,
+        calibration="nominal",
         cell=cell,
     )
 

@@ -27,6 +27,7 @@ from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
+from gaploop.datasets.cache.folder import cache_path, is_cache
 from gaploop.datasets.edit.actions import delete_takes
 from gaploop.datasets.repair.folder import kept_copies
 
@@ -177,7 +178,9 @@ def _clear_copies(
     if not uids:
         return gone, left
     roots = [Path(p.where) for p in where if p.what == "dataset"]
-    for cache in copies.caches_of(roots, [Path(p.where) for p in where if p.what == "cache"]):
+    noted = (Path(p.where) for p in where if p.what == "cache")
+    caches = dict.fromkeys((*map(cache_path, roots), *noted))
+    for cache in filter(is_cache, caches):
         why = copies.clear_cache(cache) if remove else ""
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
