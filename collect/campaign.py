@@ -2,12 +2,10 @@
 
 Whatever drifts through a day (light, wear, the operator) must not coincide with a condition, so
 the takes are split into blocks that each hold a fair share of every condition, and only within
-a block takes of one set-up follow each other, in an order that changes little at a time.
-
-Takes are dealt to blocks by minimisation (Pocock and Simon, Biometrics 31, 1975): each goes to
-the block that has least of its set-up and of its conditions so far. The order is a pure
-function of plan, seed and quotas. What has been recorded is struck off its front, so that a
-session that goes on gets the rest of the same order.
+a block takes of one set-up follow each other, in an order that changes little at a time. They are
+dealt to blocks by minimisation (Pocock and Simon, Biometrics 31, 1975): each goes to the block that
+has least of its set-up and of its conditions so far. The order is a pure function of plan, seed and
+quotas; what has been recorded is struck off its front.
 """
 
 from __future__ import annotations
@@ -46,14 +44,7 @@ before every take anyway, so that another grid cell costs next to nothing."""
 
 @dataclass(frozen=True)
 class Quota:
-    """How many takes to record under which conditions.
-
-    Attributes:
-        takes: takes that count; failed demonstrations don't.
-        plan: id of the plan item, or "".
-        dimensions: purpose of the takes, dimension to weight.
-        conditions: what to set up.
-    """
+    """How many takes to record for a plan item under which conditions; failed ones don't count."""
 
     takes: int
     plan: str = ""
@@ -92,10 +83,7 @@ def in_blocks(quotas: Sequence[Quota], draw: str) -> list[Quota]:
     """Order the takes of `quotas`, and return a quota for each stretch of takes of one set-up.
 
     No set-up with two or more takes is recorded in a single stretch, unless it is the only one.
-
-    Args:
-        quotas: set-ups, each once.
-        draw: text that the random numbers come from.
+    Each stands in `quotas` once; `draw` is text that the random numbers come from.
     """
     rng = _draw(draw)
     order: list[int] = []
@@ -105,10 +93,8 @@ def in_blocks(quotas: Sequence[Quota], draw: str) -> list[Quota]:
     return [replace(quotas[setup], takes=len(list(run))) for setup, run in runs]
 
 
-def effort(before: Mapping[str, object] | None, after: Mapping[str, object]) -> float:
+def effort(before: Mapping[str, object], after: Mapping[str, object]) -> float:
     """Return how much there is to change between two set-ups; 0 where nothing differs."""
-    if before is None:
-        return 0.0
     return sum(SETUP_EFFORT.get(name, 1.0) for name in changed(before, after))
 
 
@@ -133,7 +119,6 @@ def _draw(text: str) -> np.random.Generator:
 
 
 def _deal(quotas: Sequence[Quota], rng: np.random.Generator) -> list[list[int]]:
-    """Deal takes, as indices of quotas, to blocks."""
     total = sum(quota.takes for quota in quotas)
     n_blocks = min(total, max(2, math.ceil(total / BLOCK_TAKES)))
     blocks: list[list[int]] = [[] for _ in range(n_blocks)]
@@ -141,15 +126,11 @@ def _deal(quotas: Sequence[Quota], rng: np.random.Generator) -> list[list[int]]:
     factors = [[(n, _plain(v)) for n, v in quota.conditions.items()] for quota in quotas]
     takes = np.repeat(np.arange(len(quotas)), [quota.takes for quota in quotas])
     for setup in rng.permutation(takes).tolist():
-        ties = rng.random(n_blocks)
-
-        def load(
-            b: int, setup: int = setup, ties: Any = ties
-        ) -> tuple[int, int, float]:  # bound now: this is a loop
-            had = sum(counts[b][factor] for factor in factors[setup])
-            return counts[b][setup], had + len(blocks[b]), float(ties[b])
-
-        chosen = min(range(n_blocks), key=load)
+        loads = [
+            (had[setup], sum(had[factor] for factor in factors[setup]) + len(block), tie)
+            for had, block, tie in zip(counts, blocks, rng.random(n_blocks), strict=True)
+        ]
+        chosen = min(range(n_blocks), key=loads.__getitem__)
         blocks[chosen].append(setup)
         counts[chosen].update([setup, *factors[setup]])
     return [blocks[b] for b in rng.permutation(n_blocks)]
@@ -177,10 +158,7 @@ def _order_within(
 
 
 def _split_stretches(order: list[int]) -> list[int]:
-    """Move one take of every set-up that stands in a single stretch to the far end.
-
-    What the take leaves behind still stands between its neighbours, so nothing else is joined.
-    """
+    """Move one take of every set-up that stands in a single stretch to the far end."""
     for setup in sorted(set(order)):
         places = [n for n, other in enumerate(order) if other == setup]
         first, last = places[0], places[-1]
@@ -204,12 +182,7 @@ PAUSE_S: Final = 600.0
 
 @dataclass(frozen=True)
 class LoggedTake:
-    """A sealed take of the journal, as a campaign counts it.
-
-    Attributes:
-        counts: whether it counts towards a quota.
-        duration_s: frames divided by rate [s].
-    """
+    """A sealed take of the journal, as a campaign counts it; its length [s] is frames by rate."""
 
     info: TakeInfo
     counts: bool
@@ -237,8 +210,6 @@ class CampaignProgress:
         take_s: median length of a take [s].
         reset_s: median time from the end of a take to the next one's start [s].
         setup_s: what a change of set-up of effort 1 adds to that [s].
-        attempts_per_take: attempts for each take that counts.
-        left_s: estimated time for what is left [s].
         measured: takes behind the estimate; 0 where it is assumed.
     """
 
@@ -272,11 +243,8 @@ class CampaignProgress:
 def counts(kind: TakeKind, outcome: Outcome, taken_back: bool = False) -> bool:
     """Say whether a sealed take counts: a rollout always, others unless they failed.
 
-    Args:
-        kind: what it is for.
-        outcome: as it stands.
-        taken_back: it had a label, which was taken back: a demonstration counts once it has one
-            again. One that was passed over counts.
+    A demonstration whose label was taken back counts once it has one again; one that was passed
+    over counts.
     """
     if outcome in (Outcome.DISCARDED, Outcome.INTERRUPTED):
         return False
@@ -300,13 +268,10 @@ def sealed_takes(journal: Path, kind: TakeKind) -> Iterator[LoggedTake]:
 def held(
     journal: Path, kind: TakeKind, quotas: Sequence[Quota], *, resume: bool = True
 ) -> Counter[str]:
-    """Return how many takes that count the journal holds, by the key of their quota.
+    """Return how many takes that count the journal holds, if it exists, by the key of their quota.
 
-    Args:
-        journal: folder of takes; it need not exist.
-        kind: what the takes are for.
-        quotas: what is asked for; takes that belong to none are left out.
-        resume: count takes without a plan item; those of a plan item always count.
+    Takes that belong to none of `quotas` are left out, and without `resume` also those without a
+    plan item.
     """
     found = Counter[str]()
     for take in sealed_takes(journal, kind):
@@ -343,20 +308,10 @@ def still_missing(quotas: Sequence[Quota], have: Mapping[str, int]) -> list[int]
 def campaign_progress(
     journal: Path, quotas: Sequence[Quota], kind: TakeKind = TakeKind.DEMONSTRATION
 ) -> CampaignProgress:
-    """Return how far a campaign has come.
-
-    Args:
-        journal: folder of takes; it need not exist.
-        quotas: the campaign's order.
-        kind: what the takes are for.
-    """
+    """Return how far a campaign has come, of a journal that need not exist."""
     have = held(journal, kind, quotas)
     lacking = still_missing(quotas, have)
-    left = tuple(
-        Quota(n, q.plan, q.dimensions, q.conditions)
-        for n, q in zip(lacking, quotas, strict=True)
-        if n
-    )
+    left = tuple(replace(q, takes=n) for n, q in zip(lacking, quotas, strict=True) if n)
     plans = {quota.plan for quota in quotas}
     takes = [t for t in sealed_takes(journal, kind) if t.info.plan in plans]
     take_s, reset_s, setup_s = TAKE_S, RESET_S, SETUP_S
@@ -383,11 +338,8 @@ def campaign_progress(
 def intervals(takes: Sequence[LoggedTake]) -> tuple[list[float], list[float], list[float]]:
     """Return lengths of takes, and times between takes of one set-up and of two set-ups [s].
 
-    Pauses are left out. Where simulated time runs faster than the clock, a take's length is what
-    the clock says.
-
-    Args:
-        takes: oldest first.
+    They come oldest first. Pauses are left out. Where simulated time runs faster than the clock, a
+    take's length is what the clock says.
     """
     resets: list[float] = []
     moves: list[float] = []

@@ -1,10 +1,8 @@
 """What was made of takes, so that a withdrawn consent reaches it: copies, and runs that used them.
 
-Copies are made by gaploop itself: frame caches of trainings, tables that LeRobot's loader keeps,
-datasets that `repair` kept as they were, and videos that a review left in the temporary folder when
-it was killed. Runs are found by their `run.json`: trainings, and analyses that show the takes. They
-are looked for where the consent register has noted them, beside the datasets, and where the caller
-says; a policy that was trained on from another is found by that one's id.
+Copies are made by gaploop itself: frame caches, tables that LeRobot's loader keeps, what `repair`
+kept, and videos that a killed review left. Runs are found by their `run.json`, where the register
+has noted them, beside the datasets, and where the caller says.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,17 +25,10 @@ from gaploop.core.files import locked_file
 from gaploop.core.run_record import RUN, read_run
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import columns, layout, lineage
-from gaploop.datasets.cache.folder import cache_path, is_cache, remove_cache
-from gaploop.datasets.repair.folder import kept_copies
+from gaploop.datasets.cache.folder import remove_cache
 
 REVIEWS: Final = "gaploop_review_"
 _LOCK: Final = "lock"
-
-
-def caches_of(roots: Iterable[Path], noted: Iterable[Path]) -> list[Path]:
-    """Return the frame caches of datasets: in the usual place, and where the register says."""
-    found = dict.fromkeys((*(cache_path(root) for root in roots), *noted))
-    return [path for path in found if is_cache(path)]
 
 
 def clear_cache(path: Path) -> str:
@@ -49,14 +40,7 @@ def clear_cache(path: Path) -> str:
     return "" if is_gone else "a frame cache in use: end the training, then run this again"
 
 
-def kept_with(
-    root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]
-) -> list[Path]:
-    """Return what repairs of a dataset kept and what holds, or may hold, some takes."""
-    return [path for path in kept_copies(root) if _may_hold(path, uids, is_theirs)]
-
-
-def _may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
+def may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo], bool]) -> bool:
     """Say whether a damaged dataset holds takes; True where its tables can't be read to the end."""
     hashes = {columns.take_hash(uid) for uid in uids}
     try:
@@ -76,9 +60,8 @@ def _may_hold(root: Path, uids: Collection[str], is_theirs: Callable[[TakeInfo],
 def lerobot_tables(uids: Collection[str]) -> list[Path]:
     """Return folders in which LeRobot's loader keeps tables with some takes in them.
 
-    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow: numbers,
-    and the pictures of datasets that keep them in their tables. What is deleted there is made
-    anew when it is needed.
+    Hugging Face's `datasets` writes every Parquet file that it reads once more, as Arrow, with
+    pictures that stand in the tables. What is deleted there is made anew when it is needed.
     """
     needles = [u.encode() for u in uids]
     needles += [columns.take_hash(u).to_bytes(8, "little") for u in uids]
@@ -131,13 +114,12 @@ TEXTS: Final = (".json", ".jsonl", ".csv", ".yaml", ".html")
 
 @dataclass(frozen=True)
 class RunOfTakes:
-    """A run that some of the takes went into.
+    """A run that some of the takes went into; an analysis shows them, where it is no training.
 
     Attributes:
         takes: how many of them; 1 where the run names only the dataset's folder, 0 where a policy
             that it started from learned from them.
-        policies: ids of the policies that came of it; empty for an analysis.
-        is_training: a policy learned from the takes; otherwise an analysis shows them.
+        policies: ids of the policies that came of it.
     """
 
     folder: str
@@ -154,7 +136,6 @@ def runs_of(
     """Yield the runs whose inputs name one of the takes; by folder where they list no takes.
 
     Args:
-        uids: the takes.
         roots: datasets and journals that hold them; runs are looked for beside these.
         folders: further folders to look in, however deep.
         noted: folders of runs that the register knows.
@@ -193,11 +174,8 @@ def _read(path: Path, uids: Collection[str], names: set[str]) -> tuple[RunOfTake
     is_training = command in TRAININGS or "policy" in result
     policies = {result.get("policy", ""), result.get("merged", ""), *result["policies"]}
     if not used and not is_training:  # `plan` writes its run.json over that of the diagnosis
-        texts = [
-            p.read_bytes()
-            for p in sorted(path.parent.iterdir())
-            if p.suffix in TEXTS and p.is_file()
-        ]
+        files = (p for p in path.parent.iterdir() if p.suffix in TEXTS and p.is_file())
+        texts = [p.read_bytes() for p in files]
         used = sum(any(uid.encode() in text for text in texts) for uid in uids)
     made = tuple(sorted(policies - {""}))
     run = RunOfTakes(str(path.parent), str(value.get("id", "")), command, used, made, is_training)

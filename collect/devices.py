@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -51,8 +51,6 @@ RETRY_S: Final = 0.5
 LOOK_S: Final = 0.05
 MISSED: Final = 2
 """An arm that was found and misses so many questions in a row, `RETRY_S` apart, has gone again."""
-IS_BACK: Final = "Everything answers again, and torque is off."
-"""An arm is connected limp, and every servo has confirmed that."""
 MANY: Final = 6
 """More joints than a servo or two: the whole arm is meant."""
 
@@ -83,34 +81,23 @@ class SessionDevices(ABC):
         """What the operator can do to the arm, whatever the session does."""
 
     def start(self) -> None:  # noqa: B027 - nothing to start where takes drive
-        """Begin to drive, once everything else is ready.
-
-        Raises:
-            DeviceError: leader or follower doesn't take it; torque is off.
-        """
+        """Begin to drive, once everything else is ready; raises DeviceError with torque off."""
 
     def let_go(self) -> None:  # noqa: B027
         """Stop driving, for good: torque goes off at once, while takes are still sealed."""
 
     def finish(self) -> None:  # noqa: B027
-        """Torque off, disconnect.
-
-        Raises:
-            DeviceError: what went wrong.
-        """
+        """Torque off, disconnect; raises DeviceError."""
 
     def reconnect(
         self, lost: str, stop: Callable[[], bool], pause: Callable[[float], object] = time.sleep
     ) -> bool:
-        """Let go of all devices, wait until they answer, and drive again.
+        """Let go of all devices, wait until they answer, and drive again; False where it is to end.
 
         Args:
             lost: what was lost, in words.
             stop: whether the session is to end meanwhile.
             pause: waits so long [s], and heeds keys meanwhile where nobody else does.
-
-        Returns:
-            False where the session ends.
 
         Raises:
             LostError: what was found doesn't drive.
@@ -125,15 +112,7 @@ class SessionDevices(ABC):
 
 
 class LoopMonitor:
-    """A subscriber of the loop that keeps its newest pictures and counts its turns.
-
-    One thread calls `tick`, any other may read.
-
-    Args:
-        joints: the follower's.
-        rates: of the loop.
-        limits: the safety filter's.
-    """
+    """Keeps the loop's newest pictures and counts its turns; one thread ticks, any may read."""
 
     def __init__(self, joints: tuple[str, ...], rates: Rates, limits: SafetyLimits) -> None:
         self.pictures: Mapping[str, Image] = MappingProxyType({})
@@ -152,12 +131,7 @@ class LoopMonitor:
             self.pictures = {n: f.image for n, f in tick.frames.items() if f.image.ndim == 3}
 
     def loop(self, tripped: SafetyReason, snapshot: Snapshot | None = None) -> Loop:
-        """Return how the loop does.
-
-        Args:
-            tripped: why the safety filter has tripped, as it stands now.
-            snapshot: of the thread that the loop runs in, where it has one.
-        """
+        """Return how the loop does, given why the filter has tripped, as it stands now."""
         rate_hz, _, _ = self.statistics.now()
         figures, writer = self.statistics.figures(), self._writer
         joints = figures.trips[-1].joints if figures.trips else ()
@@ -177,10 +151,7 @@ class LoopMonitor:
 def say_trip(reason: SafetyReason, joints: tuple[str, ...], clear: str = "") -> str:
     """Return why the filter tripped, which joints show it, and what to do, in one line.
 
-    Args:
-        reason: why.
-        joints: who shows it.
-        clear: how it is cleared then, such as `press c twice`; "" where no key does that.
+    How it is cleared then, such as `press c twice`, is left out where `clear` is empty.
     """
     then = f"; then {clear}" if clear else ""
     to_do = say_to_do(reason) or "see to it"
@@ -219,10 +190,7 @@ class Arms:
         leader: who leads the arm by hand; None where only a policy drives.
         cameras: looked at on policy frames.
         clock: the time that all of them live on.
-        title: which arms, in words.
-        sensors: what else is measured.
         tracker: reads the scene from the first camera's pictures, or None.
-        calibration: id of the calibration in use, or "".
         window: the leader, where it is driven by a window's keys or a gamepad, else None.
     """
 
@@ -245,8 +213,6 @@ class ArmDevices(SessionDevices):
 
     Args:
         connect: connects all devices or none, or raises DeviceError; called again after a loss.
-        station: its limits, its name, its domain.
-        rates: control and frame rate.
         shared: who drives, where that isn't just the leader.
         is_watched: somebody is there to clear a trip and to say that a found arm may move. Where
             nobody is, a trip of an emulated arm is cleared with the next take, as in the embedded
@@ -338,17 +304,12 @@ class ArmDevices(SessionDevices):
             blocker=self.blocker,
         )
 
-    def leader(self, rig: Rig, seed: int) -> Leader:
+    def leader(self, _rig: Rig, _seed: int) -> Leader:
         """Return who drives: the same in all takes of a connection."""
-        del rig, seed
         return self._drives
 
     def _take_loop(self, *given: Any, **options: Any) -> LoopEnd:
-        """Run a take's turns.
-
-        Raises:
-            LostError: the loop couldn't go on with its devices.
-        """
+        """Run a take's turns; LostError where the loop can't go on with its devices."""
         try:
             return self.control.take_loop(*given, **options)
         except (DeviceError, OSError) as error:
@@ -466,14 +427,12 @@ class ArmDevices(SessionDevices):
         return False
 
     def _may_move(self, stop: Callable[[], bool], pause: Callable[[float], object]) -> bool:
-        """Wait for the operator's word, where there is an operator.
-
-        Raises:
-            LostError: what was found has gone again.
-        """
+        """Wait for the operator's word, where there is one; LostError where the arm goes again."""
         self._agreed.clear()
         ask = f" Make sure that the arm may move, then {self._clear_words}."
-        self._lost = IS_BACK + (ask if self._is_watched else "")
+        # It is connected limp, and every servo has confirmed that.
+        is_back = "Everything answers again, and torque is off."
+        self._lost = is_back + (ask if self._is_watched else "")
         self._is_found = self._is_watched
         log.info("%s", self._lost)
         asked_s, missed = time.monotonic(), 0
@@ -507,7 +466,7 @@ class ArmDevices(SessionDevices):
         """Torque off, and everything disconnected."""
         self.control.finish()
 
-    def _disconnect(self) -> Iterable[str]:
+    def _disconnect(self) -> tuple[str, ...]:
         return (*self.control.close(), *disconnect(*self.arms.sensors))
 
     def close(self) -> None:
@@ -519,57 +478,24 @@ class ArmDevices(SessionDevices):
 # -- the embedded cell --------------------------------------------------------------------------
 
 
-class StandingClock:
-    """The clock of whichever rig is set up, for a leader that outlives rigs.
+class Standing:
+    """The arm, or the clock, of whichever rig is set up: for a leader that outlives rigs.
 
     A leader that dated its answers by the first rig's clock, which stands still, was taken for one
     that no longer answers.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.now = clock
+    def __init__(self, now: Any) -> None:
+        self.now = now
 
-    def now_s(self) -> float:
-        """Return the time of the rig that is set up now [s]."""
-        return self.now.now_s()
-
-    def sleep_until(self, deadline_s: float) -> None:
-        """Wait until that time of it [s]."""
-        self.now.sleep_until(deadline_s)
-
-
-class StandingArm:
-    """The arm of whichever rig is set up: what a leader that outlives rigs is made for."""
-
-    def __init__(self, follower: Follower) -> None:
-        self.now = follower
-        self.name, self.robot_type, self.units = follower.name, follower.robot_type, follower.units
-        self.joint_names, self.joint_limits_rad = follower.joint_names, follower.joint_limits_rad
-        self.send, self.torque_on, self.torque_off = (
-            follower.send,
-            follower.torque_on,
-            follower.torque_off,
-        )
-        self.to_units, self.from_units = follower.to_units, follower.from_units
-        self.close = follower.close
-
-    def read(self) -> FollowerState:
-        """Return what the arm that is set up now reports."""
-        return self.now.read()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
 
 
 class CellDevices(SessionDevices):
     """The embedded cell in real time. Its takes drive it: a rig for each set-up, nothing to lose.
 
-    Args:
-        make: builds the rig for some conditions.
-        shared: who drives, where that isn't just the leader.
-        leader_of: connects who leads by hand, given an arm, its station and its clock; the cell's
-            expert does where it is None.
-
-    Raises:
-        DeviceError: the leader doesn't answer.
-        UnusableInputError: it doesn't fit.
+    `leader_of` connects who leads by hand, or raises; the cell's expert does where it is None.
     """
 
     def __init__(
@@ -582,16 +508,16 @@ class CellDevices(SessionDevices):
         self._make, self._shared = make, shared
         self._rig: EmbeddedRig | None = None
         self._person: Leader | None = None
-        self._standing: StandingArm | None = None
+        self._arm: Any = None
+        self._clock: Any = None
         with ExitStack() as cleanup:
             cleanup.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(SWITCH_INTERVAL_S)  # a leader's window must be heard in time
             if leader_of is not None:
                 first = make({})
                 cleanup.callback(first.close)
-                self._standing = StandingArm(first.follower)
-                self._clock = StandingClock(first.clock)
-                self._person = leader_of(self._standing, first.station, self._clock)
+                self._arm, self._clock = Standing(first.follower), Standing(first.clock)
+                self._person = leader_of(self._arm, first.station, self._clock)
                 if callable(close := getattr(self._person, "close", None)):
                     cleanup.callback(close)
                 self.window = self._person if hasattr(self._person, "host") else None
@@ -608,8 +534,8 @@ class CellDevices(SessionDevices):
             rig.reset(seed)
             clock.restart()
 
-        if self._standing is not None:
-            self._standing.now, self._clock.now = rig.follower, clock
+        if self._person is not None:
+            self._arm.now, self._clock.now = rig.follower, clock
         self._rig = replace(rig, clock=clock, reset=reset)
         self.monitor = LoopMonitor(rig.follower.joint_names, rig.rates, rig.safety.limits)
         return self._rig

@@ -27,7 +27,7 @@ import numpy as np
 
 from gaploop.collect import encoder_choice
 from gaploop.collect.encoder_main import LEAST_SLOTS, CameraSpecs, Ring
-from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
+from gaploop.collect.video_stream import SOFTWARE, camera_stream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
@@ -45,12 +45,7 @@ _RECORD_AGAIN: Final = "Record the take again."
 
 @dataclass(frozen=True)
 class Closed:
-    """What a take's closed videos hold.
-
-    Attributes:
-        pictures: camera to how many, coarse ones included.
-        coarse: camera to how many were encoded coarsely, because the encoder was behind.
-    """
+    """What a take's closed videos hold: camera to pictures, and to how many of them are coarse."""
 
     pictures: Mapping[str, int]
     coarse: Mapping[str, int]
@@ -60,16 +55,7 @@ class LocalTake:
     """Encodes in the caller's process: for imports and for a few pictures."""
 
     def __init__(self, folder: Path, cameras: CameraSpecs) -> None:
-        self._streams = {
-            camera: VideoStream(
-                folder / f"{camera}.mkv",
-                spec["width"],
-                spec["height"],
-                spec["fps"],
-                encoder_of(spec, SOFTWARE),
-            )
-            for camera, spec in cameras.items()
-        }
+        self._streams = {c: camera_stream(folder, c, s, SOFTWARE) for c, s in cameras.items()}
 
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Encode the pictures of one row; none is ever dropped."""
@@ -198,8 +184,7 @@ class RemoteTake:
     def show(self, pictures: Mapping[str, Image]) -> frozenset[str]:
         """Take the pictures of one row; name the cameras whose picture had to be dropped.
 
-        Raises:
-            DeviceError: the videos can't be written any more.
+        Raises DeviceError where the videos can't be written any more.
         """
         self._process.hear(0.0)
         slots, dropped = [], set[str]()
@@ -261,11 +246,7 @@ class RemoteTake:
             self._process.tell({"close": self._uid})
 
     def wait(self) -> Closed:
-        """Return what the closed videos hold.
-
-        Raises:
-            DeviceError: the videos couldn't be finished.
-        """
+        """Return what the closed videos hold; DeviceError where they couldn't be finished."""
         began_s = time.monotonic()
         while self._uid not in self._process.closed:
             self._check()
@@ -285,10 +266,9 @@ type TakeEncoding = LocalTake | RemoteTake
 class Encoder:
     """Encodes the pictures of one take after another in a process of its own.
 
-    On Windows, where such a process can't be given the pictures' memory, in the caller's.
-
-    The process is started by the first take, and again where it died or the cameras changed.
-    Leave it with `close`, after the last take was sealed.
+    On Windows, where such a process can't be given the pictures' memory, in the caller's. It is
+    started by the first take, and again where it died or the cameras changed. Leave it with
+    `close`, after the last take was sealed.
     """
 
     def __init__(self) -> None:
@@ -322,27 +302,16 @@ class Encoder:
         return named
 
     def start(self, cameras: CameraSpecs) -> None:
-        """Have a process ready for pictures of `cameras`.
-
-        Raises:
-            DeviceError: it doesn't come up.
-        """
+        """Have a process ready for pictures of `cameras`; DeviceError where it doesn't come up."""
         if platform_calls.HANDLES_CAN_BE_PASSED:
             self._running(cameras)
 
     def take(
         self, folder: Path, uid: str, cameras: CameraSpecs, *, waits: bool = False
     ) -> TakeEncoding:
-        """Begin a take.
+        """Begin a take; DeviceError where the process doesn't come up.
 
-        Args:
-            folder: the take's folder.
-            uid: the take's uid.
-            cameras: camera to its size and rate.
-            waits: where the encoder is behind, wait for it rather than drop: for simulated time.
-
-        Raises:
-            DeviceError: the process doesn't come up.
+        Who `waits` where the encoder is behind drops nothing: for simulated time.
         """
         if not platform_calls.HANDLES_CAN_BE_PASSED:
             return LocalTake(folder, cameras)

@@ -1,10 +1,9 @@
 """Which of the machine's H.264 encoders a take's videos are written with: tried, measured, kept.
 
-That FFmpeg was built with an encoder says nothing of whether the machine has the device for it, so
-each candidate encodes some pictures for real, in a process of its own, for a driver may crash. It
-qualifies if it hands out every picture's packet at once and in order, which a take needs to survive
-a kill, if the pictures come back as they were, and if it keeps up. Of those that do, the one that
-costs the processor least is used. What was found is remembered per machine.
+FFmpeg may have an encoder and the machine no device for it, so each candidate encodes some pictures
+in a process of its own, for a driver may crash. It qualifies if it hands out every picture's packet
+at once and in order, which a take needs to survive a kill, if the pictures come back as they were,
+and if it keeps up. Of those that do, the one that costs the processor least is used.
 """
 
 from __future__ import annotations
@@ -47,14 +46,7 @@ PATIENCE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class EncoderTrial:
-    """What a candidate did.
-
-    Attributes:
-        encoder: FFmpeg's name of it.
-        ms: median time for a picture, colour conversion included [ms].
-        cpu_ms: processor time for a picture [ms].
-        why_not: why it doesn't qualify, or "".
-    """
+    """What a candidate did: median time for a picture, and the processor's for it [ms]."""
 
     encoder: str
     ms: float = 0.0
@@ -71,11 +63,7 @@ def choose(
 ) -> str:
     """Return the encoder for pictures of a size; measured once on a machine, then remembered.
 
-    Args:
-        width, height: of the pictures [pixels].
-        candidates: what to try beside software; hardware encoders that PyAV offers unless given.
-        memory: the file that remembers; one in the user's cache folder unless given.
-        trial: tries one.
+    Unless given, the `candidates` beside software are the hardware encoders that PyAV offers.
     """
     offered = tuple(name for name in HARDWARE if name in av.codecs_available)
     candidates = offered if candidates is None else candidates
@@ -123,7 +111,7 @@ def measure(encoder: str, width: int, height: int) -> EncoderTrial:
             check=False,
             **platform_calls.APART,
         )
-        said = json.loads(done.stdout.rpartition("{")[1] + done.stdout.rpartition("{")[2])
+        said = json.loads("{" + done.stdout.rpartition("{")[2])
     except subprocess.TimeoutExpired:
         return EncoderTrial(encoder, why_not="it hangs")
     except ValueError:
@@ -180,7 +168,6 @@ def _picture(number: int, width: int, height: int) -> Image:
 
 
 def _psnr_db(one: Image, two: Image) -> float:
-    """Return the peak signal-to-noise ratio of the brightness [dB]."""
     error = (one.astype(float).mean(axis=2) - two.astype(float).mean(axis=2)) ** 2
     return float(10 * np.log10(255**2 / max(error.mean(), 1e-9)))
 

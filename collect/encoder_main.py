@@ -1,7 +1,6 @@
 """The process that encodes: reads orders as JSON lines, pictures from shared memory.
 
-    {"open": uid, "folder": …, "coarse": true}
-                                      begin a take, whose pictures may be coarse
+    {"open": uid, "folder": …, "coarse": true}   a take begins, whose pictures may be coarse
     {"show": uid, "slots": [3, -1]}   one row: a slot per camera, -1 for the picture before
     {"close": uid}                    no more rows
 
@@ -29,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gaploop.collect.video_stream import SOFTWARE, VideoStream, encoder_of
+from gaploop.collect.video_stream import SOFTWARE, VideoStream, camera_stream
 from gaploop.core import platform_calls
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image, is_depth
@@ -58,13 +57,7 @@ type CameraSpecs = Mapping[str, Mapping[str, Any]]
 
 
 class Ring:
-    """Slots for the pictures of some cameras.
-
-    Args:
-        cameras: their sizes and rates.
-        handle: the file that holds the memory; a new, nameless one unless given.
-        counts: camera to how many slots it has there.
-    """
+    """Slots for the pictures of some cameras, in new, nameless memory or as in that of `handle`."""
 
     def __init__(
         self,
@@ -124,9 +117,7 @@ type _Order = tuple[str, int | None]
 class EncodingPace:
     """Says whether a camera's next picture is to be encoded coarsely.
 
-    Args:
-        behind: how many pictures wait where it is behind.
-        fps: how many come [Hz].
+    It is behind where so many pictures wait; they come at `fps` [Hz].
     """
 
     def __init__(self, behind: int, fps: float) -> None:
@@ -144,13 +135,7 @@ class EncodingPace:
 
 
 class _Server:
-    """The open takes, a thread for each camera, and who may speak to the recorder.
-
-    Args:
-        ring: where the pictures are.
-        cameras: their sizes, rates and encoders.
-        at_once: how many cameras may be encoded at the same time.
-    """
+    """The open takes, a thread for each camera, and who may speak to the recorder."""
 
     def __init__(self, ring: Ring, cameras: CameraSpecs, at_once: int) -> None:
         self._ring, self._specs = ring, cameras
@@ -175,10 +160,8 @@ class _Server:
             streams = self._takes[uid] = {}
             try:
                 for camera, spec in self._specs.items():
-                    path = folder / f"{camera}.mkv"
-                    encoder = encoder_of(spec, spec.get("encoder", SOFTWARE))
-                    size = spec["width"], spec["height"]
-                    streams[camera] = VideoStream(path, *size, spec["fps"], encoder)
+                    chosen = spec.get("encoder", SOFTWARE)
+                    streams[camera] = camera_stream(folder, camera, spec, chosen)
             except DeviceError as error:
                 self._fault(uid, str(error))
             return
@@ -251,7 +234,6 @@ class _Server:
                 self._fault(uid, f"The disk doesn't take the video ({why}).")
 
     def close(self) -> None:
-        """Finish what was handed over and what is open."""
         for orders in self._orders.values():
             orders.put(None)
         for thread in self._threads:

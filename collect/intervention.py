@@ -42,6 +42,7 @@ class TakeOver:
 
     def reset(self, _speed_scale: float, /) -> None:
         """Get ready for a new attempt, in which the policy drives at that share of its speed."""
+        self.switched(False)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Take note of a switch, whoever asked for it."""
@@ -75,10 +76,6 @@ class OnMotion(TakeOver):
         self._threshold_rad, self._hand_back_s = threshold_rad, hand_back_s
         self._seen: deque[tuple[float, FloatArray]] = deque()
         self._moved_s: float | None = None
-
-    def reset(self, _speed_scale: float, /) -> None:
-        """Get ready for a new attempt."""
-        self.switched(False)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Look from here on."""
@@ -131,7 +128,7 @@ class OnStall(TakeOver):
     def reset(self, speed_scale: float, /) -> None:
         """Get ready for a new attempt; a slow policy is given that much longer."""
         self._slower = 1.0 / speed_scale
-        self.switched(False)
+        super().reset(speed_scale)
 
     def switched(self, _person_drives: bool, /) -> None:
         """Count from here on."""
@@ -188,12 +185,7 @@ class Alignable(Protocol):
 
 
 class Offset:
-    """What a leader's pose differs by from the arm that it takes over.
-
-    Args:
-        arm_rad: where the arm is [rad], shape (n_joints,).
-        leader_rad: where the leader is, in the arm's angles [rad], shape (n_joints,).
-    """
+    """What a leader's pose differs by from the arm that it takes over [rad], shape (n_joints,)."""
 
     def __init__(self, arm_rad: FloatArray, leader_rad: FloatArray) -> None:
         self._offset, self._leader = arm_rad - leader_rad, leader_rad
@@ -224,13 +216,8 @@ class SharedLeader:
     """Policy and person as one `Leader`; samples say in `intervention` whether the person drives.
 
     `begin`, `rest`, `take_over`, `hand_back` and `toggle` may be called from any thread; what they
-    ask for happens at the loop's next turn.
-
-    Args:
-        policy: drives an attempt until somebody takes over.
-        person: who can take over, or None.
-        sent_rad: says where the arm was sent last [rad], shape (n_joints,).
-        wishes: when the person takes over and hands back without being asked; never unless given.
+    ask for happens at the loop's next turn. `sent_rad` says where the arm was sent last [rad],
+    shape (n_joints,).
     """
 
     def __init__(
@@ -247,9 +234,13 @@ class SharedLeader:
         movable: object = person
         self._movable = movable if isinstance(movable, Alignable) else None
         self._orders: deque[Callable[[float], None]] = deque()
-        self._driver = Driver.NOBODY
+        self.driver = Driver.NOBODY
+        """Who drives now."""
         self._may_drive = False
-        self._fault, self._is_lost = "", False
+        self.fault = ""
+        """Why the policy doesn't drive any more in this attempt, or ""."""
+        self.is_lost = False
+        """Whether that is because it can't be reached: no fault of its own."""
         self.interventions = 0
         """How often the person took over since `begin`."""
         self._now_s = self._since_s = 0.0
@@ -259,32 +250,13 @@ class SharedLeader:
         self._handed_back = False
 
     @property
-    def driver(self) -> Driver:
-        """Who drives now."""
-        return self._driver
-
-    @property
     def pace(self) -> Pace:
         """How long the policy took in this attempt."""
         return self._policy.pace
 
-    @property
-    def fault(self) -> str:
-        """Why the policy doesn't drive any more in this attempt, or ""."""
-        return self._fault
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether that is because it can't be reached: no fault of its own."""
-        return self._is_lost
-
     def begin(self, speed_scale: float = 1.0) -> None:
-        """Let the policy drive an attempt, from the next observation on.
-
-        Args:
-            speed_scale: policy steps per frame, above 0 and up to 1.
-        """
-        self._fault, self._is_lost, self.interventions = "", False, 0
+        """Let the policy drive an attempt, from the next observation on, at a share of speed."""
+        self.fault, self.is_lost, self.interventions = "", False, 0
 
         def start(_t_s: float) -> None:
             self._policy.speed_scale, self._policy.pace = speed_scale, Pace()
@@ -327,20 +299,16 @@ class SharedLeader:
 
     def done(self) -> bool:
         """Say whether the person who drives has nothing more to ask for."""
-        return self._driver is Driver.PERSON and self._person is not None and self._person.done()
+        return self.driver is Driver.PERSON and self._person is not None and self._person.done()
 
     def observe(self, observation: Observation) -> None:
-        """Show the policy a frame: `on_frame` of the loop.
-
-        Raises:
-            UnusableInputError: the policy doesn't fit the rig.
-        """
+        """Show the policy a frame, as the loop's `on_frame`; raises UnusableInputError."""
         self._obey(self._now_s)
-        self._heed(self._wishes.frame(observation, self._driver is Driver.PERSON))
-        starts = self._driver is Driver.NOBODY and self._may_drive and not self._fault
-        if not starts and self._driver is not Driver.POLICY:
+        self._heed(self._wishes.frame(observation, self.driver is Driver.PERSON))
+        starts = self.driver is Driver.NOBODY and self._may_drive and not self.fault
+        if not starts and self.driver is not Driver.POLICY:
             return
-        self._driver = Driver.POLICY
+        self.driver = Driver.POLICY
         with CleanupStep() as attempt:
             if starts:
                 self._policy.start_from(self._sent_rad())
@@ -348,9 +316,9 @@ class SharedLeader:
         if isinstance(attempt.error, UnusableInputError):
             raise attempt.error
         if attempt.error is not None:
-            self._fault, self._is_lost = one_line(attempt.error), True
+            self.fault, self.is_lost = one_line(attempt.error), True
             if not isinstance(attempt.error, LostError):
-                self._fault, self._is_lost = f"{type(attempt.error).__name__}: {self._fault}", False
+                self.fault, self.is_lost = f"{type(attempt.error).__name__}: {self.fault}", False
             self._stop_and_hold()
 
     def read(self, t_s: float) -> LeaderSample:
@@ -361,25 +329,25 @@ class SharedLeader:
         is_device = bool(self.servo_joints) or self._wishes.watches_person
         asked = self._person.read(t_s) if self._person is not None and is_device else None
         if asked is not None:
-            self._heed(self._wishes.motion(t_s, asked.q_rad, self._driver is Driver.PERSON))
-        if self._driver is Driver.ALIGNING:
+            self._heed(self._wishes.motion(t_s, asked.q_rad, self.driver is Driver.PERSON))
+        if self.driver is Driver.ALIGNING:
             is_late = t_s - self._since_s >= ALIGN_S
             if self._movable is None or self._movable.align(self._hold, t_s) or is_late:
                 self._let_go()
-                self._driver = Driver.PERSON
+                self.driver = Driver.PERSON
                 self._count()
         state = asked.state if asked is not None else None
-        if self._driver is Driver.POLICY:
+        if self.driver is Driver.POLICY:
             target = self._policy.read(t_s).q_rad
             if self._handed_back:
                 self._handed_back, self._ease = False, _Ease(self._hold, t_s)
             return LeaderSample(
                 t_s, target if self._ease is None else self._ease.apply(target, t_s), state=state
             )
-        if self._driver is Driver.PERSON and self._person is not None:
+        if self.driver is Driver.PERSON and self._person is not None:
             asked = asked or self._person.read(t_s)
             return LeaderSample(asked.t_s, self._from_person(asked.q_rad), True, asked.state)
-        aligning = self._driver is Driver.ALIGNING
+        aligning = self.driver is Driver.ALIGNING
         return LeaderSample(t_s, self._hold if aligning else self._sent_rad(), state=state)
 
     def close(self) -> None:
@@ -393,22 +361,22 @@ class SharedLeader:
 
     @property
     def _is_policys(self) -> bool:
-        return self._driver in (Driver.POLICY, Driver.NOBODY)
+        return self.driver in (Driver.POLICY, Driver.NOBODY)
 
     def _obey(self, t_s: float) -> None:
         while self._orders:
             self._orders.popleft()(t_s)
 
     def _heed(self, wish: Wish | None) -> None:
-        if wish is Wish.TAKE_OVER and self._driver is Driver.POLICY:
+        if wish is Wish.TAKE_OVER and self.driver is Driver.POLICY:
             self.take_over()
-        elif wish is Wish.HAND_BACK and self._driver is Driver.PERSON:
+        elif wish is Wish.HAND_BACK and self.driver is Driver.PERSON:
             self.hand_back()
 
     def _stop_and_hold(self) -> None:
-        if self._driver is Driver.ALIGNING:
+        if self.driver is Driver.ALIGNING:
             self._let_go()
-        self._driver, self._hold = Driver.NOBODY, self._sent_rad()
+        self.driver, self._hold = Driver.NOBODY, self._sent_rad()
         self._offset = self._ease = None
         self._handed_back = False
 
@@ -418,7 +386,7 @@ class SharedLeader:
         self._stop_and_hold()
         self._person.reset()  # what a hand-held leader remembers is from before the policy drove
         self._since_s = t_s
-        self._driver = Driver.PERSON if self._movable is None else Driver.ALIGNING
+        self.driver = Driver.PERSON if self._movable is None else Driver.ALIGNING
         if self._movable is None:
             self._count()
 

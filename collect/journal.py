@@ -49,8 +49,6 @@ class JournalWriter:
     the disk or for the encoder.
 
     Args:
-        journal: the folder of takes; made if it isn't there.
-        header: what is known as the take begins; its uid names the folder.
         encoder: encodes in its own process; in the caller's where it is None.
         waits: where the encoder is behind, wait for it rather than drop: for simulated time.
         wall_ns: the wall clock [ns]; if it is set during the take, that is an event.
@@ -85,14 +83,14 @@ class JournalWriter:
         check_sizes(header.cameras)
         if encoder is not None and header.cameras:
             encoder.start(header.cameras)
-        make_folder(journal, self.folder)
+        _make_folder(journal, self.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.callback(self._cleanup.close)
             try:
                 self._open(header)
             except OSError as error:
-                raise unusable(journal, error) from None
+                raise _unusable(journal, error) from None
             self._encoding: TakeEncoding = (
                 LocalTake(self.folder, header.cameras)
                 if encoder is None or not header.cameras
@@ -119,16 +117,14 @@ class JournalWriter:
         self._frames = ArrowStream(
             self.folder / journal_format.FRAMES,
             journal_format.frames_schema(n_joints, n_scene, cameras),
-            (1, n_joints, n_joints, n_joints, n_scene, 1, 1, *(1 for _ in cameras)),
-            self._wake,
+            lambda: self._flusher.wake(),
         )
         self._cleanup.callback(self._frames.close)
         platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
         self._telemetry = ArrowStream(
             self.folder / journal_format.TELEMETRY,
             telemetry.arrow_schema(header.channels),
-            (1,) * (1 + len(header.channels)),
-            self._wake,
+            lambda: self._flusher.wake(),
         )
         self._cleanup.callback(self._telemetry.close)
         self._events = EventStream(self.folder / journal_format.EVENTS)
@@ -148,24 +144,16 @@ class JournalWriter:
             platform_calls.sync_path(self.folder / journal_format.HEADER)
             platform_calls.sync_path(self.folder)
 
-    def _wake(self) -> None:
-        self._flusher.wake()
-
     def _write(self) -> None:
         for stream in (self._frames, self._telemetry, self._events):
             stream.flush()
 
-    @property
-    def frames(self) -> int:
-        """Frame rows taken so far."""
-        return self._frames.rows
-
     def frame(self, row: FrameRow) -> None:
         """Add one policy frame and its pictures.
 
-        Where the encoder is behind an event says so. Where pictures don't fit into
-        memory any more, the row stands beside the picture before: its age says so, an event names
-        the camera, and `dropped` counts it.
+        Where the encoder is behind an event says so. Where pictures don't fit into memory any more,
+        the row stands beside the picture before: its age says so, an event names the camera, and
+        `dropped` counts it.
 
         Raises:
             DeviceError: a camera's picture is missing or has another size than the header says;
@@ -198,32 +186,19 @@ class JournalWriter:
         return row.t_s - self._shown_at_s[camera]
 
     def telemetry(self, t_ns: int, values: FloatArray) -> None:
-        """Add one row of telemetry.
+        """Add a row at `t_ns` [ns] since the take began, shape (n_channels,); NaN is null on disk.
 
-        Args:
-            t_ns: time since the take began [ns].
-            values: in the order of the header's channels, shape (n_channels,); NaN is null on disk.
-
-        Raises:
-            DeviceError: the take can't be written any more.
+        Raises DeviceError where the take can't be written any more.
         """
         self._t_s = t_ns * 1e-9
         with self._writable():
-            self._telemetry.append_after_time(t_ns, values)
+            self._telemetry.append(values, self._t_s, t_ns)
 
     def telemetry_block(self, t_ns: NDArray[np.int64], values: FloatArray) -> None:
-        """Add many rows at once, for imports.
-
-        Args:
-            t_ns: times since the take began [ns], shape (n,).
-            values: in the order of the header's channels, shape (n, n_channels).
-
-        Raises:
-            DeviceError: the take can't be written any more.
-        """
+        """Add many rows at once, as `telemetry`, shapes (n,) and (n, n_channels): for imports."""
         with self._writable():
-            for t, row in zip(t_ns, values, strict=True):
-                self._telemetry.append_after_time(int(t), row)
+            for t, row in zip(t_ns.tolist(), values, strict=True):
+                self._telemetry.append(row, t * 1e-9, t)
 
     def event(self, t_s: float, name: str, **details: Any) -> None:
         """Append one event (key, mark, intervention, trip) at `t_s` [s] to `events.jsonl`."""
@@ -250,14 +225,10 @@ class JournalWriter:
                 f"Make room in {self.folder.parent} or name another folder with --journal."
             ) from None
 
-    def finish(self) -> None:
-        """Say that no more rows come. What is left, `seal` does, in any thread."""
-        self._encoding.finish()
-
     def seal_behind(self, pool: Executor, outcome: Outcome, reason: str = "") -> Future[Path]:
         """Seal in a thread of `pool`, so that the next take can begin now; see `seal`."""
         self._handed_over = True
-        self.finish()
+        self._encoding.finish()
 
         def seal() -> Path:
             time.sleep(AFTER_S)  # the next take opens its files first
@@ -268,15 +239,12 @@ class JournalWriter:
     def seal(self, outcome: Outcome, reason: str = "") -> Path:
         """Finish every stream, then write `end.json`: from then on the take can't be lost.
 
-        Returns:
-            The take's folder.
-
         Raises:
             DeviceError: a video holds another number of pictures than there are frame rows, or
                 the disk doesn't take the take; it stays unsealed.
         """
         try:
-            self.finish()
+            self._encoding.finish()
             self._flusher.stop()
             with self._writable():
                 self._frames.finish()
@@ -318,7 +286,7 @@ class JournalWriter:
             return
         if isinstance(error, GaploopError):
             self.event(self._t_s, journal_format.INTERRUPTED, why=str(error))
-        self.finish()
+        self._encoding.finish()
         with contextlib.suppress(DeviceError):  # what the videos hold stays readable
             self._encoding.wait()
         self._close()
@@ -328,12 +296,7 @@ ROOM_BYTES: Final = 64_000_000
 """Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
 
 
-def make_folder(journal: Path, folder: Path) -> None:
-    """Make a take's folder in a journal that has room for it.
-
-    Raises:
-        UnusableInputError: it exists, there is too little room, or it can't be made.
-    """
+def _make_folder(journal: Path, folder: Path) -> None:
     if folder.exists():
         raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
     try:
@@ -342,7 +305,7 @@ def make_folder(journal: Path, folder: Path) -> None:
             raise UnusableInputError(full)
         folder.mkdir()
     except OSError as error:
-        raise unusable(journal, error) from None
+        raise _unusable(journal, error) from None
 
 
 def no_room(journal: Path) -> str:
@@ -356,8 +319,7 @@ def no_room(journal: Path) -> str:
     )
 
 
-def unusable(journal: Path, error: OSError) -> UnusableInputError:
-    """Return what to say where a journal can't be written."""
+def _unusable(journal: Path, error: OSError) -> UnusableInputError:
     return UnusableInputError(
         f"Journal {journal} can't be written ({error.strerror}). Name another with --journal."
     )
@@ -373,7 +335,6 @@ class FrameRow:
         action: what was requested, shape (n_joints,).
         sent: what was sent after the safety filter, shape (n_joints,).
         environment_state: tracked scene, shape (m,).
-        intervention: a person had taken over.
         safety: `SafetyReason` bits.
         camera_age_s: camera to age of its picture [s].
         pictures: camera to its picture, one for every camera of the header.
@@ -390,11 +351,7 @@ class FrameRow:
     pictures: Mapping[str, Image] = field(default_factory=dict)
 
     def check(self, cameras: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise DeviceError unless every camera's picture is there and of the size it should be.
-
-        Args:
-            cameras: camera to {"width", "height"}.
-        """
+        """Raise DeviceError unless every camera's picture is there and of the size it should be."""
         for camera, spec in cameras.items():
             if camera not in self.pictures:
                 raise DeviceError(f"No picture of camera '{camera}' at {self.t_s:.3f} s. Check it.")
@@ -409,13 +366,6 @@ class FrameRow:
 
     def values(self, ages_s: Sequence[float]) -> FloatArray:
         """Return the row's numbers as in `frames.arrows`, given the ages of its pictures [s]."""
-        return np.concatenate(
-            (
-                [self.t_s],
-                self.state,
-                self.action,
-                self.sent,
-                self.environment_state,
-                [float(self.intervention), float(self.safety), *ages_s],
-            )
-        )
+        flags = [float(self.intervention), float(self.safety), *ages_s]
+        joints = self.state, self.action, self.sent
+        return np.concatenate(([self.t_s], *joints, self.environment_state, flags))

@@ -21,12 +21,9 @@ FEWEST_PEOPLE: Final = 5
 
 @dataclass(frozen=True)
 class BandProgress:
-    """One band of a campaign's participants.
+    """One band: takes of its people, at least how many are asked for, and how many people they are.
 
-    Attributes:
-        have: takes of people of this band.
-        wanted: takes asked for, at least.
-        people: how many they are; None where telling would single somebody out.
+    `people` is None where telling would single somebody out.
     """
 
     kind: str
@@ -38,14 +35,7 @@ class BandProgress:
 
 @dataclass(frozen=True)
 class Participants:
-    """Who took part so far.
-
-    Attributes:
-        quotas: what the plan asks for.
-        bands: consent id to kind to band.
-        takes: consent id to its takes that count.
-        left: takes that the plan still lacks.
-    """
+    """Who took part so far: bands and takes that count by consent id, and takes that are `left`."""
 
     quotas: ParticipantQuotas
     bands: Mapping[str, Mapping[str, str]]
@@ -122,12 +112,9 @@ TAKES_EACH: Final = 15
 
 @dataclass(frozen=True)
 class ProgrammeCost:
-    """What so many takes cost at a station.
+    """What so many takes cost at a station: an operator's hours, welcoming people included [h].
 
-    Attributes:
-        people: participants.
-        hours: of an operator, welcoming them included [h].
-        money: operator, station and fees; None without an hourly rate.
+    `money` has the station and fees in it, too; None without an hourly rate.
     """
 
     takes: int

@@ -27,15 +27,8 @@ from gaploop.teleop.stopping import CleanupStep
 def lag_share(time_constant_s: float | None, fps: float) -> float:
     """Return by which share of the way a first-order lag comes nearer in a frame; 1 without lag.
 
-    A constant target is approached to 63 % within `time_constant_s`; a moving one is followed that
-    much later.
-
-    Args:
-        time_constant_s: above 0 [s], or None.
-        fps: frames per second [Hz].
-
-    Raises:
-        UnusableInputError: a time constant that isn't above 0.
+    A constant target is approached to 63 % within `time_constant_s`, above 0; a moving one is
+    followed that much later.
     """
     if time_constant_s is None:
         return 1.0
@@ -55,14 +48,10 @@ def lagged(before: FloatArray, target: FloatArray, share: float) -> FloatArray:
 
 
 def cross_faded(old: Sequence[FloatArray], new: Sequence[FloatArray]) -> list[FloatArray]:
-    """Return `new`, come to gradually from `old` over the steps that both have.
+    """Return `new`, come to gradually from `old` over the steps that both have; (n_joints,) each.
 
     The weight of the old one falls as in real-time chunking's soft mask (Black, Galliker and
     Levine 2025): half as fast as a straight line at first, nothing is left of it at the end.
-
-    Args:
-        old: targets that were planned before, each of shape (n_joints,).
-        new: targets that are planned now, from the same step on.
     """
     both = min(len(old), len(new))
     line = np.linspace(1.0, 0.0, both + 2)[1:-1]
@@ -76,14 +65,7 @@ ROUNDING: Final = 1e-9
 
 @dataclass
 class Pace:
-    """How long a policy took in a take.
-
-    Attributes:
-        asked: how often it was asked.
-        total_s: how long it took in all [s].
-        worst_s: longest time for one answer [s].
-        waited_s: how long the arm stood because an answer wasn't there yet [s].
-    """
+    """How long a policy took in a take, and how long the arm stood because it wasn't done [s]."""
 
     asked: int = 0
     total_s: float = 0.0
@@ -117,7 +99,6 @@ class PolicyLeader:
 
     Args:
         policy: answers in the follower's LeRobot units.
-        follower: converts units.
         fps: policy frames per second of the loop [Hz].
         control_hz: turns of the loop per second [Hz].
         lag_s: time constant of a first-order lag by which targets are followed [s]; not if None.
@@ -205,8 +186,7 @@ class PolicyLeader:
     def read(self, t_s: float) -> LeaderSample:
         """Return the joint target for loop time `t_s` [s].
 
-        Raises:
-            UnusableInputError: nothing has been observed yet.
+        Raises UnusableInputError where nothing has been observed yet.
         """
         if not self._path:
             raise UnusableInputError(
@@ -258,7 +238,6 @@ class RealTimePlanner(Planner, Protocol):
         """Return the next joint targets, as `plan`, that go on with the last plan.
 
         Args:
-            observation: what the policy sees.
             passed: steps of the last plan that are over when the new one begins.
             delay: steps of the new one that will be over when it is there.
         """
@@ -305,11 +284,9 @@ class _Thread:
         self.close = weakref.finalize(self, self._questions.put, None)
 
     def ask(self, question: _Question, _now_s: float) -> None:
-        """Hand a question over."""
         self._questions.put(question)
 
     def answers(self, _now_s: float) -> Iterator[_Answer]:
-        """Yield what has been worked out since."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -322,14 +299,12 @@ class _Timed:
         self._answers: deque[tuple[float, _Answer]] = deque()
 
     def ask(self, question: _Question, now_s: float) -> None:
-        """Work a question out."""
         answer = _answered(self._policy, question)
         if answer is not None:
             due_s = now_s + self._takes_s - ROUNDING
             self._answers.append((due_s, replace(answer, took_s=self._takes_s)))
 
     def answers(self, now_s: float) -> Iterator[_Answer]:
-        """Yield what is due by now."""
         while self._answers and self._answers[0][0] <= now_s:
             yield self._answers.popleft()[1]
 
@@ -353,17 +328,9 @@ class PatientLeader(PolicyLeader):
     refused: it would drive in another rhythm than it was trained in. One that gives a step at a
     time has no plan to bridge anything with; it moves the arm more slowly.
 
-    Args:
-        policy: asked in its own thread only; a `Planner` or one that gives a step at a time.
-        follower: converts units.
-        fps: policy frames per second of the loop [Hz].
-        control_hz: turns of the loop per second [Hz].
-        lag_s: as of `PolicyLeader`.
+    Args, beside those of `PolicyLeader`:
         takes_s: time that an answer takes by the loop's turns, whatever it takes by the clock [s];
             the policy is then asked in the caller's thread. For simulated time.
-
-    Raises:
-        UnusableInputError: as of `PolicyLeader`.
     """
 
     def __init__(
@@ -410,9 +377,7 @@ class PatientLeader(PolicyLeader):
     def observe(self, observation: Observation) -> None:
         """Hand an observation to the policy, if the next plan is due and it is idle.
 
-        Raises:
-            UnusableInputError: plans take longer than they can bridge.
-            Exception: whatever the policy raised since.
+        Raises what the policy raised since, or that plans take longer than they can bridge.
         """
         self._hear()
         if self._error is not None:
@@ -430,11 +395,7 @@ class PatientLeader(PolicyLeader):
             self._hear()
 
     def read(self, t_s: float) -> LeaderSample:
-        """Return the joint target for loop time `t_s` [s].
-
-        Raises:
-            UnusableInputError: nothing has been observed yet.
-        """
+        """Return the joint target for loop time `t_s` [s], as `PolicyLeader.read`."""
         self._hear()
         self._now_s += self._period_s
         if not self._path:
@@ -482,7 +443,6 @@ class PatientLeader(PolicyLeader):
             self._path[1] = lagged(self._path[0], self._path[1], self._share)
 
     def _hear(self) -> None:
-        """Take in what has been worked out."""
         for answer in self._mind.answers(self._now_s):
             if answer.question.number != self._number:
                 continue

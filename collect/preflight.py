@@ -24,12 +24,7 @@ OLD_H: Final = 24.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Which policy on which arm a preflight was for.
-
-    Attributes:
-        policy: id of the policy.
-        robot: type and id of the robot, in words.
-    """
+    """Which policy, by its id, a preflight was for, and which robot: its type and id, in words."""
 
     policy: str
     robot: str
@@ -53,11 +48,7 @@ def check_speed(ramp: SpeedRamp, domain: Domain) -> CheckResult:
 
 
 def write_record(journal: Path, checked: Checked, ok: bool, content: Mapping[str, Any]) -> Path:
-    """Write what a preflight found into the journal's folder, made if needed; return the file.
-
-    Raises:
-        UnusableInputError: the folder can't be written.
-    """
+    """Write what a preflight found into the journal's folder, made if needed; return the file."""
     file = writable_folder(journal, "Journal", "--journal") / FILE
     at = datetime.fromtimestamp(utc_ns() * 1e-9, UTC).isoformat(timespec="seconds")
     write_json(file, {"schema": SCHEMA, "at": at, **asdict(checked), "ok": ok, **content})

@@ -1,14 +1,13 @@
 """A station check without a policy: its parts, who drives them, and how it went.
 
 Each part is a take of kind `probe`, which nothing learns from, with its name as the condition
-`probe`. What a part is for is said with it, so that whoever leaves one out knows what stays untold.
-The same parts run on arms and in the embedded cell, where a scripted person puts the object into
-the jaws.
+`probe`. In the embedded cell a scripted person puts the object into the jaws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,7 +16,14 @@ import numpy as np
 from gaploop.collect.campaign import Quota, held
 from gaploop.collect.devices import SessionDevices
 from gaploop.collect.rig import EmbeddedRig, Rig
-from gaploop.collect.session import SessionSpec, drive_on, record_takes
+from gaploop.collect.session import (
+    MakeLeader,
+    MakeRig,
+    SessionEnd,
+    SessionSpec,
+    drive_on,
+    record_takes,
+)
 from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
 from gaploop.core.arms import ARMS
 from gaploop.core.errors import UnusableInputError
@@ -44,15 +50,7 @@ HELD_S: Final = 2.0
 
 @dataclass(frozen=True)
 class ProbePart:
-    """One part of a probe, one take.
-
-    Attributes:
-        name: such as "chirp elbow_flex"; the take's condition `probe`.
-        motion: the script that is run.
-        tells: what it is for.
-        conditions: what has to be set up.
-        needs_object: somebody has to put the object somewhere.
-    """
+    """One part of a probe: a take whose condition `probe` is its name; `tells` is what it's for."""
 
     name: str
     motion: MotionOptions
@@ -67,12 +65,7 @@ class ProbePart:
 
 
 def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, ...]:
-    """Return the parts of a probe, in their order.
-
-    Args:
-        joints: of the arm.
-        grid: rows and columns of the station's placement grid.
-    """
+    """Return the parts of a probe, in their order; `grid` has so many rows and columns."""
     still = MotionOptions("rest", seconds=2.0)
     poses = MotionOptions("poses", amplitude_rad=0.5, size_m=0.10, dwell_s=0.8)
     parts = [
@@ -98,17 +91,10 @@ def parts_of(joints: Sequence[str], grid: tuple[int, int]) -> tuple[ProbePart, .
         ProbePart("grip nothing", grip, "the gripper's travel"),
         ProbePart(GRASP, around, "the object's width and weight", needs_object=True),
     ]
-    rows, columns = grid
-    for cell in ((0, columns - 1), (rows - 1, 0)):
-        parts.append(
-            ProbePart(
-                f"cell {cell[0]} {cell[1]}",
-                still,
-                "the object's size, and the table's height apart from the camera's",
-                {"grid_cell": list(cell)},
-                needs_object=True,
-            )
-        )
+    tells = "the object's size, and the table's height apart from the camera's"
+    for row, column in ((0, grid[1] - 1), (grid[0] - 1, 0)):
+        where = {"grid_cell": [row, column]}
+        parts.append(ProbePart(f"cell {row} {column}", still, tells, where, needs_object=True))
     return tuple(parts)
 
 
@@ -125,21 +111,12 @@ def planned_s(parts: Sequence[ProbePart], arm: ArmModel) -> dict[str, float]:
     }
 
 
-def probe_leader(rig: Rig, seed: int, parts: Mapping[str, ProbePart]) -> Leader:
-    """Return who drives a part in the embedded cell: a script, or the person who grasps."""
-    part = parts[rig.conditions[PROBE]]
-    if part.name == GRASP and isinstance(rig, EmbeddedRig):
-        return HandOver(rig, seed)
-    return arm_leader(rig.follower, rig.station, part.motion)
-
-
 def arm_leader(
     follower: Follower, station: Station, motion: MotionOptions | None = None
 ) -> MotionLeader:
     """Return who drives an arm from part to part; it rests until the first one.
 
-    Raises:
-        UnusableInputError: no model of this arm is known, or it doesn't fit.
+    Raises UnusableInputError where no model of this arm is known, or it doesn't fit.
     """
     rest = MotionOptions("rest", seconds=2.0)
     return make_motion_leader(
@@ -183,14 +160,9 @@ class HandOver:
 
 @dataclass(frozen=True)
 class PartEnd:
-    """How a part went.
+    """How a part went: recorded to its end, now or before, or why not.
 
-    Attributes:
-        done: it was recorded to its end, now or before.
-        why: why it wasn't, or "recorded before".
-        uid: its take; "" where none is of now.
-        duration_s: its length [s].
-        by_choice: nothing went wrong: the object wasn't put in place, or the user stopped it.
+    Nothing went wrong where that is `by_choice`: the object wasn't put in place, or it was stopped.
     """
 
     part: ProbePart
@@ -203,14 +175,7 @@ class PartEnd:
 
 @dataclass(frozen=True)
 class ProbeEnd:
-    """How a probe went.
-
-    Attributes:
-        parts: every part that was asked for, in order.
-        interrupted: the user stopped it.
-        reconnected: how often devices that were lost have been found again.
-        trip: the safety trip that ended it, in words, or "".
-    """
+    """How a probe went: every part that was asked for, in order; the rest as in `SessionEnd`."""
 
     parts: tuple[PartEnd, ...]
     interrupted: bool = False
@@ -231,6 +196,7 @@ class _Prober(Attendant):
     def __init__(
         self,
         parts: Sequence[ProbePart],
+        spec: SessionSpec,
         on_part: Callable[[PartEnd], object],
         ask: Callable[[ProbePart], str] = lambda _part: "",
         patience_s: float = PATIENCE_S,
@@ -238,24 +204,33 @@ class _Prober(Attendant):
         super().__init__(patience_s)
         self.ended: dict[str, PartEnd] = {}
         self._parts = {part.name: part for part in parts}
-        self._on_part, self._ask = on_part, ask
+        self._spec, self._on_part, self._ask = spec, on_part, ask
         self._now = parts[0]
+        self._before = Counter[str]()
+        """Keys of the parts' quotas that an earlier probe recorded, where they count."""
+        if spec.resume:
+            self._before = held(spec.journal, spec.kind, [part.quota for part in parts])
 
-    def summary(self, before: Container[str]) -> tuple[PartEnd, ...]:
-        """Return how every part went; those `before` were recorded by an earlier probe."""
+    def record(
+        self, make_rig: MakeRig, make_leader: MakeLeader, stop: Callable[[], bool]
+    ) -> SessionEnd:
+        quotas = [part.quota for part in self._parts.values() if part.name not in self.ended]
 
+        def set_up(quota: Quota, _before: Quota | None) -> bool:
+            self._now = self._parts[str(quota.conditions[PROBE])]
+            return True
+
+        return record_takes(
+            self._spec, quotas, make_rig, make_leader, set_up=set_up, stop=stop, attendant=self
+        )
+
+    def summary(self) -> tuple[PartEnd, ...]:
         def end_of(part: ProbePart) -> PartEnd:
-            if part.name in before:
+            if self._before[part.quota.key]:
                 return PartEnd(part, True, "recorded before")
             return self.ended.get(part.name, PartEnd(part, False, "not reached"))
 
         return tuple(map(end_of, self._parts.values()))
-
-    def set_up(self, quota: Quota, before: Quota | None) -> bool:
-        """Take note of which part comes next."""
-        del before
-        self._now = self._parts[str(quota.conditions[PROBE])]
-        return True
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Have the object put where the part needs it; False leaves the part out."""
@@ -266,7 +241,6 @@ class _Prober(Attendant):
         return super().begin(blocker, stop)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run the part, called as `run_take`."""
         part, writer = self._now, given["writer"]
         try:
             if isinstance(leader, MotionLeader):
@@ -276,17 +250,12 @@ class _Prober(Attendant):
         except UnusableInputError as error:  # nothing of the motion fits from here
             writer.seal(Outcome.DISCARDED, str(error))
             result = TakeResult(writer.header.info.uid, Outcome.DISCARDED, str(error), 0.0, 0)
-        if result.outcome is not Outcome.INTERRUPTED or given["stop"]():
-            done, cut = result.outcome is Outcome.UNLABELLED, result.outcome is Outcome.INTERRUPTED
-            self.ended[part.name] = PartEnd(
-                part,
-                done,
-                "" if done else result.reason,
-                "" if cut else result.uid,
-                result.duration_s,
-                by_choice=cut,
-            )
-            self._on_part(self.ended[part.name])
+        done, cut = result.outcome is Outcome.UNLABELLED, result.outcome is Outcome.INTERRUPTED
+        if not cut or given["stop"]():
+            why, uid = "" if done else result.reason, "" if cut else result.uid
+            end = PartEnd(part, done, why, uid, result.duration_s, by_choice=cut)
+            self.ended[part.name] = end
+            self._on_part(end)
         return result
 
 
@@ -298,15 +267,7 @@ def probe_cell(
     stop: Callable[[], bool] = lambda: False,
     on_part: Callable[[PartEnd], object] = lambda _end: None,
 ) -> ProbeEnd:
-    """Probe the embedded cell, as fast as it goes.
-
-    Args:
-        parts: what to run.
-        spec: the session, of kind `probe`.
-        build: builds the cell with something set up.
-        stop: asked every turn; True interrupts the part and ends the probe.
-        on_part: called with every part that has ended.
-    """
+    """Probe the embedded cell, as fast as it goes; as `probe_arm`, in cells that `build` makes."""
     named = {part.name: part for part in parts}
     rigs: dict[str, EmbeddedRig] = {}
 
@@ -319,22 +280,19 @@ def probe_cell(
             rig, conditions={**rig.conditions, PROBE: conditions[PROBE]}, close=lambda: None
         )
 
-    prober = _Prober(parts, on_part)
-    before = _held(parts, spec)
+    def make_leader(rig: Rig, seed: int) -> Leader:
+        part = named[rig.conditions[PROBE]]
+        if part.name == GRASP and isinstance(rig, EmbeddedRig):  # by a scripted person
+            return HandOver(rig, seed)
+        return arm_leader(rig.follower, rig.station, part.motion)
+
+    prober = _Prober(parts, spec, on_part)
     try:
-        end = record_takes(
-            spec,
-            [part.quota for part in parts],
-            make_rig,
-            lambda rig, seed: probe_leader(rig, seed, named),
-            set_up=prober.set_up,
-            stop=stop,
-            attendant=prober,
-        )
+        end = prober.record(make_rig, make_leader, stop)
     finally:
         for rig in rigs.values():
             rig.close()
-    return ProbeEnd(prober.summary(before), end.interrupted)
+    return ProbeEnd(prober.summary(), end.interrupted)
 
 
 def probe_arm(
@@ -350,39 +308,20 @@ def probe_arm(
     """Probe an arm, from where it stands.
 
     Args:
-        parts: what to run.
         spec: the session, of kind `probe`.
         devices: started; driven by a `MotionLeader`.
         ask: has the object put where a part needs it; why that can't be, or "".
         stop: asked every turn; True interrupts the part and ends the probe.
-        on_part: called with every part that has ended.
         patience_s: how long to wait for what is in a part's way, or for a lost device [s].
 
     Raises:
         DeviceError: a device doesn't answer in time, or parts can't be recorded.
     """
-    prober = _Prober(parts, on_part, ask, patience_s)
-    before = _held(parts, spec)
+    prober = _Prober(parts, spec, on_part, ask, patience_s)
 
     def drive() -> bool:
-        record_takes(
-            spec,
-            [part.quota for part in parts if part.name not in prober.ended],
-            devices.rig,
-            devices.leader,
-            set_up=prober.set_up,
-            stop=stop,
-            attendant=prober,
-        )
+        prober.record(devices.rig, devices.leader, stop)
         return False
 
     reconnected, trip = drive_on(devices, drive, stop, finished=lambda: len(prober.ended))
-    return ProbeEnd(prober.summary(before), stop(), reconnected, trip)
-
-
-def _held(parts: Sequence[ProbePart], spec: SessionSpec) -> frozenset[str]:
-    """Return the parts that the journal holds already, where they count."""
-    if not spec.resume:
-        return frozenset()
-    have = held(spec.journal, spec.kind, [part.quota for part in parts])
-    return frozenset(part.name for part in parts if have[part.quota.key])
+    return ProbeEnd(prober.summary(), stop(), reconnected, trip)

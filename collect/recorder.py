@@ -13,7 +13,6 @@ from gaploop.core.protocols import Follower, Leader, SensorSource
 from gaploop.core.telemetry import JOINT_QUANTITIES, LOOP_CHANNELS, joint_columns
 from gaploop.core.types import FloatArray, FollowerState, SafetyReason, Tick
 
-_NO_SCENE: Final = np.empty(0)
 _CLAMPS: Final = SafetyReason.JOINT_LIMIT | SafetyReason.VELOCITY | SafetyReason.ACCELERATION
 """Reasons that are ordinary while moving: in the rows, not worth an event each."""
 _ASKED: Final = ("leader_rad", "requested_rad", "sent_rad")
@@ -41,10 +40,7 @@ def channels(
 ) -> dict[str, str]:
     """Return the telemetry columns that a recorder writes, name to unit.
 
-    Args:
-        follower: the arm.
-        sensors: what else is measured.
-        leader: who drives; one with servos of its own names their joints as `servo_joints`.
+    A leader with servos of its own names their joints as `servo_joints`.
     """
     names = joint_columns(follower.name, follower.joint_names)
     names |= {
@@ -73,12 +69,8 @@ class TakeWriter(Protocol):
 class Recorder:
     """A `TakeSink` that writes telemetry on every turn and a frame row on every policy frame.
 
-    Args:
-        writer: the open take; its header's channels must be those of `channels`.
-        follower: names the columns and converts to LeRobot units.
-        sensors: what else is measured. One that fails is null in the record, from one event to
-            the next, and doesn't end the take.
-        leader: who drives.
+    The writer's header has the channels of `channels`. A sensor that fails is null in the record,
+    from one event to the next, and doesn't end the take.
     """
 
     def __init__(
@@ -150,7 +142,7 @@ class Recorder:
             state=to_units(tick.state.position_rad),
             action=to_units(_finite(tick.command.requested_rad)),
             sent=to_units(tick.command.sent_rad),
-            environment_state=_NO_SCENE if scene is None else scene,
+            environment_state=np.empty(0) if scene is None else scene,
             intervention=tick.leader.intervention,
             safety=int(tick.command.reasons),
             camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in tick.frames.items()},

@@ -32,6 +32,7 @@ from gaploop.core.files import (
     read_content,
     read_json,
     sha256,
+    write_atomically,
     write_json,
 )
 from gaploop.core.journal_format import (
@@ -54,14 +55,9 @@ _NEW: Final = ".recovered"
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was saved of one take.
+    """What was saved of one take: its rows, with one picture per camera each, and its length [s].
 
-    Attributes:
-        uid: the take.
-        frames: frame rows kept, with one picture per camera each.
-        telemetry_rows: rows of the control-rate record kept.
-        duration_s: length of what was kept [s].
-        cut_s: what one stream held and another had lost already, so that it was cut off [s].
+    `cut_s` is what one stream held and another had lost already, so that it was cut off [s].
     """
 
     uid: str
@@ -124,12 +120,15 @@ def recover(journal: Path) -> RecoveryReport:
         except (GaploopError, OSError, av.FFmpegError, pa.ArrowInvalid) as error:
             failed.append((folder.name, str(error)))
             log.warning("Take %s can't be recovered: %s", folder.name, error)
-    headless = tuple(
-        path.parent.name
-        for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
-        if not (path.parent / journal_format.HEADER).exists() and not _is_locked(path)
-    )
-    return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), headless)
+    headless = [f for f in without_header(journal) if not _is_locked(f / journal_format.FRAMES)]
+    names = tuple(folder.name for folder in headless)
+    return RecoveryReport(tuple(recovered), tuple(still_open), tuple(failed), names)
+
+
+def without_header(journal: Path) -> list[Path]:
+    """Return folders that hold a take's rows, or are about to, and don't say whose they are."""
+    folders = [path.parent for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))]
+    return [folder for folder in folders if not (folder / journal_format.HEADER).exists()]
 
 
 @contextlib.contextmanager
@@ -180,19 +179,17 @@ def _recover_take(folder: Path) -> Recovered:
         record = record.slice(0, int(np.searchsorted(t_ns, round(end_s * 1e9))))
     for name, table in ((journal_format.FRAMES, frames), (journal_format.TELEMETRY, record)):
         if table.num_columns:
-            path = folder / name
-            new = path.with_name(path.name + _NEW)
+            new = folder / f"{name}{_NEW}"
             with new.open("wb") as stream:
                 with pa.ipc.new_stream(stream, table.schema) as writer:
                     writer.write_table(table)
                 stream.flush()
                 platform_calls.sync(stream.fileno())
-            os.replace(new, path)
+            os.replace(new, folder / name)
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
-    events = _repair_events(folder / journal_format.EVENTS)
-    _seal(folder, header, (rows, record.num_rows), kept_s, events)
+    _seal(folder, header, (rows, record.num_rows), kept_s)
     return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
 
 
@@ -247,20 +244,12 @@ def _repair_events(path: Path) -> list[dict[str, Any]]:
             whole.append(parse_json(line))
         except ValueError:
             break
-    new = path.with_name(path.name + _NEW)
-    new.write_text("".join(json.dumps(event) + "\n" for event in whole))
-    platform_calls.sync_path(new)
-    os.replace(new, path)
+    write_atomically(path, "".join(json.dumps(event) + "\n" for event in whole))
     return whole
 
 
-def _seal(
-    folder: Path,
-    header: TakeHeader,
-    rows: tuple[int, int],
-    kept_s: float,
-    events: list[dict[str, Any]],
-) -> None:
+def _seal(folder: Path, header: TakeHeader, rows: tuple[int, int], kept_s: float) -> None:
+    events = _repair_events(folder / journal_format.EVENTS)
     dropped = Counter(
         event.get("camera")
         for event in events

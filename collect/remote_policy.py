@@ -1,8 +1,7 @@
 """A policy on another machine: `serve_policy` where it is, `RemotePolicy` where the robot is.
 
 An observation goes out, a plan comes back: as many joint targets as the policy plans at once. On a
-real arm `PatientLeader` asks in a thread of its own, ahead of time, measures how long a plan takes,
-and holds at the last target where the next plan isn't there yet.
+real arm `PatientLeader` asks ahead of time, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ def packed(image: Image, quality: int | None) -> Picture:
 def unpacked(picture: Picture) -> Image:
     """Return a picture that came, shape (height, width, 3).
 
-    Raises:
-        DeviceError: it isn't one, or has another size than it says; it isn't decoded then.
+    Raises DeviceError where it isn't one, or has another size than it says: not decoded then.
     """
     size = (picture.width, picture.height)
     if picture.form == "raw":
@@ -170,13 +168,9 @@ def answer(policy: Policy, question: PolicyQuestion) -> PolicyAnswer:
 
 
 class AskedPolicy:
-    """A `Planner` whose plans another process makes.
+    """A `Planner` whose plans another process makes, which `where` says in words.
 
-    Args:
-        card: what the policy says of itself.
-        where: the other process, in words.
-        task: the instruction, for policies that read one.
-        quality: of the JPEG that pictures are sent as; None sends them as they are.
+    Pictures are sent to it as JPEG of that quality, or as they are with None.
     """
 
     def __init__(self, card: PolicyCard, where: str, task: str, quality: int | None) -> None:
@@ -188,11 +182,7 @@ class AskedPolicy:
         self.robot_type, self.needs_scene = card.robot_type, card.needs_scene
 
     def ask(self, question: PolicyQuestion) -> PolicyAnswer:
-        """Return the answer to a question.
-
-        Raises:
-            DeviceError: none comes.
-        """
+        """Return the answer to a question; DeviceError where none comes."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -209,9 +199,7 @@ class AskedPolicy:
     def plan(self, observation: Observation) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_joints), in LeRobot units.
 
-        Raises:
-            LostError: the link is lost, or no plan comes that can be used.
-            DeviceError: the policy fails.
+        Raises LostError where no plan comes that can be used, DeviceError where the policy fails.
         """
         scene = observation.environment_state
         self._number += 1
@@ -232,11 +220,7 @@ class AskedPolicy:
 
 
 def require_plan(answer: PolicyAnswer, question: PolicyQuestion) -> None:
-    """Check that a plan has the arm's joints in each step.
-
-    Raises:
-        DeviceError: it hasn't.
-    """
+    """Raise DeviceError unless a plan has the arm's joints in each step."""
     if answer.failed:
         return
     if len({len(row) for row in answer.plan}) != 1:
@@ -252,7 +236,6 @@ class RemotePolicy(AskedPolicy):
         address: `remote://host:port`; `?pictures=raw` sends pictures as they are, `?pictures=80` as
             JPEG of that quality; of 95 unless given.
         token: what `gaploop serve policy` printed.
-        task: the instruction, for policies that read one.
 
     Raises:
         UnusableInputError: an address or a token that can't be used.
@@ -290,10 +273,7 @@ class RemotePolicy(AskedPolicy):
         return answer
 
     def blocker(self) -> str:
-        """Connect anew where the link is lost; return why that can't be, "" where there is one.
-
-        It is tried every `AGAIN_S`.
-        """
+        """Connect anew where the link is lost, every `AGAIN_S`; return why that can't be, or ""."""
         if self._connection is not None and self._connection.close_code is not None:
             self.close()
         if self._connection is None and time.monotonic() >= self._again_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from gaploop.sim.tracker import Tracker
 from gaploop.teleop.loop import LoopEnd, Rates, run_loop
 from gaploop.teleop.safety import SafetyFilter, make_safety
 
-EMBEDDED_CALIBRATION: Final = "nominal"
-
 
 @dataclass(frozen=True)
 class Rig:
@@ -39,10 +37,8 @@ class Rig:
 
     Attributes:
         tracker: reads the scene from the first camera's pictures, or None.
-        control_hz: turns of the control loop per second [Hz].
         fps: policy frames per second [Hz].
         conditions: what is set up, by the names of `vocabulary.CONDITIONS`.
-        calibration: names the calibration in use.
         sensors: what else is measured, such as forces at the wrist.
         loop: runs a take's turns, called as `run_loop`; for real arms a running
             `ControlThread`'s `take_loop`, so that the arm is driven between takes, too.
@@ -99,15 +95,7 @@ class Rig:
     ) -> TakeHeader:
         """Return the header of a new take, with a new uid. Looks at one picture of each camera.
 
-        Args:
-            task: the instruction, in words.
-            kind: what the take is for.
-            dimensions: on a demonstration its purpose, dimension to weight.
-            plan: id of the plan item it is recorded for.
-            policy: id of the policy that drives.
-            session: names the run of the program.
-            operator: who records.
-            leader: who drives; its own servos are recorded too, where it has any.
+        A leader's own servos are recorded too, where it has any.
         """
         info = TakeInfo(
             uid=uuid7(),
@@ -141,11 +129,7 @@ class Rig:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedRig(Rig):
-    """The simulated cell as a rig.
-
-    Attributes:
-        cell: what a scripted person looks at; never shown to policies or diagnosis.
-    """
+    """The simulated cell as a rig; `cell` is never shown to policies or diagnosis."""
 
     cell: SimCell
 
@@ -170,15 +154,10 @@ def embedded_rig(
     Nominal, its domain is `sim`; with gaps, conditions or parameters it is `sim_target`, the
     stand-in for a real cell, and everything that reports on it says sim-to-sim.
 
-    Args:
+    Args, beside those of `SimCell`:
         task: `pick_place`, `pick_lift` or `stack_cube`.
         gaps: gap dimension, or "dimension.mechanism", to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
-        conditions: what to set up, by the names of `vocabulary.CONDITIONS`.
         fps: policy frames per second [Hz]; the cell's own rate (50) by default.
-        robot: which arm, one of `sim.arms.ARMS`.
-        parameters: what is known of the cell, as a twin's; as of `SimCell`.
-        randomise: what every take's cell is drawn from; as of `SimCell`.
 
     Raises:
         UnusableInputError: an unknown task, dimension, condition or arm, an arm whose model isn't
@@ -222,7 +201,7 @@ def embedded_rig(
         close=cell.close,
         drawn=cell.draw,
         conditions=dict(conditions or {}),
-        calibration=EMBEDDED_CALIBRATION,
+        calibration="nominal",
         cell=cell,
     )
 
@@ -240,11 +219,7 @@ def station_of(arm: CellArm) -> Station:
 
 
 def scripted_leader(rig: Rig, seed: int = 0) -> Leader:
-    """Return the scripted teleoperator of an embedded rig.
-
-    Raises:
-        UnusableInputError: the rig is a real one, where nobody knows where things are.
-    """
+    """Return the scripted teleoperator of an embedded rig; UnusableInputError for a real one."""
     if not isinstance(rig, EmbeddedRig):
         raise UnusableInputError(
             f"--teleop.type=scripted drives the embedded cell only, not {rig.follower.robot_type}. "

@@ -15,7 +15,7 @@ from gaploop.collect.intervention import Driver, SharedLeader, TakeOver
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.policy_leader import Pace, PolicyLeader
 from gaploop.collect.rig import Rig
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
 from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.protocols import CameraSource, Follower, Leader, Policy, SceneTracker, TakeSink
@@ -37,16 +37,7 @@ type Watched = Callable[[Rig, JournalWriter], Sequence[TakeSink]]
 
 @dataclass(frozen=True)
 class RolloutNote:
-    """What one rollout was like, beside its result.
-
-    Attributes:
-        uid: of the take.
-        speed_scale: share of its speed at which the policy drove.
-        interventions: how often the person took over.
-        person_s: how long the person drove [s].
-        fault: what ended it early, or "".
-        pace: how long the policy took.
-    """
+    """What one rollout was like, beside its result; `person_s` is how long the person drove [s]."""
 
     uid: str
     speed_scale: float
@@ -73,21 +64,17 @@ class RolloutNote:
 
 
 class _Watch:
-    """A sink that counts who drives."""
-
     def __init__(self) -> None:
         self.person_turns = self.turns = 0
         self.duration_s = 0.0
 
     def tick(self, tick: Tick) -> None:
-        """Look at one turn."""
         self.turns += 1
         self.duration_s = tick.t_s
         self.person_turns += tick.leader.intervention
 
     @property
     def person_s(self) -> float:
-        """How long the person drove [s]."""
         return self.duration_s * self.person_turns / max(self.turns, 1)
 
 
@@ -127,12 +114,7 @@ class Attempts:
         return self._watch.person_s
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run one attempt, called as `run_take`.
-
-        Raises:
-            DeviceError: a device failed.
-            TypeError: another leader than a `SharedLeader`.
-        """
+        """Run one attempt of a `SharedLeader`, called as `run_take`; TypeError for any other."""
         if not isinstance(leader, SharedLeader):
             raise TypeError(f"rollouts are led by a SharedLeader, got {type(leader).__name__}")
         shared, scale, over = leader, self.speed.scale, given.pop("ended", lambda: "")
@@ -170,20 +152,15 @@ class Attempts:
         return result
 
     def judged(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Count successes without help; a word that was taken back counts no more.
+        """Count successes without help, given the outcome that stands of every take of the session.
 
-        Args:
-            outcomes: take to the outcome that stands, of every take of the session.
+        A word that was taken back counts no more.
         """
         alone = (uid for uid, note in self.notes.items() if not note.interventions)
         self.speed.succeeded({uid for uid in alone if outcomes.get(uid) is Outcome.SUCCESS})
 
     def require_policy(self) -> None:
-        """See to it that the policy works.
-
-        Raises:
-            DeviceError: it failed too often in a row.
-        """
+        """Raise DeviceError where the policy failed too often in a row."""
         if len(self._faults) >= FAULTS_IN_A_ROW:
             raise DeviceError(
                 f"{len(self._faults)} takes in a row ended in a fault; the last one: "
@@ -192,12 +169,7 @@ class Attempts:
 
 
 class Rollouts(Attendant):
-    """Looks after a session of rollouts that nobody watches.
-
-    Args:
-        attempts: runs them.
-        patience_s: how long to wait for what is in a take's way [s].
-    """
+    """Looks after a session of rollouts that nobody watches."""
 
     def __init__(self, attempts: Attempts, patience_s: float = PATIENCE_S) -> None:
         super().__init__(patience_s)
@@ -207,18 +179,13 @@ class Rollouts(Attendant):
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
         """Wait until the next take may begin; False ends the session.
 
-        Raises:
-            DeviceError: the policy failed too often in a row, or something stays in the way.
+        Raises DeviceError where the policy failed too often in a row, or something is in the way.
         """
         self._attempts.require_policy()
-        return overcome(lambda: blocker() or self._attempts.blocker(), stop, self.patience_s)
+        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run one attempt, called as `run_take`.
-
-        Raises:
-            DeviceError: a device failed.
-        """
+        """Run one attempt, called as `run_take`."""
         result = self._attempts.run(rig, leader, **given)
         self._outcomes[result.uid] = result.outcome
         self._attempts.judged(self._outcomes)
@@ -237,10 +204,7 @@ _SCHEMA: Final = "gaploop.speeds.v1"
 class SpeedRamp:
     """Speeds a policy up with every success that it has by itself; kept with the journal.
 
-    Args:
-        journal: the folder of takes; it need not exist.
-        policy: the policy's id: another one, or one trained on, begins anew.
-        fixed: the speed that the operator asks for; nothing is counted then.
+    Another policy, or one trained on, begins anew; nothing is counted where the speed is `fixed`.
 
     Raises:
         UnusableInputError: a speed that isn't above 0 and up to 1, or a damaged file.
@@ -297,16 +261,12 @@ def _read(file: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Driven:
-    """Who drives in a rollout, and how fast the policy may.
+    """Who drives in a rollout, how fast the policy may, and what the person did in the attempt.
 
     Attributes:
-        driver: who drives now.
         can_switch: a person can take over, or drives and can hand back.
-        speed_scale: share of its speed at which the policy drives.
         successes: its successes without help so far, of those that make it as fast as it is; None
             where the speed is fixed.
-        interventions: how often the person took over in the attempt.
-        person_s: how long the person drove in it [s].
     """
 
     driver: Driver = Driver.NOBODY
@@ -321,11 +281,8 @@ class RolloutDriver:
     """Drives a session's arm by a policy, over all its connections; a person can take over.
 
     Args:
-        policy: drives.
         make_policy_leader: makes it a leader, from the follower, its frame and control rate [Hz].
-        attempts: runs attempts.
         wishes: when the person takes over and hands back unasked, for a follower and a rate [Hz].
-        has_person: somebody can take over.
         drives_between: the arm is driven between attempts, too.
     """
 
@@ -350,17 +307,7 @@ class RolloutDriver:
         sent_rad: Callable[[], FloatArray],
         person: Leader | None,
     ) -> SharedLeader:
-        """Return who drives an arm: the policy, and the person who can take over.
-
-        Args:
-            follower: the arm.
-            rates: of the loop.
-            sent_rad: says where the arm was sent last [rad], shape (n_joints,).
-            person: who leads it by hand; left out where nobody can take over.
-
-        Raises:
-            UnusableInputError: the policy was trained at another rate.
-        """
+        """Return who drives an arm, as `devices.SharedDriver`: the policy, and the person."""
         policy = self._make(self.policy, follower, rates.fps, rates.control_hz)
         wishes = self._wishes(follower, rates.fps)
         self._leader = SharedLeader(policy, person if self.has_person else None, sent_rad, wishes)
@@ -378,7 +325,7 @@ class RolloutDriver:
     def driven(self) -> Driven:
         """Return what the operator sees of it."""
         leader, attempts = self._leader, self.attempts
-        is_on = leader is not None and (attempts.running or self._drives_between)
+        is_on = attempts.running or self._drives_between
         return Driven(
             leader.driver if leader is not None and is_on else Driver.NOBODY,
             self._can_switch,
@@ -389,10 +336,9 @@ class RolloutDriver:
         )
 
     def tracker(self, cameras: Sequence[CameraSource], station: Station) -> SceneTracker | None:
-        """Return what reads the scene for a policy that needs it, from the first camera.
+        """Return what reads the scene from the first camera for a policy that needs it.
 
-        Raises:
-            UnusableInputError: nothing can.
+        Raises UnusableInputError where nothing can.
         """
         if not getattr(self.policy, "needs_scene", False):
             return None

@@ -57,13 +57,9 @@ class SessionSpec:
     """What all takes of a session share.
 
     Attributes:
-        journal: the folder of takes.
-        task: the instruction, in words.
-        kind: what the takes are for.
         max_s: longest duration of a take [s].
         seed: scenes are drawn from it and the number of takes in the journal, so that a
             session that goes on doesn't repeat its scenes.
-        operator: who records.
         policy: id of the policy that drives, or "".
         resume: takes that the journal holds already count towards quotas without a plan item.
             Those of a plan item always do: its quota belongs to the campaign.
@@ -92,7 +88,6 @@ class SessionEnd:
     Attributes:
         takes: sealed takes, oldest first.
         counted: takes that count towards the quotas, those found at the start included.
-        wanted: what the quotas ask for.
         recovered: unsealed takes that were found at the start and marked `interrupted`.
         interrupted: the user stopped it.
         gave_up: a line for every quota that was given up.
@@ -146,7 +141,6 @@ class _Session:
         self._next_seed = spec.seed + len(journal_format.take_folders(spec.journal))
 
     def close(self) -> None:
-        """Finish what is being sealed and end the encoder's process; safe to call twice."""
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(self._encoder.close)
             self._pool.shutdown()
@@ -154,10 +148,8 @@ class _Session:
     def fill(self, rig: Rig, quota: Quota, missing: int, most: int) -> int:
         """Record until `missing` takes more count, the user stops, or `most` attempts are spent.
 
-        Attempts are counted per set-up: a plan comes back to each of them several times.
-
-        Returns:
-            How many takes were recorded that count.
+        Returns how many count. Attempts are counted per set-up: a plan comes back to each of them
+        several times.
         """
         leader = self.make_leader(rig, self._next_seed)
         # Have the encoder chosen and running before somebody waits for the first take.
@@ -195,11 +187,7 @@ class _Session:
         return sealed()
 
     def _settle(self, keep: int) -> None:
-        """Report takes that are sealed by now, oldest first; wait until at most `keep` aren't.
-
-        Raises:
-            DeviceError: `FAULTS_IN_A_ROW` takes couldn't be recorded.
-        """
+        """Report takes that are sealed by now, oldest first; wait until at most `keep` aren't."""
         while self._pending:
             result = self._pending[0]
             if len(self._pending) <= keep and result.sealing and not result.sealing.done():
@@ -221,11 +209,7 @@ class _Session:
                 self._unpublished = 0
 
     def _failed(self, result: TakeResult, why: str) -> None:
-        """Take note of a take that couldn't be recorded.
-
-        Raises:
-            DeviceError: it was one too many in a row.
-        """
+        """Take note of a take that couldn't be recorded; DeviceError where it was one too many."""
         log.warning("Take %s is interrupted: %s", result.uid, why)
         self._faults += 1
         if self._faults >= FAULTS_IN_A_ROW:
@@ -300,11 +284,9 @@ def record_takes(
     a camera or another device failed; the session goes on with the next, until `FAULTS_IN_A_ROW`.
 
     Args:
-        spec: what all takes share.
-        quotas: what to record, in this order; a quota of 0 is passed over. A set-up may come
-            several times; takes that are there already are struck off its first quotas.
+        quotas: in this order; a quota of 0 is passed over. A set-up may come several times; takes
+            that are there already are struck off its first quotas.
         make_rig: builds the rig for a quota's conditions; closed here.
-        make_leader: builds who drives, from the rig and a seed.
         set_up: called before a rig is made for conditions that differ from those before.
         stop: asked every turn; True interrupts the take and ends the session.
         on_take: called once a take is known to be sealed, at the latest after the next one; its
@@ -370,8 +352,6 @@ def drive_on(
         devices: started already, unless something is `lost`.
         drive: drives with the devices as they are connected now, such as by recording takes; True
             where there is more to do. It raises LostError where a device is gone.
-        stop: whether the session is to end.
-        lost: what is lost already, in words.
         pause: waits so long [s] while something is lost, and heeds keys where nobody else does.
         finished: how many takes are finished by now, where nobody watches.
 

@@ -25,12 +25,7 @@ _ARM: Final = (60, 72, 88)
 
 
 def words(conditions: Mapping[str, Any], grid: tuple[int, int]) -> str:
-    """Say in words what to set up.
-
-    Args:
-        conditions: by the names of `vocabulary.CONDITIONS`, or free keys.
-        grid: rows and columns of the station's placement grid.
-    """
+    """Say in words what to set up, by `vocabulary.CONDITIONS` or free keys, on a placement grid."""
     order = [*(name for name in CONDITIONS if name in conditions)]
     order += [name for name in conditions if name not in CONDITIONS]
     return "; ".join(_phrase(name, conditions[name], grid) for name in order) or AS_IT_STANDS
@@ -92,15 +87,9 @@ def sketch_text(conditions: Mapping[str, Any], grid: tuple[int, int]) -> str:
 
 
 def sketch_image(conditions: Mapping[str, Any], grid: tuple[int, int], size_px: int = 160) -> Image:
-    """Draw the placement grid as `sketch_text` does.
+    """Draw the placement grid as `sketch_text` does, RGB, uint8, shape (size_px, size_px, 3).
 
-    Args:
-        conditions: what to set up; no cell is filled where it names none.
-        grid: rows and columns of the placement grid.
-        size_px: width and height of the picture [pixels], 32 or more.
-
-    Returns:
-        RGB picture, uint8, shape (size_px, size_px, 3).
+    `size_px` is 32 or more. No cell is filled where the conditions name none.
     """
     picture = np.full((size_px, size_px, 3), _PAPER, dtype=np.uint8)
     rows, columns = grid

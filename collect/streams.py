@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from gaploop.core import platform_calls
-from gaploop.core.clock import utc_ns
 from gaploop.core.types import FloatArray
 from gaploop.teleop.stopping import CleanupStep, one_line
 
@@ -49,37 +48,25 @@ class ArrowStream:
     Args:
         path: the file; it must not exist.
         schema: columns; lists are of fixed size, and `t_ns`, if there, is first.
-        widths: how many numbers of a row each column takes.
-        on_due: called when rows have waited long enough; by default they are written at once.
+        on_due: called when rows have waited long enough.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        schema: pa.Schema,
-        widths: tuple[int, ...],
-        on_due: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, on_due: Callable[[], None]) -> None:
         self.rows = 0
-        self._schema, self._widths = schema, widths
-        self._on_due = on_due or self.flush
-        self._filling, self._spare = _Block(sum(widths)), _Block(sum(widths))
-        self._is_time_first = schema.names[0] == "t_ns"
+        self._schema, self._on_due = schema, on_due
+        is_list = pa.types.is_fixed_size_list
+        self._widths = [spec.type.list_size if is_list(spec.type) else 1 for spec in schema]
+        self._filling, self._spare = _Block(sum(self._widths)), _Block(sum(self._widths))
+        self._start = int(schema.names[0] == "t_ns")
+        """The first column of `append`'s values."""
         self._swapping, self._writing = threading.Lock(), threading.Lock()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | platform_calls.BINARY
         self.handle = os.open(path, flags, 0o644)
         self._unsynced = True
         self._write(schema.serialize())
 
-    def append(self, values: FloatArray, t_s: float) -> None:
-        """Add a row, shape (sum of widths,), at take time `t_s` [s]."""
-        self._append(0, values, t_s, 0)
-
-    def append_after_time(self, t_ns: int, values: FloatArray) -> None:
-        """Add a row whose first column is `t_ns` [ns], kept as an integer."""
-        self._append(t_ns, values, t_ns * 1e-9, 1)
-
-    def _append(self, t_ns: int, values: FloatArray, t_s: float, start: int) -> None:
+    def append(self, values: FloatArray, t_s: float, t_ns: int = 0) -> None:
+        """Add a row at take time `t_s` [s]; a column `t_ns` [ns] is kept as an integer."""
         if self.handle < 0:
             return
         with self._swapping:
@@ -87,7 +74,7 @@ class ArrowStream:
             if not block.filled:
                 block.first_s = t_s
             block.times[block.filled] = t_ns
-            block.values[block.filled, start:] = values
+            block.values[block.filled, self._start :] = values
             block.filled += 1
             self.rows += 1
             is_full = block.filled == BATCH_ROWS
@@ -98,11 +85,7 @@ class ArrowStream:
             self._on_due()
 
     def flush(self) -> None:
-        """Write the rows that wait.
-
-        Raises:
-            OSError: the disk doesn't take them.
-        """
+        """Write the rows that wait; raises OSError where the disk doesn't take them."""
         with self._writing:
             with self._swapping:
                 block = self._filling
@@ -115,11 +98,7 @@ class ArrowStream:
                 block.filled = 0
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk.
-
-        Raises:
-            OSError: the disk doesn't take it.
-        """
+        """Wait until what was written is on the disk; raises OSError."""
         if self.handle >= 0 and self._unsynced:
             self._unsynced = False
             platform_calls.sync(self.handle, data_only=True)
@@ -151,23 +130,15 @@ class ArrowStream:
     def _batch(self, waiting: _Block) -> pa.RecordBatch:
         block, arrays, start = waiting.values[: waiting.filled], [], 0
         for spec, width in zip(self._schema, self._widths, strict=True):
-            columns = block[:, start : start + width]
-            if start == 0 and self._is_time_first:
+            values = np.ascontiguousarray(block[:, start : start + width]).reshape(-1)
+            if start < self._start:
                 arrays.append(pa.array(waiting.times[: waiting.filled]))
-            elif pa.types.is_fixed_size_list(spec.type) and width:
-                flat = pa.array(np.ascontiguousarray(columns).reshape(-1))
-                arrays.append(pa.FixedSizeListArray.from_arrays(flat, width))
-            elif pa.types.is_fixed_size_list(spec.type):  # carries no length of its own
-                empty = pa.list_(pa.float64(), 0)
-                arrays.append(pa.array([[] for _ in range(len(block))], type=empty))
-            else:
-                values = np.ascontiguousarray(columns[:, 0])
-                if pa.types.is_boolean(spec.type):
-                    arrays.append(pa.array(values.astype(bool)))
-                elif pa.types.is_integer(spec.type):
-                    arrays.append(pa.array(values.astype(np.int64)))
-                else:
-                    arrays.append(pa.array(values, from_pandas=True))  # NaN becomes null
+            elif not width:  # a list that carries no length of its own
+                arrays.append(pa.array([[]] * len(block), type=spec.type))
+            elif pa.types.is_fixed_size_list(spec.type):
+                arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(values), width))
+            else:  # NaN becomes null
+                arrays.append(pa.array(values, type=spec.type, from_pandas=True))
             start += width
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -188,11 +159,7 @@ class EventStream:
             self._waiting.append(line)
 
     def flush(self) -> None:
-        """Write the events that wait. One thread at a time.
-
-        Raises:
-            OSError: the disk doesn't take them.
-        """
+        """Write the events that wait, one thread at a time; raises OSError."""
         with self._using:
             lines, self._waiting = self._waiting, []
         if lines:
@@ -219,12 +186,8 @@ CLOCK_STEP_S: Final = 0.05
 class Flusher:
     """Calls `write` when told and every `WRITE_EVERY_S`, and `syncs` every `SYNC_EVERY_S`.
 
-    Args:
-        first: done once, before anything else, `AFTER_S` after the start.
-        write: writes what waits.
-        syncs: each brings one stream to the disk.
-        on_clock_step: told by how much the wall clock jumped [s].
-        wall_ns: the wall clock [ns].
+    `first` is done once before anything else, `AFTER_S` after the start; `on_clock_step` is told
+    by how much the wall clock jumped [s].
     """
 
     def __init__(
@@ -233,7 +196,7 @@ class Flusher:
         write: Callable[[], None],
         syncs: Sequence[Callable[[], None]],
         on_clock_step: Callable[[float], None],
-        wall_ns: Callable[[], int] = utc_ns,
+        wall_ns: Callable[[], int],
     ) -> None:
         self.fault: Exception | None = None
         """What ended one of the threads: from then on nothing is brought to the disk."""

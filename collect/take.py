@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,6 @@ from gaploop.teleop.stopping import CleanupStep, one_line
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS_PER_TAKE: Final = 3
-"""A quota is given up after this many attempts per take that it asks for."""
 SUCCESS_HELD_S: Final = 0.3
 """A rollout ends once success has held this long [s]: long enough for a thing to fall over."""
 TRIP_SHOWN_S: Final = 0.5
@@ -47,11 +45,10 @@ class TakeResult:
     """How one take went.
 
     Attributes:
-        uid: the take's uid; "" where nothing was recorded.
+        uid: "" where nothing was recorded.
         outcome: `unlabelled` where only a person can tell, `interrupted` where it wasn't sealed.
         reason: why it ended, in words.
-        duration_s: length on the loop's clock [s].
-        frames: policy frames.
+        duration_s: on the loop's clock [s].
         dropped: pictures that the encoder couldn't take.
         behind_s: the longest time whose pictures waited to be encoded [s].
         sealing: the seal, where it is done behind the next take; it raises what went wrong.
@@ -72,8 +69,7 @@ class _Watch:
 
     def __init__(self, rig: Rig, until_success: bool) -> None:
         self._judge = rig.judge if until_success else None
-        self._success_since_s: float | None = None
-        self._tripped_since_s: float | None = None
+        self._since_s: dict[str, float] = {}
         self.over = self.stale = ""
 
     def tick(self, tick: Tick) -> None:
@@ -82,13 +78,15 @@ class _Watch:
                 self.stale = stale_camera(name)
         if self._judge is not None and tick.policy_frame:
             success = self._judge() is Outcome.SUCCESS
-            self._success_since_s = _since(self._success_since_s, success, tick.t_s)
-            if _held(self._success_since_s, tick.t_s, SUCCESS_HELD_S):
-                self.over = "success held"
+            self._over_after("success held", success, tick.t_s, SUCCESS_HELD_S)
         tripped = bool(tick.command.reasons & SafetyReason.TRIPPED)
-        self._tripped_since_s = _since(self._tripped_since_s, tripped, tick.t_s)
-        if _held(self._tripped_since_s, tick.t_s, TRIP_SHOWN_S):
-            self.over = "safety trip"
+        self._over_after("safety trip", tripped, tick.t_s, TRIP_SHOWN_S)
+
+    def _over_after(self, what: str, is_so: bool, now_s: float, long_s: float) -> None:
+        if not is_so:
+            self._since_s.pop(what, None)
+        elif now_s - self._since_s.setdefault(what, now_s) >= long_s - 1e-9:
+            self.over = what
 
 
 def stale_camera(name: str) -> str:
@@ -97,16 +95,6 @@ def stale_camera(name: str) -> str:
         f"Camera {name} is stale: its last picture is more than {STALE_CAMERA_S:g} s old. Check "
         "its cable; it is connected again by itself."
     )
-
-
-def _since(since_s: float | None, is_so: bool, now_s: float) -> float | None:
-    if not is_so:
-        return None
-    return now_s if since_s is None else since_s
-
-
-def _held(since_s: float | None, now_s: float, long_s: float) -> bool:
-    return since_s is not None and now_s - since_s >= long_s - 1e-9
 
 
 def run_take(
@@ -133,9 +121,9 @@ def run_take(
     is `interrupted`, with the cause as an event, and stays unsealed.
 
     Args:
-        rig: the arm in its cell; reset here.
-        leader: who drives; reset here, after the rig, unless it is driving already. A
-            `PolicyLeader` gets the observations.
+        rig: reset here.
+        leader: reset here, after the rig, unless it is driving already. A `PolicyLeader` gets the
+            observations.
         seed: sets up the scene.
         max_s: longest duration [s].
         writer: the open take, left open (and unsealed) by an exception.
@@ -195,20 +183,22 @@ def run_take(
         outcome = (rig.judge() if judged else None) or Outcome.UNLABELLED
         ends = {EndReason.DONE: "the leader was done", EndReason.TIME: TIME_RAN_OUT}
         reason = over or ends.get(end.reason, end.reason.value)
+    result = TakeResult("", outcome, reason, end.duration_s, end.frames)
+    if writer is None:
+        return result
+    uid = writer.header.info.uid
     sealing = None
-    if writer is not None and outcome is Outcome.INTERRUPTED:
+    if outcome is Outcome.INTERRUPTED:
         writer.event(end.duration_s, journal_format.INTERRUPTED, why=reason)
-    elif writer is not None:
+    else:
         if (truth := rig.truth()) is not None:
-            journal_format.append_truth(writer.folder.parent, writer.header.info.uid, truth)
+            journal_format.append_truth(writer.folder.parent, uid, truth)
         if sealer is None:
             writer.seal(outcome, reason)
         else:
             sealing = writer.seal_behind(sealer, outcome, reason)
-    uid = writer.header.info.uid if writer is not None else ""
-    dropped = sum(writer.dropped.values()) if writer is not None else 0
-    behind_s = writer.most_behind_s if writer is not None else 0.0
-    return TakeResult(uid, outcome, reason, end.duration_s, end.frames, dropped, behind_s, sealing)
+    dropped, behind_s = sum(writer.dropped.values()), writer.most_behind_s
+    return replace(result, uid=uid, dropped=dropped, behind_s=behind_s, sealing=sealing)
 
 
 def _asking(leader: PolicyLeader) -> OnFrame:
@@ -228,58 +218,36 @@ def _asking(leader: PolicyLeader) -> OnFrame:
     return observe
 
 
-def overcome(
-    blocker: Callable[[], str], stop: Callable[[], bool], patience_s: float = PATIENCE_S
-) -> bool:
-    """Wait until nothing is in the way of a take; False where `stop` says so meanwhile.
-
-    Args:
-        blocker: why no take can begin now; "" where one can.
-        stop: whether to give up.
-        patience_s: longest wait [s]; infinite where somebody can end it.
-
-    Raises:
-        DeviceError: something still is after `patience_s` [s].
-    """
-    said, until_s = "", time.monotonic() + patience_s
-    while why := blocker():
-        if why != said:
-            long = f" up to {patience_s:g} s" if math.isfinite(patience_s) else ""
-            log.warning("%s Waiting%s.", why, long)
-            said = why
-        if stop():
-            return False
-        if time.monotonic() >= until_s:
-            raise DeviceError(why)
-        time.sleep(LOOK_S)
-    return True
-
-
 class Attendant:
-    """Whoever looks after a session: nobody here; an operator in `attended`.
+    """Whoever looks after a session: nobody here, who waits for what is in a take's way."""
 
-    Args:
-        patience_s: how long to wait for what is in a take's way [s].
-    """
-
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self.patience_s = patience_s
-
-    attempts_per_take: int = ATTEMPTS_PER_TAKE
+    attempts_per_take: int = 3
     """A quota is given up after this many attempts per take that it asks for."""
 
-    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next take may begin; False ends the session.
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
 
-        Args:
-            blocker: why no take can begin now, in one line; "" where one can.
-            stop: whether the session is to end.
+    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
+        """Wait until the next take may begin; False where `stop` ends the session meanwhile.
+
+        `blocker` says why none can begin now, in one line, or "".
 
         Raises:
             LostError: a device has to be connected anew.
             DeviceError: what is in the way doesn't go away.
         """
-        return overcome(blocker, stop, self.patience_s)
+        said, until_s = "", time.monotonic() + self._patience_s
+        while why := blocker():
+            if why != said:
+                long = f" up to {self._patience_s:g} s" if math.isfinite(self._patience_s) else ""
+                log.warning("%s Waiting%s.", why, long)
+                said = why
+            if stop():
+                return False
+            if time.monotonic() >= until_s:
+                raise DeviceError(why)
+            time.sleep(LOOK_S)
+        return True
 
     def run(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
         """Run a take, called as `run_take`."""

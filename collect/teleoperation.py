@@ -40,10 +40,7 @@ class TeleopEnd:
     Attributes:
         why: `quit`, `time`, `signal`, `trip`, or `lost` where a device failed without a trip.
         signal: the signal's number, 0 where none came.
-        figures: what the loop did.
         realtime: whether real-time rights were granted; None where the loop never ran.
-        bus_faults: fault to count.
-        reconnected: times that lost devices were found again.
         faults: what else went wrong, a line each.
         trip: the trip that the session ended in, in words, or empty.
         failed: what failed where that ended it, or in stopping, in a line; empty where all is off.
@@ -61,13 +58,9 @@ class TeleopEnd:
 
 
 class TeleopSession:
-    """Drives until somebody ends it. Without keys a trip or a lost device ends it, too.
+    """Drives until somebody ends it, or a signal of `stopped` comes; devices are connected, limp.
 
-    Args:
-        devices: connected, torque off.
-        keys: what the operator presses.
-        show: draws one frame of the view.
-        stopped: numbers of signals that came, such as SIGTERM.
+    Without keys a trip or a lost device ends it, too.
     """
 
     def __init__(self, devices: ArmDevices, keys: Keys, show: Show, stopped: list[int]) -> None:
@@ -88,8 +81,7 @@ class TeleopSession:
     def run(self) -> TeleopEnd:
         """Drive until it is over; torque is off and everything disconnected afterwards.
 
-        Raises:
-            DeviceError: an arm doesn't take torque, and there is nobody to press a key.
+        Raises DeviceError where an arm doesn't take torque and there is nobody to press a key.
         """
         devices = self._devices
         with contextlib.closing(devices):
@@ -124,11 +116,7 @@ class TeleopSession:
     # -- one connection ---------------------------------------------------------------------
 
     def _drive(self) -> bool:
-        """Drive and show until it is over; there is never more to do then.
-
-        Raises:
-            LostError: something is lost, and waited for.
-        """
+        """Drive and show until it is over; LostError where something is lost, and waited for."""
         devices, control = self._devices, self._devices.control
         before, self._lost, self._trip, lost = dict(self._bus_faults), "", "", ""
         self._keys = WindowKeys.of(self._terminal, devices.arms.leader, devices.estop)

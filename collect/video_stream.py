@@ -55,11 +55,6 @@ parameter sets, so that both encoders' pictures are one stream."""
 MATROSKA: Final = {"cluster_time_limit": "100", "flush_packets": "1"}
 
 
-def encoder_of(spec: Mapping[str, Any], chosen: str) -> str:
-    """Return FFmpeg's encoder of a camera: the one chosen for pictures, of depth the lossless."""
-    return LOSSLESS if is_depth(spec) else chosen
-
-
 def check_sizes(cameras: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise UnusableInputError where a camera's pictures have an odd width or height."""
     for camera, spec in cameras.items():
@@ -95,11 +90,7 @@ class _Frame:
 class VideoStream:
     """One camera's pictures, encoded as they come; picture k is shown at k/fps.
 
-    Args:
-        path: the file; it must not exist.
-        width, height: size of the pictures [pixels], even.
-        fps: pictures per second [Hz].
-        encoder: FFmpeg's name of it.
+    The file must not exist; width and height are even [pixels].
 
     Raises:
         DeviceError: the file can't be written, or the encoder doesn't open.
@@ -143,14 +134,11 @@ class VideoStream:
                 raise DeviceError(f"The encoder {encoder} doesn't open here ({why}).") from None
 
     def encode(self, picture: Image, *, coarse: bool = False) -> None:
-        """Write the next picture, RGB, uint8; its memory isn't needed any more afterwards.
+        """Write the next picture; its memory isn't needed any more afterwards. Raises DeviceError.
 
         Args:
-            picture: shape (height, width, 3); of a depth stream uint16, shape (height, width).
+            picture: RGB, uint8, shape (height, width, 3); of depth uint16, shape (height, width).
             coarse: spend half the time on it, at the cost of its quality; software only.
-
-        Raises:
-            DeviceError: the file can't be written.
         """
         coarse = coarse and self._is_software
         if self._last is None or self._last[0] is not picture:
@@ -176,8 +164,7 @@ class VideoStream:
     def encode_again(self) -> None:
         """Write the picture before once more, so that the count keeps step with the rows.
 
-        Raises:
-            DeviceError: there is none before, or the file can't be written.
+        Raises DeviceError where there is none before, or the file can't be written.
         """
         if self._last is None:
             raise DeviceError(f"{self._path}: no picture to repeat. Record the take again.")
@@ -224,11 +211,7 @@ class VideoStream:
         return self._coarse
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk; any thread may ask.
-
-        Raises:
-            OSError: the disk doesn't take it.
-        """
+        """Wait until what was written is on the disk; any thread may ask; raises OSError."""
         with self._closing:
             if self._handle >= 0:
                 platform_calls.sync(self._handle, data_only=True)
@@ -236,8 +219,7 @@ class VideoStream:
     def close(self) -> None:
         """Finish and close the file; safe to call twice.
 
-        Raises:
-            DeviceError: the end can't be written; the file is readable up to its last cluster.
+        Raises DeviceError where the end can't be written; the file is readable up to there.
         """
         with self._closing:
             if self._handle < 0:
@@ -255,3 +237,10 @@ class VideoStream:
     def _fault(self, error: Exception) -> DeviceError:
         why = getattr(error, "strerror", None) or error
         return DeviceError(f"{self._path} can't be written ({why}). Fix that and record again.")
+
+
+def camera_stream(folder: Path, camera: str, spec: Mapping[str, Any], chosen: str) -> VideoStream:
+    """Open a camera's video in a take's folder: of depth lossless, else with the encoder chosen."""
+    encoder = LOSSLESS if is_depth(spec) else chosen
+    path, size = folder / f"{camera}.mkv", (spec["width"], spec["height"])
+    return VideoStream(path, *size, spec["fps"], encoder)

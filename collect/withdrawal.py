@@ -8,6 +8,7 @@ again goes on: a journal's take keeps its header until everything else of it is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
 import time
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from gaploop.collect import copies
 from gaploop.collect.copies import RunOfTakes, clear_pages, runs_of
-from gaploop.collect.recovery import held_take
+from gaploop.collect.recovery import held_take, without_header
 from gaploop.core import consent_store, journal_format, labels
 from gaploop.core.consent import Consent, Place, consent_ids
 from gaploop.core.errors import DAMAGE, GaploopError, UnusableInputError
@@ -26,7 +27,9 @@ from gaploop.core.files import read_json, remove_lines, write_atomically
 from gaploop.core.paths import inside, is_plain_name
 from gaploop.core.take import TakeInfo
 from gaploop.datasets import layout, staging
+from gaploop.datasets.cache.folder import cache_path, is_cache
 from gaploop.datasets.edit.actions import delete_takes
+from gaploop.datasets.repair.folder import kept_copies
 
 SCHEMA: Final = "gaploop.withdrawal.v1"
 HEADER_WAIT_S: Final = 2.0
@@ -65,7 +68,6 @@ class WithdrawalReport:
     """What a withdrawal did, or would do.
 
     Attributes:
-        id: the consent.
         withdrawn: when, ISO 8601, UTC; "" in a dry run of a consent that still stands.
         done: False in a dry run, where nothing is changed.
         found: takes by place, removed where `done`.
@@ -73,7 +75,6 @@ class WithdrawalReport:
         trained: runs that learned from the takes; models can't unlearn, they can be deleted.
         shown: analyses that name the takes; their pages with pictures are among `copies`.
         copies: caches, kept copies and pages that show the takes, removed where `done`.
-        out_of_reach: what the tool can't know of.
     """
 
     id: str
@@ -103,8 +104,6 @@ def withdraw(
     """Withdraw a consent and remove its takes, or say what that would do.
 
     Args:
-        register: the consent register.
-        id_: the consent.
         places: journals and datasets to look in besides those that the register knows.
         runs: folders to look for training runs in, besides those beside the datasets.
         remove: do it; otherwise nothing is changed.
@@ -179,13 +178,16 @@ def _clear_copies(
     if not uids:
         return gone, left
     roots = [Path(p.where) for p in where if p.what == "dataset"]
-    for cache in copies.caches_of(roots, [Path(p.where) for p in where if p.what == "cache"]):
+    noted = (Path(p.where) for p in where if p.what == "cache")
+    caches = dict.fromkeys((*map(cache_path, roots), *noted))
+    for cache in filter(is_cache, caches):
         why = copies.clear_cache(cache) if remove else ""
         left += [Unreached(str(cache), why)] if why else []
         gone += [] if why else [str(cache)]
     folders = copies.lerobot_tables(uids)
+    is_theirs = functools.partial(_is_theirs, id_=id_, uids=uids)
     for root in roots:
-        folders += copies.kept_with(root, uids, lambda info: _is_theirs(info, id_, uids))
+        folders += [copy for copy in kept_copies(root) if copies.may_hold(copy, uids, is_theirs)]
     for folder in folders:
         try:
             if remove:
@@ -212,20 +214,12 @@ def _note(register: Path, id_: str, content: dict[str, Any]) -> None:
 
 
 def noted_uids(register: Path, id_: str) -> frozenset[str]:
-    """Return the takes that a withdrawal found; none where there was no withdrawal.
-
-    Raises:
-        UnusableInputError: its report can't be read.
-    """
+    """Return the takes that a withdrawal found; UnusableInputError for a damaged report."""
     return _noted(register, id_, "uids")
 
 
 def noted_policies(register: Path, id_: str) -> frozenset[str]:
-    """Return the ids of the policies that learned from them: noted then, or trained on since.
-
-    Raises:
-        UnusableInputError: its report can't be read.
-    """
+    """Return the ids of the policies that learned from them: noted then, or trained on since."""
     known = consent_store.load_register(register).places.get(id_, ())
     folders = [Path(place.where) for place in known if place.what == "run"]
     later = (run.policies for run in runs_of(noted_uids(register, id_), (), (), folders))
@@ -238,9 +232,7 @@ def _noted(register: Path, id_: str, key: str) -> frozenset[str]:
         return frozenset()
     try:
         value = read_json(path)
-        return frozenset(
-            str(name) for name in (value[key] if key == "uids" else value.get(key, ()))
-        )
+        return frozenset(map(str, value[key] if key == "uids" else value.get(key, ())))
     except DAMAGE:
         raise UnusableInputError(f"{path} is no withdrawal report. Move it away.") from None
 
@@ -301,7 +293,9 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
         if not layout.is_dataset(path):
             return [], []
         return list(delete_takes(path, lambda e: _is_theirs(e.info, id_, uids))), []
-    nameless = _without_header(path)
+    until_s = time.monotonic() + HEADER_WAIT_S
+    while (nameless := without_header(path)) and time.monotonic() <= until_s:
+        time.sleep(0.02)  # a take that is just beginning says soon whose it is
     theirs = {uid for uid in uids if is_plain_name(uid) and inside(path, uid, "take").exists()}
     theirs |= set(_uids(place, id_, uids))
     gone = [uid for uid in sorted(theirs) if _delete_take(inside(path, uid, "take"))]
@@ -314,20 +308,6 @@ def _clear(place: Place, id_: str, uids: Collection[str]) -> tuple[list[str], li
         for uid in sorted(still_open)
     ]
     return gone, left + [Unreached(str(f), NAMELESS) for f in nameless if f.name not in theirs]
-
-
-def _without_header(journal: Path) -> list[Path]:
-    """Return takes that don't say whose they are; one that is just beginning says so soon."""
-    until_s = time.monotonic() + HEADER_WAIT_S
-    while True:
-        found = [
-            path.parent
-            for path in sorted(journal.glob(f"*/{journal_format.FRAMES}"))
-            if not (path.parent / journal_format.HEADER).exists()
-        ]
-        if not found or time.monotonic() > until_s:
-            return found
-        time.sleep(0.02)
 
 
 def _delete_take(folder: Path) -> bool:

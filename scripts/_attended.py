@@ -14,13 +14,13 @@ from gaploop.collect.devices import (
     Arms,
     CellDevices,
     SessionDevices,
-    StandingArm,
+    Standing,
 )
 from gaploop.collect.operator import display
 from gaploop.collect.operator.attended import AttendedSession
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import DEFAULTS, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import Driving, OperatorConsole
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import StageTiming
 from gaploop.collect.operator.sounds import SoundPlayer
 from gaploop.core.clock import Clock
@@ -99,8 +99,7 @@ def record_attended(job: SessionJob) -> Recorded:
             asks=shown != "none",
         )
         console.safety = devices.safety
-        if driver is not None:
-            console.driving = Driving(driver.switch, driver.driven)
+        console.driver = driver
         # Import now what suggesting needs: later it would hold up the control loop.
         import gaploop.failure_analysis.diagnosis  # noqa: F401
 
@@ -195,7 +194,7 @@ class ArmConnector(contextlib.ExitStack):
     def __init__(self, job: SessionJob) -> None:
         super().__init__()
         self._job = job
-        self._kept: tuple[Leader, StandingArm] | None = None
+        self._kept: tuple[Leader, Standing] | None = None
 
     def connect(self) -> Arms:
         """Connect everything, torque off; all or nothing.
@@ -233,7 +232,7 @@ class ArmConnector(contextlib.ExitStack):
         job, teleop = self._job, self._job.config.teleop
         if job.leads in _arms.TOOL:
             if self._kept is None:
-                standing = StandingArm(follower)
+                standing: Any = Standing(follower)
                 kept = _arms.leader_of(teleop, standing, job.station, clock, hands=job.hands)
                 if callable(close := getattr(kept, "close", None)):
                     self.callback(close)

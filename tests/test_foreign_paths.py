@@ -42,19 +42,15 @@ collect/copies.py:lerobot_tables | Path(os.environ.get('HF_DATASETS_CACHE') or h
 collect/copies.py:lerobot_tables | Path(os.environ.get('HF_HOME') or cache / 'huggingface') | user
 collect/copies.py:lerobot_tables | Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') | user
 collect/copies.py:runs_of | root.parent.glob('*/' * depth + RUN) | ours
-collect/encoder.py:LocalTake.__init__ | folder / f'{camera}.mkv' | paths
 collect/encoder_choice.py:forget | (memory or _memory()).unlink(missing_ok=True) | ours
 collect/encoder_main.py:_Server.obey | Path(order['folder']) | ours
-collect/encoder_main.py:_Server.obey | folder / f'{camera}.mkv' | paths
 collect/imports/takes.py:write_takes | shutil.rmtree(folder) | paths
 collect/journal.py:JournalWriter.__init__ | journal / plain_name(header.info.uid, 'uid') | paths
 collect/journal.py:JournalWriter.__init__ | undo.callback(shutil.rmtree, self.folder, ignore_errors=True) | ours
 collect/journal.py:JournalWriter._write_header | os.replace(new, self.folder / journal_format.HEADER) | ours
-collect/recovery.py:_repair_events | os.replace(new, path) | take
-collect/recovery.py:_repair_events | path.with_name(path.name + _NEW) | take
+collect/recovery.py:_recover_take | folder / f'{name}{_NEW}' | take
 collect/recovery.py:_recover_take | folder / name | take
-collect/recovery.py:_recover_take | os.replace(new, path) | take
-collect/recovery.py:_recover_take | path.with_name(path.name + _NEW) | take
+collect/recovery.py:_recover_take | os.replace(new, folder / name) | take
 collect/recovery.py:_rewrite_video | new.unlink() | take
 collect/recovery.py:_rewrite_video | os.replace(new, path) | take
 collect/recovery.py:_rewrite_video | path.unlink(missing_ok=True) | take
@@ -62,6 +58,7 @@ collect/recovery.py:_rewrite_video | path.with_name(path.name + _NEW) | take
 collect/recovery.py:_seal | leftover.unlink() | take
 collect/recovery.py:recover | header.with_name(f'{header.name}.torn') | take
 collect/recovery.py:recover | os.replace(header, header.with_name(f'{header.name}.torn')) | take
+collect/video_stream.py:camera_stream | folder / f'{camera}.mkv' | paths
 collect/withdrawal.py:_clear | path / file | ours
 collect/withdrawal.py:_clear | path / uid | paths
 collect/withdrawal.py:_clear_copies | shutil.rmtree(folder) | listed

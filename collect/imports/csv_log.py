@@ -35,12 +35,10 @@ class CsvMapping:
     """How to read one kind of CSV log.
 
     Attributes:
-        time_column: column with the time.
         time_unit: `iso8601`, or a unit of `TIME_UNITS` for numbers.
         channels: column to (telemetry name, unit).
         events: boolean column to the name of the event that begins where it turns true.
-        before_s: take before an event's onset [s].
-        after_s: take after it [s].
+        before_s, after_s: how much of the log around an event's onset is a take [s].
         max_gap_s: a take never spans a longer pause in the log [s].
         controls: how many event-free takes to cut, at most.
         clear_s: how far a control keeps from any event [s].
@@ -69,11 +67,7 @@ class CsvMapping:
 
 
 def load_mapping(path: Path) -> CsvMapping:
-    """Read and check a mapping file.
-
-    Raises:
-        UnusableInputError: what is wrong in it, where, and what is valid.
-    """
+    """Read and check a mapping file; UnusableInputError says what is wrong and what is valid."""
     value, where = load_yaml(path, "Mapping"), str(path)
     if value.get("schema") != SCHEMA:
         raise UnusableInputError(f"{where}: schema must be {SCHEMA}, got {value.get('schema')!r}.")
@@ -155,12 +149,7 @@ class Log:
 
 @dataclass(frozen=True)
 class TakeRows:
-    """One take to be: its rows, and the events that begin in it.
-
-    Attributes:
-        event: the event that the window was cut around; "none" for a control.
-        onsets: every (event name, seconds since the take began) in it.
-    """
+    """One take to be: its rows, and every (event, seconds since the take began) in it."""
 
     rows: slice
     event: str = "none"
@@ -168,10 +157,7 @@ class TakeRows:
 
 
 def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake], list[str]]:
-    """Cut a CSV log into takes.
-
-    Returns:
-        The takes in order of time, and notes on what was left out.
+    """Cut a CSV log into takes; return them in order of time, and notes on what was left out.
 
     Raises:
         UnusableInputError: the file or a column is missing, a cell isn't a number, or time

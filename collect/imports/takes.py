@@ -43,13 +43,7 @@ class ImportedTake:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did.
-
-    Attributes:
-        written: takes written now.
-        present: takes that an earlier import had written.
-        notes: what was left out and why, in words.
-    """
+    """How many takes an import wrote, how many were there, and what was left out and why."""
 
     written: int
     present: int
@@ -76,11 +70,7 @@ def write_takes(
     notes: Sequence[str] = (),
     on_take: Callable[[], None] | None = None,
 ) -> ImportReport:
-    """Write takes into the journal; those that are there already are left alone.
-
-    Raises:
-        UnusableInputError: the journal can't be written.
-    """
+    """Write takes into the journal; those that are there already are left alone."""
     writable_folder(journal, "Journal")
     truths = journal / journal_format.TRUTH
     known = set(json_lines(truths, "a truth record", lambda value, _where: str(value["uid"])))

@@ -43,11 +43,7 @@ TASKS: Final = {
 
 
 def read_uci_failures(source: Path) -> list[ImportedTake]:
-    """Read one file of cases, or every `lp*.data` in a folder.
-
-    Raises:
-        UnusableInputError: nothing there, or a case that isn't 15 rows of six numbers.
-    """
+    """Read one file of cases of 15 rows of six numbers, or every `lp*.data` in a folder."""
     if not source.exists():
         raise UnusableInputError(f"{source} not found. Check the path.")
     files = sorted(source.glob("lp*.data")) if source.is_dir() else [source]
@@ -57,11 +53,7 @@ def read_uci_failures(source: Path) -> list[ImportedTake]:
 
 
 def labelled_windows(path: Path) -> tuple[FloatArray, NDArray[np.str_]]:
-    """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each.
-
-    Raises:
-        UnusableInputError: as `read_uci_failures`.
-    """
+    """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each."""
     cases = list(_cases(path))
     return np.stack([values for _, values in cases]), np.array([label for label, _ in cases])
 

@@ -16,14 +16,14 @@ from gaploop.collect.campaign import CampaignProgress, Quota, counts, held
 from gaploop.collect.devices import LoopMonitor, SessionDevices
 from gaploop.collect.journal import JournalWriter
 from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
-from gaploop.collect.operator.console import OperatorConsole, Quotas
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import Suggestion
-from gaploop.collect.operator.view import QuotaBar, SetUp
+from gaploop.collect.operator.view import QuotaBar, Quotas, SetUp
 from gaploop.collect.rig import Rig
 from gaploop.collect.rollout import Attempts
 from gaploop.collect.session import SessionEnd, SessionSpec, drive_on, record_takes
 from gaploop.collect.setup_words import change_words, words
-from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, overcome, run_take
+from gaploop.collect.take import PATIENCE_S, Attendant, TakeResult, run_take
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Leader, Suggest, TakeSink
 from gaploop.core.station import Station
@@ -45,12 +45,10 @@ class Operator(Attendant):
     the operator thinks; what he says is a label. In the embedded cell its judge's word is marked.
 
     Args:
-        console: shared with the thread that has the window.
         eyes: returns what watches the loop now.
-        suggester: proposes labels for failed takes, or None.
         told: called before and after every take, such as to count quotas anew.
         on_result: called with every take that has a verdict.
-        patience_s: where nobody is asked, how long to wait for what is in a take's way [s].
+        attempts: runs those of a policy that drives, and that the operator can take over from.
     """
 
     attempts_per_take = PATIENCE
@@ -63,15 +61,28 @@ class Operator(Attendant):
         told: Callable[[], object] = lambda: None,
         on_result: Callable[[TakeResult], None] = lambda _result: None,
         patience_s: float = PATIENCE_S,
+        attempts: Attempts | None = None,
     ) -> None:
         super().__init__(patience_s)
         self._console, self._eyes, self._suggester = console, eyes, suggester
-        self._told, self._on_result = told, on_result
+        self._told, self._on_result, self._attempts = told, on_result, attempts
+        if attempts is not None:
+            attempts.on_note = lambda note, result: console.note(note.words(result))
 
     def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the reset is over, nothing is in the way, and the operator wants the take."""
+        """Wait until the reset is over, nothing is in the way, and the operator wants the take.
+
+        Raises DeviceError where nobody watches and the policy failed too often in a row.
+        """
+        attempts = self._attempts
+
+        def in_the_way() -> str:
+            return blocker() or ("" if attempts is None else attempts.blocker())
+
+        if attempts is not None and not self._console.asks:
+            attempts.require_policy()
         self._told()
-        if not self._console.asks and not overcome(blocker, stop, self.patience_s):
+        if not self._console.asks and not super().begin(in_the_way, stop):
             return False
         told_at = self._console.labelled
 
@@ -80,7 +91,7 @@ class Operator(Attendant):
             if told_at != self._console.labelled:  # quotas are counted anew, here: it may take time
                 told_at = self._console.labelled
                 self._told()
-            return blocker()
+            return in_the_way()
 
         return self._console.await_start(look)
 
@@ -96,14 +107,18 @@ class Operator(Attendant):
         """Run a take, called as `run_take`, and wait for the verdict."""
         writer: JournalWriter = given["writer"]
         eyes, stop = self._eyes(), given.pop("stop", lambda: False)
-        begun = _Beginning(lambda: self._console.begun(self.longest_s(given["max_s"])))
+        run: Callable[..., TakeResult] = run_take
+        longest_s = given["max_s"]
+        if self._attempts is not None:  # longer where the policy drives slowly
+            run, longest_s = self._attempts.run, longest_s / self._attempts.speed.scale
+        begun = _Beginning(lambda: self._console.begun(longest_s))
         sinks: list[TakeSink] = [begun, *given.pop("sinks", ())]
         if eyes is not None:
             eyes.watch(writer)
             if rig.loop is run_loop:  # else they watch the running loop, between takes, too
                 sinks.append(eyes)
         try:
-            result = self.run_take(
+            result = run(
                 rig,
                 leader,
                 sinks=sinks,
@@ -130,60 +145,16 @@ class Operator(Attendant):
         self._told()
         return judged
 
-    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run a take, called as the function of that name."""
-        return run_take(rig, leader, **given)
-
-    def longest_s(self, asked_s: float) -> float:
-        """Return how long a take may last [s], of what was asked for."""
-        return asked_s
-
     def _cut_off(self, why: str) -> None:
         self._console.note(f"The take is interrupted: {why}")
         self._console.await_verdict("", Outcome.INTERRUPTED)
 
 
-class Supervisor(Operator):
-    """Looks after rollouts through a console: an operator who can also take over.
-
-    Args:
-        attempts: runs them.
-        console: shared with the thread that has the window.
-        given: as of `Operator`.
-    """
-
-    def __init__(self, attempts: Attempts, console: OperatorConsole, *given: Any) -> None:
-        super().__init__(console, *given)
-        self._attempts = attempts
-        attempts.on_note = lambda note, result: console.note(note.words(result))
-
-    def begin(self, blocker: Callable[[], str], stop: Callable[[], bool]) -> bool:
-        """Wait until the next attempt may begin; False ends the session.
-
-        Raises:
-            DeviceError: nobody watches, and the policy failed too often in a row.
-        """
-        if not self._console.asks:
-            self._attempts.require_policy()
-        return super().begin(lambda: blocker() or self._attempts.blocker(), stop)
-
-    def run_take(self, rig: Rig, leader: Leader, **given: Any) -> TakeResult:
-        """Run an attempt, called as the function of that name."""
-        return self._attempts.run(rig, leader, **given)
-
-    def longest_s(self, asked_s: float) -> float:
-        """Return how long an attempt may last [s]: longer where the policy drives slowly."""
-        return asked_s / self._attempts.speed.scale
-
-
 class _Beginning:
-    """A sink that says when the first turn has come."""
-
     def __init__(self, say: Callable[[], None]) -> None:
         self._say: Callable[[], None] | None = say
 
     def tick(self, _tick: Tick) -> None:
-        """Say so once."""
         if self._say is not None:
             say, self._say = self._say, None
             say()
@@ -194,15 +165,8 @@ class AttendedSession:
 
     Args:
         devices: started by now.
-        spec: what the takes share.
-        quotas: what to record, in this order.
-        console: shared with the thread.
-        book: what has been said about the takes.
-        suggest: returns label fields for a take that failed.
-        station: where it is recorded.
         stopped: numbers of the signals that came.
         publish: begins a publication; must not wait.
-        attempts: runs the attempts of a policy that drives, if one does.
         progress: says how far the campaign has come that is followed, if one is.
         always: conditions that are set up for all takes.
         by_hand: a person sets the station up, and says when it is.
@@ -238,11 +202,14 @@ class AttendedSession:
         self._results: list[TakeResult] = []
         self._recovered = self._lacking = 0
         self._end: SessionEnd | None = None
-        given = (lambda: devices.monitor, self._suggester, self._recount, self._results.append)
-        self._operator = (
-            Operator(console, *given, patience_s)
-            if attempts is None
-            else Supervisor(attempts, console, *given, patience_s)
+        self._operator = Operator(
+            console,
+            lambda: devices.monitor,
+            self._suggester,
+            self._recount,
+            self._results.append,
+            patience_s,
+            attempts,
         )
         for uid, outcome, said in known_takes(spec.journal, REMEMBERED):
             console.remember(uid, outcome, said)
@@ -250,13 +217,9 @@ class AttendedSession:
         self._count()
 
     def run(self, turn: Callable[[], None]) -> SessionEnd:
-        """Record until everything is, or the operator stops.
+        """Record until everything is, or the operator stops; raises what `record_takes` raises.
 
-        Args:
-            turn: hears keys and shows how things stand; returns after some 10 ms.
-
-        Raises:
-            DeviceError: a device failed, or the journal can't be written.
+        `turn` hears keys and shows how things stand; it returns after some 10 ms.
         """
         attempt = CleanupStep()
 
@@ -281,8 +244,7 @@ class AttendedSession:
             thread.join()
         if attempt.error is not None:
             raise attempt.error
-        if self._end is None:
-            raise RuntimeError("the session ended without saying how")
+        assert self._end is not None
         return self._end
 
     def close(self) -> None:
@@ -337,9 +299,9 @@ class AttendedSession:
         change = change_words(None if before is None else had, quota.conditions, grid)
         conditions = {**self._always, **quota.conditions}
         ask = self._by_hand and change != "nothing to change" and bool(conditions or had)
-        there = SetUp(words(conditions, grid), conditions, grid, quota.takes)
+        there = SetUp(words(conditions, grid), conditions, grid)
         change = change[:1].upper() + change[1:]
-        asked = SetUp(change, conditions, grid, quota.takes) if ask else there
+        asked = SetUp(change, conditions, grid) if ask else there
         going = self._console.await_set_up(asked, ask=ask)
         self._console.show(there if conditions else SetUp())
         return going

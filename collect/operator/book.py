@@ -27,11 +27,9 @@ SOURCE: Final = "operator"
 
 
 class LabelBook:
-    """What stands about each take. Used by one thread at a time; writing never makes it wait.
+    """What stands about each take, and by which author: written behind, so that nobody waits.
 
-    Args:
-        journal: the folder of takes.
-        author: who says so, such as `--operator`.
+    Used by one thread at a time.
     """
 
     def __init__(self, journal: Path, author: str) -> None:
@@ -70,12 +68,9 @@ class LabelBook:
         return uid in self._taken_back and self.outcome(uid) is Outcome.UNLABELLED
 
     def say(self, uid: str, said: Mapping[str, Any], *, anew: bool) -> None:
-        """Write down what was said; only what differs from what stands.
+        """Write down label fields; only what differs from what stands.
 
-        Args:
-            uid: the take.
-            said: label field to value.
-            anew: the first word of several that are taken back together.
+        With `anew` it is the first word of several that are taken back together.
         """
         entry = self._entries[uid]
         if all(entry.get(name) == value for name, value in said.items()):
@@ -133,12 +128,7 @@ def known_takes(journal: Path, most: int) -> list[tuple[str, Outcome, Mapping[st
 
 
 class LabelSuggester:
-    """Asks `suggest` about sealed takes, one after another, in a thread of its own.
-
-    Args:
-        suggest: returns label fields for a take.
-        tell: called with the take's uid and what is suggested, in that thread.
-    """
+    """Asks `suggest` about sealed takes, one after another, in a thread of its own, and tells."""
 
     def __init__(self, suggest: Suggest, tell: Callable[[str, Suggestion], None]) -> None:
         self._suggest, self._tell = suggest, tell

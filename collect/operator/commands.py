@@ -88,19 +88,9 @@ def is_key(name: str) -> bool:
     return letter or name in NAMED_KEYS
 
 
-def valid_names() -> tuple[str, ...]:
-    """Return what a key can be called, ranges in short, for messages."""
-    pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
-    return ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
-
-
 @dataclass(frozen=True)
 class KeyMap:
-    """Which key asks for what. A pedal is a key: most send a letter or a function key.
-
-    Attributes:
-        keys: command to its keys.
-    """
+    """Which key asks for what. A pedal is a key: most send a letter or a function key."""
 
     keys: Mapping[Command, tuple[str, ...]] = field(default_factory=lambda: DEFAULTS)
 
@@ -187,7 +177,9 @@ def _keys(command: str, value: str | Sequence[str], taken: Mapping[str, str]) ->
                 f"--keys: {command} can't be {key}: digits choose an answer. Take another key."
             )
         if not is_key(key):
-            raise unknown_choice("key", key, valid_names(), f"--keys: {command}")
+            pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
+            valid = ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
+            raise unknown_choice("key", key, valid, f"--keys: {command}")
         if key in taken:
             raise UnusableInputError(
                 f"--keys: {command} can't be {key}: the leader needs it ({taken[key]}). "
@@ -207,9 +199,6 @@ class Twice:
 
     A key that is held down presses itself many times, and so does pasted text: that asks once
     more, and confirms nothing.
-
-    Args:
-        now_s: monotonic time [s].
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:

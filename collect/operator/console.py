@@ -1,8 +1,7 @@
 """Ties a session to its operator: one thread records, another one hears keys and shows.
 
-The thread that records waits here for the operator's word; the thread that has the window calls
-`command`, `choose` and `seen`, none of which waits for a device or a disk. The control loop
-knows nothing of either.
+The thread that records waits here for the operator's word; none of what the one with the window
+calls (`command`, `choose`, `seen`) waits for a device or a disk.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from gaploop.collect.operator.machine import (
     Suggestion,
 )
 from gaploop.collect.operator.sounds import Sound
-from gaploop.collect.operator.view import Loop, QuotaBar, ScreenContent, SetUp, TakeSeen
-from gaploop.collect.rollout import Driven
+from gaploop.collect.operator.view import Loop, Quotas, ScreenContent, SetUp, TakeSeen
+from gaploop.collect.rollout import RolloutDriver
 from gaploop.core.vocabulary import Outcome
 
 LOOK_S: Final = 0.05
@@ -40,52 +39,18 @@ HOLD_AGAIN: Final = "Press it again: the arm takes torque and holds where it is.
 
 @dataclass(frozen=True)
 class Safety:
-    """What the operator can do to the arm, whatever the session does.
-
-    Attributes:
-        estop: stop it, at once.
-        clear: let it go on after a trip.
-        loop: how the control loop does.
-    """
+    """What the operator can do to the arm, whatever the session does."""
 
     estop: Callable[[], None] = lambda: None
     clear: Callable[[], None] = lambda: None
     loop: Callable[[], Loop] = Loop
 
 
-@dataclass(frozen=True)
-class Driving:
-    """Who drives in a rollout, as far as the operator sees it and has a say in it.
-
-    Attributes:
-        switch: take over, or hand back.
-        seen: who drives now; None where no policy does.
-    """
-
-    switch: Callable[[], None] = lambda: None
-    seen: Callable[[], Driven | None] = lambda: None
-
-
-@dataclass(frozen=True)
-class Quotas:
-    """What is to be recorded, as far as the operator wants to know."""
-
-    counted: int = 0
-    wanted: int = 0
-    bars: tuple[QuotaBar, ...] = ()
-    left_s: float = float("nan")
-
-
 class OperatorConsole:
     """A session's state, shared by the thread that records and the one that has the window.
 
     Args:
-        timing: how long the stages last.
-        keys: which key asks for what.
-        book: what has been said about the takes.
-        task: the instruction.
         play: plays a sound, without waiting.
-        now_s: monotonic time [s].
         hand_held: name of the leader's dead-man button, where it has one.
         asks: there is somebody to ask; else takes stay unlabelled and nothing is waited for.
     """
@@ -103,7 +68,9 @@ class OperatorConsole:
         asks: bool = True,
     ) -> None:
         self.keys = keys
-        self.safety, self.driving = Safety(), Driving()
+        self.safety = Safety()
+        self.driver: RolloutDriver | None = None
+        """Drives in a rollout; the operator can take over from it."""
         self.on_label: Callable[[], object] = lambda: None
         """Called when a label was given or taken back; must not wait."""
         self.labelled = 0
@@ -124,14 +91,10 @@ class OperatorConsole:
     # -- the thread that has the window -----------------------------------------------------
 
     def hear(self, names: Iterable[str], stops: Collection[str] = ()) -> None:
-        """Take keys that were pressed since, the emergency stop first.
+        """Take keys that were pressed since, in order, the emergency stop (on `stops`, too) first.
 
-        Where it is among them, nothing is cleared by the others: they were pressed before
-        anybody could see that it was heeded.
-
-        Args:
-            names: as on the keys, in order.
-            stops: further names that are the emergency stop here.
+        Where it is among them, nothing is cleared by the others: they were pressed before anybody
+        could see that it was heeded.
         """
         pressed = list(names)
         is_stop = [n in stops or self.keys.command(n) is Command.ESTOP for n in pressed]
@@ -158,13 +121,14 @@ class OperatorConsole:
             self.safety.estop()
             self._twice.forget()
         elif command is Command.CLEAR:
-            again = CLEAR_AGAIN if self.driving.seen() is None else HOLD_AGAIN
+            again = CLEAR_AGAIN if self.driver is None else HOLD_AGAIN
             with self._changed:
                 if self._tripped:
                     self._twice.press()
                     self.note(again)
         elif command is Command.TAKE_OVER:
-            self.driving.switch()
+            if self.driver is not None:
+                self.driver.switch()
         else:
             with self._changed:
                 self._step(machine.press(self._state, command, self._now_s()))
@@ -187,19 +151,16 @@ class OperatorConsole:
                 self._state,
                 self.keys,
                 self._task,
-                self._quotas.counted,
-                self._quotas.wanted,
+                self._quotas,
                 tuple(
                     TakeSeen(self._numbers.get(uid, 0), uid, self._book.now(uid))
                     for uid in self._state.takes[-5:]
                 ),
                 loop,
-                self._quotas.bars,
                 self._setup,
                 self._note if self._now_s() - self._note_s < NOTE_S else self._book.fault,
-                self._quotas.left_s,
                 self._hand_held,
-                self.driving.seen(),
+                None if self.driver is None else self.driver.driven(),
             )
 
     def leave(self) -> None:
@@ -260,9 +221,8 @@ class OperatorConsole:
     def await_start(self, blocker: Callable[[], str] = lambda: "") -> bool:
         """Wait until the operator wants the next take; False where the session ends.
 
-        Args:
-            blocker: why no take can begin now; shown, and no take begins until it is "". What it
-                raises ends the waiting.
+        No take begins until `blocker` returns "" instead of why not, which is shown; what it raises
+        ends the waiting.
         """
 
         def look() -> None:
@@ -292,16 +252,12 @@ class OperatorConsole:
         suggestion: Suggestion | None = None,
         purpose: Mapping[str, float] = MappingProxyType({}),
     ) -> Outcome:
-        """Ask about a take that has ended and wait for the answer.
+        """Ask about a take that was sealed with `outcome`, and return the one that stands.
 
         Args:
             uid: the take; "" where it couldn't be recorded, and nothing is asked.
-            outcome: as it was sealed.
             suggestion: what is marked.
             purpose: the take's dimensions where it doesn't fail.
-
-        Returns:
-            The outcome that stands.
         """
         with self._changed:
             if uid:
@@ -332,11 +288,8 @@ class OperatorConsole:
     def finish(self, lacks: Callable[[], bool]) -> bool:
         """Everything is recorded: wait until the operator has seen it, labels being his to fix.
 
-        Args:
-            lacks: asked now and then; True where a label was changed and something lacks again.
-
-        Returns:
-            Whether there is more to record.
+        Returns whether there is more to record: `lacks` is asked now and then, and is True where a
+        label was changed and something lacks again.
         """
         if self._state.timing.auto_start or self.left or not self.asks:
             return False

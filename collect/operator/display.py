@@ -34,9 +34,7 @@ type Turn = Callable[[], None]
 def chosen_display(asked: str, has_window: bool) -> str:
     """Return where to show: the window if there is a display, else the terminal if there is one.
 
-    Args:
-        asked: `--display`.
-        has_window: the leader has a window of its own, so that there is a display.
+    A leader that has a window of its own tells that there is a display.
     """
     if asked != "auto":
         return asked
@@ -50,16 +48,9 @@ def chosen_display(asked: str, has_window: bool) -> str:
 def window(
     console: OperatorConsole, monitor: Callable[[], LoopMonitor | None], leader: Any, title: str
 ) -> Iterator[Turn]:
-    """Yield the turns of the operator's window, which a leader may share.
+    """Yield the turns of the operator's window, which a leader that has to be pumped may share.
 
-    Args:
-        console: shared with the thread that records.
-        monitor: returns what watches the loop now.
-        leader: one that has to be pumped, with a window or without, or None.
-        title: of the window.
-
-    Raises:
-        DeviceError: there is no display.
+    Raises DeviceError where there is no display.
     """
     from gaploop.collect.operator.window import OperatorWindow, Pads
 
@@ -108,7 +99,6 @@ class _Guest:
         self._drawn_s = 0.0
 
     def turn(self) -> None:
-        """Hear what was pressed since, and draw where it is time."""
         from gaploop.collect.operator.window import name_of
         from gaploop.teleop.leaders.sdl import pygame
 
@@ -140,7 +130,6 @@ class _Guest:
         return self._console.key(name)
 
     def draw(self, sign: Sign) -> None:
-        """Draw the window with the leader's state in it."""
         is_said = bool(self._console.seen().loop.trip)  # in the band already
         words = f"{sign.word.lower()}: {sign.below}" if sign.below else sign.word.lower()
         self._draw("" if is_said else words)
@@ -211,12 +200,7 @@ _BAR: Final = 24
 
 
 def render(shown: Shown, wide: int = 80) -> RenderableType:
-    """Return the view for Rich.
-
-    Args:
-        shown: what to show.
-        wide: columns of the terminal.
-    """
+    """Return the view for Rich, for a terminal of so many columns."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text

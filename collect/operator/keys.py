@@ -34,10 +34,9 @@ _READ: Final = 4096
 
 
 class Keys:
-    """Hears keys; knows none where there is no terminal.
+    """Hears keys of a terminal that gives every key at once, while the `with` block runs.
 
-    Args:
-        fd: a terminal that gives every key at once; heard while the `with` block runs.
+    Knows none where there is no terminal.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -152,24 +151,18 @@ class Keys:
 
 
 _NAMED: Final = {
-    "\x1b[A": "up",
-    "\x1b[B": "down",
-    "\x1b[C": "right",
-    "\x1b[D": "left",
-    "\x1bOA": "up",
-    "\x1bOB": "down",
-    "\x1bOC": "right",
-    "\x1bOD": "left",
+    **{
+        f"\x1b{begin}{letter}": name
+        for begin in "[O"
+        for letter, name in zip("ABCD", ("up", "down", "right", "left"), strict=True)
+    },
     "\x1b[H": "home",
     "\x1b[F": "end",
     "\x1b[2~": "insert",
     "\x1b[3~": "delete",
     "\x1b[5~": "pageup",
     "\x1b[6~": "pagedown",
-    "\x1bOP": "f1",
-    "\x1bOQ": "f2",
-    "\x1bOR": "f3",
-    "\x1bOS": "f4",
+    **{f"\x1bO{letter}": f"f{number}" for number, letter in enumerate("PQRS", 1)},
     **{
         f"\x1b[{code}~": f"f{number}"
         for number, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)
@@ -251,15 +244,10 @@ PUMP_S: Final = 0.02
 
 
 class WindowKeys(Keys):
-    """The terminal's keys, while the leader's window is kept alive.
+    """The terminal's keys, while the window of a leader with `pump` and `listen` is kept alive.
 
     Clearing a trip in the window counts as `c`, so there, too, it takes two presses; its
-    emergency stop counts as the space bar.
-
-    Args:
-        terminal: keys of the terminal, if there is one.
-        leader: a leader with `pump` and `listen`.
-        estop: called at once when the window's e-stop is pressed.
+    emergency stop counts as the space bar, and calls `estop` at once.
     """
 
     def __init__(self, terminal: Keys, leader: Any, estop: Callable[[], None]) -> None:

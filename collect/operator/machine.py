@@ -1,13 +1,11 @@
 """The states of a recording session: ready → recording → verdict → reset → ready.
 
 Pure: no time, no device, no file. `press`, `begun`, `ended`, `tick` and the rest take a
-`SessionState` and a time and return the next `SessionState` and what is to be done; whoever holds
-the state does it. Time is any monotonic clock [s].
+`SessionState` and a time of any monotonic clock [s], and return the next `SessionState` and what is
+to be done; whoever holds the state does it.
 
-Right ends a take early, ends the reset, and passes over a question; left throws the take away
-and records it again; Esc ends the session: as in lerobot-record. A take starts only from
-`READY`, and only when the reset before it is over. After it an `Inquiry` asks how it went; for a
-failure what was seen, and why. Anything may be passed over.
+Keys mean what they do in lerobot-record: right ends a take early, ends the reset, and passes over a
+question; left throws the take away and records it again; Esc ends the session.
 """
 
 from __future__ import annotations
@@ -63,29 +61,22 @@ CHOICES: Final[Mapping[Question, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What the machine thinks; a person's word counts.
-
-    Attributes:
-        outcome: how it seems to have ended, or None.
-        mode: a failure mode, or "".
-        dimension: a gap dimension, or "".
-    """
+    """What the machine thinks; a person's word counts."""
 
     outcome: Outcome | None = None
     mode: str = ""
     dimension: str = ""
 
     @classmethod
-    def of(cls, labels: Mapping[str, object], outcome: Outcome | None = None) -> Suggestion:
+    def of(cls, labels: Mapping[str, object]) -> Suggestion:
         """Read what a `Suggest` returned; what isn't in the vocabulary is passed over."""
         mode, dimensions = labels.get("failure_mode"), labels.get("dimensions")
         known = CHOICES[Question.DIMENSION]
         shares = dimensions if isinstance(dimensions, Mapping) else {}
         shares = {d: s for d, s in shares.items() if d in known and isinstance(s, int | float)}
         return cls(
-            outcome,
-            str(mode) if mode in CHOICES[Question.MODE] else "",
-            max(shares, key=lambda d: shares[d], default=""),
+            mode=str(mode) if mode in CHOICES[Question.MODE] else "",
+            dimension=max(shares, key=lambda d: shares[d], default=""),
         )
 
 
@@ -94,8 +85,6 @@ class Inquiry:
     """A take about which the operator is asked.
 
     Attributes:
-        uid: the take.
-        question: what is asked now.
         suggestion: what is marked unless the operator marks something else.
         marked: place of the answer that the operator has marked, or None.
         purpose: the take's dimensions where it doesn't fail.
@@ -118,7 +107,7 @@ class Inquiry:
         if self.marked is not None:
             return self.marked
         suggested = {
-            Question.OUTCOME: self.suggestion.outcome.value if self.suggestion.outcome else "",
+            Question.OUTCOME: self.suggestion.outcome or "",
             Question.MODE: self.suggestion.mode,
             Question.DIMENSION: self.suggestion.dimension,
         }.get(self.question, "")
@@ -170,9 +159,8 @@ def _cleared(outcome: Outcome, dimensions: Mapping[str, float]) -> dict[str, Any
     }
 
 
-def discarded(reason: str, purpose: Mapping[str, float]) -> Said:
-    """Return what is said of a take that is thrown away for a known reason."""
-    return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": reason}
+def _rerecorded(purpose: Mapping[str, float]) -> Said:
+    return {**_cleared(Outcome.DISCARDED, purpose), "discard_reason": RERECORDED}
 
 
 class SessionStage(StrEnum):
@@ -214,13 +202,9 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True)
 class Act:
-    """One thing to be done.
+    """One thing to be done, and about which take.
 
-    Attributes:
-        deed: what.
-        uid: the take that a label is about.
-        said: label fields to values.
-        anew: the first word about this take: with those that follow it is taken back as one.
+    With `anew` a label is the first word about it: those that follow are taken back with it.
     """
 
     deed: Deed
@@ -231,12 +215,9 @@ class Act:
 
 @dataclass(frozen=True)
 class StageTiming:
-    """How long the stages last.
+    """How long the longest take and putting things back last [s].
 
-    Attributes:
-        episode_s: longest take [s].
-        reset_s: time for putting things back [s].
-        auto_start: the next take begins when that is over, as in lerobot-record.
+    With `auto_start` the next take begins when that is over, as in lerobot-record.
     """
 
     episode_s: float
@@ -249,9 +230,7 @@ class SessionState:
     """How a session stands.
 
     Attributes:
-        timing: how long the stages last.
-        stage: what it is doing.
-        since_s: when that began [s].
+        since_s: when the stage began [s].
         stood_s: how long the stage's clock has stood still [s].
         paused_s: when it was last paused [s], or None where it isn't.
         inquiry: what the operator is asked, of the take just ended or of an earlier one.
@@ -286,13 +265,16 @@ class SessionState:
         until_s = now_s if self.paused_s is None or self.stage in RUNS_ON else self.paused_s
         return max(0.0, until_s - self.since_s - self.stood_s)
 
+    @property
+    def limit_s(self) -> float | None:
+        """How long the stage lasts [s]; None where it has no end of its own."""
+        if self.stage is SessionStage.RECORDING:
+            return self.timing.episode_s
+        return self.timing.reset_s if self.stage is SessionStage.RESET else None
+
     def left_s(self, now_s: float) -> float | None:
         """Return the time that the stage has left [s]; None where it has no end of its own."""
-        limits = {
-            SessionStage.RECORDING: self.timing.episode_s,
-            SessionStage.RESET: self.timing.reset_s,
-        }
-        limit_s = limits.get(self.stage)
+        limit_s = self.limit_s
         return None if limit_s is None else max(0.0, limit_s - self.elapsed_s(now_s))
 
     @property
@@ -359,33 +341,21 @@ def ended(
     suggestion: Suggestion | None = None,
     purpose: Mapping[str, float] = MappingProxyType({}),
 ) -> Step:
-    """The take has ended; ask how it went, unless the operator has said so already.
+    """The take has ended ("" where it couldn't be recorded); ask how it went, unless that was said.
 
-    Args:
-        state: before.
-        uid: the take; "" where it couldn't be recorded.
-        now_s: the time [s].
-        suggestion: what is marked.
-        purpose: the take's dimensions where it doesn't fail.
+    Its `purpose` are its dimensions where it doesn't fail.
     """
-    if (
-        state.stage is SessionStage.ENDED and uid
-    ):  # stopped while it was about to begin, and it began
-        takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
+    takes, purposes = (*state.takes, uid), {**state.purposes, uid: purpose}
+    if state.stage is SessionStage.ENDED and uid:  # stopped as it was about to begin, and it began
         return replace(state, takes=takes, purposes=purposes), ()
     if state.stage not in RUNS_ON:
         return state, ()
     said, state = state.verdict, replace(state, verdict=None)
     if not uid:
         return _after_verdict(state, now_s)
+    inquiry = Inquiry(uid, suggestion=suggestion or Suggestion(), purpose=purpose)
     state = _enter(state, SessionStage.VERDICT, now_s)
-    state = replace(
-        state,
-        takes=(*state.takes, uid),
-        purposes={**state.purposes, uid: purpose},
-        pointed=None,
-        inquiry=Inquiry(uid, suggestion=suggestion or Suggestion(), purpose=purpose),
-    )
+    state = replace(state, takes=takes, purposes=purposes, pointed=None, inquiry=inquiry)
     return (state, ()) if said is None else _answered(state, said, now_s, anew_press=False)
 
 
@@ -410,11 +380,8 @@ def set_up(state: SessionState, now_s: float) -> SessionState:
 
 def filled(state: SessionState, now_s: float) -> SessionState:
     """Everything is recorded."""
-    return (
-        state
-        if state.stage in (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
-        else _enter(state, SessionStage.DONE, now_s)
-    )
+    stays = (SessionStage.ENDED, SessionStage.VERDICT, SessionStage.DONE)
+    return state if state.stage in stays else _enter(state, SessionStage.DONE, now_s)
 
 
 def unfilled(state: SessionState, now_s: float) -> SessionState:
@@ -474,11 +441,8 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
     if command is Command.STOP:
         return _leave(state, now_s)
     if command is Command.NEXT:
-        if (
-            state.elapsed_s(now_s) < SETTLE_S
-            and state.stage is SessionStage.RESET
-            and not state.paused
-        ):
+        settles = state.stage is SessionStage.RESET and not state.paused
+        if settles and state.elapsed_s(now_s) < SETTLE_S:
             return state, ()
         if state.stage is SessionStage.DONE:
             return _leave(state, now_s)
@@ -502,8 +466,7 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
         return state, ()
     purpose = state.purposes.get(state.at, {})
     if command is Command.RERECORD:
-        said = discarded(RERECORDED, purpose)
-        return state, (Act(Deed.LABEL, state.at, said, anew=True),)
+        return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
     if command in _VERDICTS:
         inquiry = Inquiry(state.at, purpose=purpose)
         return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
@@ -513,7 +476,6 @@ def _between(state: SessionState, command: Command, now_s: float) -> Step:
 def _answered(
     state: SessionState, command: Command, now_s: float, *, anew_press: bool = True
 ) -> Step:
-    """Take a command while a question is open."""
     inquiry = state.inquiry
     if inquiry is None:
         return state, ()
@@ -529,8 +491,7 @@ def _answered(
     if command is Command.NEXT and settled:
         return _heard(state, inquiry, inquiry.skip(), now_s)
     if command is Command.RERECORD:
-        said = discarded(RERECORDED, inquiry.purpose)
-        return _heard(state, inquiry, (None, said), now_s)
+        return _heard(state, inquiry, (None, _rerecorded(inquiry.purpose)), now_s)
     if command is Command.UNDO:
         if is_outcome:
             return state, ()  # nothing has been answered

@@ -39,11 +39,7 @@ def samples(sound: Sound) -> NDArray[np.int16]:
 
 
 class SoundPlayer:
-    """Plays sounds without waiting for them. Without an audio device it plays nothing.
-
-    Args:
-        wanted: play at all.
-    """
+    """Plays sounds without waiting for them. Without an audio device it plays nothing."""
 
     def __init__(self, wanted: bool = True) -> None:
         self._sounds: dict[Sound, Any] = {}

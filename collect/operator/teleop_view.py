@@ -79,21 +79,12 @@ KEYS: Final = {
 
 @dataclass(frozen=True)
 class TeleopScreen:
-    """All that one frame of the view shows.
+    """All that one frame of the view shows; rates, errors and latencies are of the last seconds.
 
     Attributes:
-        title: which arms.
-        mode: what the program is doing.
-        units: the follower's LeRobot units, such as `deg`.
-        to_units: from joint angles [rad] to them.
-        joints: names of the follower's joints.
+        to_units: from joint angles [rad] to `units`, the follower's.
         protocol: `feetech`, `dynamixel` or empty, for the names of status bits.
-        limits: the safety filter's.
-        tick: the newest turn, if there was one.
         state: what the follower reports now, where the loop waits or has ended.
-        rate_hz: turns a second over the last seconds [Hz].
-        period_error: over the last seconds.
-        latency: over the last seconds.
         figures: since the start.
         torque: whether the follower's motors hold.
         unconfirmed: which of them haven't confirmed that they don't, and what to do.
@@ -101,7 +92,6 @@ class TeleopScreen:
         bus_faults: fault such as "follower timeouts" to how often it happened.
         lost: which arm or servo is missing, in words.
         note: a line for the operator, such as what a pressed key does next.
-        help: show what keys do.
         clear: how a trip is cleared, such as `press c twice`.
     """
 
@@ -139,14 +129,10 @@ def line(picture: TeleopScreen) -> str:
     ]
     if picture.tick is not None:
         state = picture.tick.state
-        parts += [
-            words
-            for words in (
-                _largest(state.current_a, picture.joints, "A", 2),
-                _largest(state.temperature_c, picture.joints, "°C", 0),
-            )
-            if words
-        ]
+        for values, unit, digits in ((state.current_a, "A", 2), (state.temperature_c, "°C", 0)):
+            if _has(values):
+                worst = int(np.nanargmax(np.abs(values)))
+                parts.append(f"{picture.joints[worst]} {values[worst]:.{digits}f} {unit}")
     parts += [f"{name} {count}" for name, count in picture.bus_faults.items() if count]
     parts += [*_trouble(picture), *([picture.note] if picture.note else [])]
     return " · ".join(parts)
@@ -192,13 +178,18 @@ def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     table.add_column("joint")
     state = picture.state or tick.state
-    names = [f"leader {picture.units}", "sent", "position", "error"]
-    given = ((state.current_a, "A"), (state.load_pct, "load %"), (state.temperature_c, "°C"))
-    names += [name for values, name in (*given, (state.voltage_v, "V")) if _has(values)]
+    command, limits = tick.command, picture.limits
+    given = (
+        ("A", state.current_a, 2, limits.stall_current_a),
+        ("load %", state.load_pct, 0, 100.0),
+        ("°C", state.temperature_c, 0, limits.temperature_c),
+        ("V", state.voltage_v, 1, math.inf),
+    )
+    readings = [reading for reading in given if _has(reading[1])]
+    names = (f"leader {picture.units}", "sent", "position", "error", *(r[0] for r in readings))
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("status")
-    command, limits = tick.command, picture.limits
     asked = command.requested_rad
     if asked.shape != command.sent_rad.shape:
         asked = np.full(len(picture.joints), np.nan)
@@ -211,14 +202,7 @@ def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
         if picture.torque:
             error = _marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG)
             row[1:] = [f"{leader[n]:.1f}", f"{sent[n]:.1f}", row[3], error]
-        if _has(state.current_a):
-            row.append(_reading(state.current_a[n], 2, limits.stall_current_a))
-        if _has(state.load_pct):
-            row.append(_reading(state.load_pct[n], 0, 100.0))
-        if _has(state.temperature_c):
-            row.append(_reading(state.temperature_c[n], 0, limits.temperature_c))
-        if _has(state.voltage_v):
-            row.append(_reading(state.voltage_v[n], 1, math.inf))
+        row += [_reading(values[n], digits, limit) for _, values, digits, limit in readings]
         words = say_status(int(state.status[n]), picture.protocol)
         table.add_row(*row, f"[red]{words}[/]" if words else "ok")
     return table
@@ -280,13 +264,6 @@ def _trouble(picture: TeleopScreen) -> list[str]:
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _largest(values: FloatArray, joints: tuple[str, ...], unit: str, digits: int) -> str:
-    if not _has(values):
-        return ""
-    place = int(np.nanargmax(np.abs(values)))
-    return f"{joints[place]} {values[place]:.{digits}f} {unit}"
 
 
 def _hz(rate_hz: float) -> str:

@@ -25,13 +25,7 @@ from gaploop.core.vocabulary import Outcome
 
 @dataclass(frozen=True)
 class TakeSeen:
-    """One of the last takes.
-
-    Attributes:
-        number: its place in the journal's order in this session, from 1; 0 where it is older.
-        uid: the take.
-        said: label field to the value that stands.
-    """
+    """One of the last takes: its number in this session, 0 where it is older, and its labels."""
 
     number: int
     uid: str
@@ -84,20 +78,22 @@ class QuotaBar:
 
 
 @dataclass(frozen=True)
-class SetUp:
-    """What is set up, or is to be set up.
+class Quotas:
+    """How far what is to be recorded is, and the estimated time until all is [s], or NaN."""
 
-    Attributes:
-        words: what to do, in words.
-        conditions: what shall stand there, for the sketch.
-        grid: rows and columns of the placement grid.
-        takes: takes to record so.
-    """
+    counted: int = 0
+    wanted: int = 0
+    bars: tuple[QuotaBar, ...] = ()
+    left_s: float = math.nan
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """What is set up, or is to be: in words, and for the sketch on the placement grid."""
 
     words: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     grid: tuple[int, int] = (3, 3)
-    takes: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,17 +102,8 @@ class ScreenContent:
 
     Attributes:
         now_s: the time that `state` goes by [s].
-        state: of the session.
-        keys: which key asks for what.
-        task: the instruction.
-        counted: takes that count so far.
-        wanted: takes that are asked for.
         takes: the last takes, oldest first.
-        loop: how the control loop does.
-        bars: quotas.
         setup: what is set up now, or next.
-        note: a line for the operator.
-        left_s: estimated time until everything is recorded [s], NaN where there is no estimate.
         hand_held: the leader's own keys count while its dead-man button is held.
         driven: who drives, in a rollout.
     """
@@ -125,14 +112,11 @@ class ScreenContent:
     state: SessionState
     keys: KeyMap
     task: str = ""
-    counted: int = 0
-    wanted: int = 0
+    quotas: Quotas = Quotas()
     takes: tuple[TakeSeen, ...] = ()
     loop: Loop = field(default_factory=Loop)
-    bars: tuple[QuotaBar, ...] = ()
     setup: SetUp = field(default_factory=SetUp)
     note: str = ""
-    left_s: float = math.nan
     hand_held: str = ""
     driven: Driven | None = None
 
@@ -154,14 +138,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class AnswerChoice:
-    """One answer to a question.
-
-    Attributes:
-        key: digit or letter that gives it.
-        words: the answer.
-        marked: Enter gives it.
-        suggested: the machine thinks so.
-    """
+    """One answer to a question, and the key that gives it; Enter gives the one that is marked."""
 
     key: str
     words: str
@@ -185,21 +162,15 @@ class Shown:
 
     Attributes:
         word: the state, in a word or two that can be read from two metres.
-        tone: its colour.
         below: what that means, or what to do.
-        clock: time that is left or has gone, such as `0:07`; "" where none runs.
+        clock: time that is left, such as `0:07`; "" where none runs.
         share: how much of the stage's time is over, 0 to 1; NaN where it has no end.
         count: takes that count, of those wanted.
-        loop: rate and what got lost, in a line.
-        trouble: something in that line is not as it should be.
+        loop: rate and what got lost, in a line; `trouble` where that isn't as it should be.
         driving: how fast the policy may drive and how often it was helped, in a line.
         question: what is asked; "" where nothing is.
-        choices: the answers to it.
-        bars: quotas.
-        setup: what is set up, or next.
         rows: the last takes, newest first.
         hints: keys that do something now.
-        note: a line for the operator.
     """
 
     word: str
@@ -226,30 +197,30 @@ def look(seen: ScreenContent) -> Shown:
     word, tone, below = _sign(seen)
     loop, driven = seen.loop, seen.driven
     left_s = None if loop.lost else state.left_s(seen.now_s)
-    limit_s = (
-        state.timing.episode_s if state.stage is SessionStage.RECORDING else state.timing.reset_s
-    )
-    asked, ramp = state.inquiry, tuple[QuotaBar, ...]()
+    limit_s = state.limit_s
+    asked, quotas = state.inquiry, seen.quotas
+    bars = quotas.bars
     if driven is not None and driven.successes is not None:
-        ramp = (QuotaBar("successes without help, for full speed", driven.successes, SUCCESSES),)
-    count = f"{seen.counted} of {seen.wanted}" if seen.wanted else f"{seen.counted}"
-    if math.isfinite(seen.left_s) and seen.left_s > 0:
-        minutes = math.ceil(seen.left_s / 60)
-        count += f" · about {minutes // 60} h {minutes % 60:02d} min left" if minutes > 89 else ""
-        count += f" · about {minutes} min left" if minutes <= 89 else ""
+        name = "successes without help, for full speed"
+        bars = (QuotaBar(name, driven.successes, SUCCESSES), *bars)
+    count = f"{quotas.counted} of {quotas.wanted}" if quotas.wanted else f"{quotas.counted}"
+    if math.isfinite(quotas.left_s) and quotas.left_s > 0:
+        minutes = math.ceil(quotas.left_s / 60)
+        hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
+        count += f" · about {hours} left"
     return Shown(
         word,
         tone,
         below,
         "" if left_s is None else clock(left_s),
-        math.nan if left_s is None or limit_s <= 0 else 1.0 - left_s / limit_s,
+        math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
         count,
         _loop(seen.loop),
         bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
         _driving(seen),
         "" if asked is None else ASKED[asked.question],
         () if asked is None else tuple(_choices(asked, seen.keys)),
-        (*ramp, *seen.bars),
+        bars,
         seen.setup,
         tuple(_rows(seen)),
         hints(seen),
@@ -284,7 +255,6 @@ _QUESTIONS: Final = {
 
 
 def _sign(seen: ScreenContent) -> tuple[str, Tone, str]:
-    """Return the word, its colour and the line below."""
     state, loop = seen.state, seen.loop
     if loop.found:
         return "FOUND AGAIN", Tone.WAIT, loop.lost

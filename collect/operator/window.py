@@ -1,8 +1,4 @@
-"""The operator's window. Capitals of the state are 25 mm high on a screen of 96 dpi.
-
-Drawing takes some milliseconds on the main thread; the control loop and the recorder have threads
-of their own. The window needs no answer from anything: it is handed what to show.
-"""
+"""The operator's window. Capitals of the state are 25 mm high on a screen of 96 dpi."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Final
 
 import numpy as np
@@ -87,11 +84,7 @@ _UNSEEN: Final = ("offscreen", "dummy")
 class OperatorWindow:
     """Draws what the operator sees; belongs to the thread that made it.
 
-    Args:
-        title: of the window.
-
-    Raises:
-        DeviceError: there is no display.
+    Raises DeviceError where there is no display.
     """
 
     def __init__(self, title: str) -> None:
@@ -111,13 +104,7 @@ class OperatorWindow:
         self._surface: Any = None
 
     def draw(self, shown: Shown, pictures: Mapping[str, Image], leader: str = "") -> None:
-        """Draw everything.
-
-        Args:
-            shown: what to show.
-            pictures: camera to its newest picture, RGB.
-            leader: the state of a leader that is driven in this window, or "".
-        """
+        """Draw everything, with each camera's newest picture, RGB, and a leader's state, or ""."""
         self._surface = pygame.display.get_surface()
         width, height = self._surface.get_size()
         scale = self._scale = min(width / SIZE_PX[0], height / SIZE_PX[1])
@@ -145,9 +132,16 @@ class OperatorWindow:
         pygame.display.quit()
 
     def _text(
-        self, words: str, size: float, ink: Colour, at: tuple[float, float], room: float
+        self, words: str, size: float, ink: Colour, at: tuple[float, float], room_px: float
     ) -> float:
-        return draw_text(self._surface, words, size * self._scale, ink, at, room)
+        """Draw words, smaller where they would be wider than `room_px`; return their width."""
+        height_px = max(8, round(size * self._scale))
+        wide_px = _font_for(words, height_px).size(words)[0]
+        if wide_px > room_px > 0:
+            height_px = max(8, int(height_px * room_px / wide_px))
+        image = _rendered(words, height_px, ink)
+        self._surface.blit(image, (round(at[0]), round(at[1])))
+        return float(image.get_width())
 
     def _band(self, shown: Shown, width: int, leader: str) -> None:
         """Draw the state, the clock and the line below, readable from two metres."""
@@ -187,7 +181,8 @@ class OperatorWindow:
         x, y, wide, high = box
         fill_panel(self._surface, box, BLUE if choice.marked else PANEL)
         if choice.suggested:
-            draw_outline(self._surface, box, WARN)
+            edge = pygame.Rect(*map(round, box))
+            pygame.draw.rect(self._surface, WARN, edge, 2, border_radius=6)
         size = min(WORDS_PX, 0.62 * high / self._scale)
         drop = y + (high - 0.7 * size * self._scale) / 2
         key = self._text(choice.key, size, WARN, (x + 14, drop), 0.3 * wide)
@@ -298,19 +293,6 @@ def _rendered(text: str, height_px: int, ink: Colour) -> Any:
     return _font_for(text, height_px).render(text, True, ink)
 
 
-def draw_text(
-    surface: Any, words: str, height_px: float, ink: Colour, at: tuple[float, float], room_px: float
-) -> float:
-    """Draw words, smaller where they would be wider than `room_px`; return their width [pixels]."""
-    size = max(8, round(height_px))
-    wide_px = _font_for(words, size).size(words)[0]
-    if wide_px > room_px > 0:
-        size = max(8, int(size * room_px / wide_px))
-    image = _rendered(words, size, ink)
-    surface.blit(image, (round(at[0]), round(at[1])))
-    return float(image.get_width())
-
-
 def broken_lines(words: str, height_px: float, room_px: float, most: int) -> list[str]:
     """Break words into at most `most` lines of `room_px`; the last one takes the rest."""
     font, found = _font_for(words, max(8, round(height_px))), [""]
@@ -335,11 +317,6 @@ def fill_panel(surface: Any, box: Box, colour: Colour = PANEL, radius: int = 8) 
     pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), border_radius=radius)
 
 
-def draw_outline(surface: Any, box: Box, colour: Colour, width: int = 2) -> None:
-    """Draw a rectangle's edge."""
-    pygame.draw.rect(surface, colour, pygame.Rect(*map(round, box)), width, border_radius=6)
-
-
 def draw_bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colour = LINE) -> None:
     """Draw a bar that is filled by `share`, 0 to 1."""
     x, y, wide, high = box
@@ -349,13 +326,7 @@ def draw_bar(surface: Any, box: Box, share: float, colour: Colour, ground: Colou
 
 
 def draw_picture(surface: Any, image: Image, box: Box) -> None:
-    """Draw a picture as large as fits into the box, in its middle.
-
-    Args:
-        surface: where to draw.
-        image: RGB, shape (height, width, 3).
-        box: where it may lie.
-    """
+    """Draw a picture, RGB, shape (height, width, 3), as large as fits into the box's middle."""
     height, width = image.shape[:2]
     scale = min(box[2] / width, box[3] / height)
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -372,9 +343,8 @@ def _nowhere(why: str) -> str:
     )
 
 
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _KEYS: Final = {
-    **{getattr(pygame, f"K_{c}"): c for c in (*_LETTERS, *DIGITS)},
+    **{getattr(pygame, f"K_{c}"): c for c in ascii_lowercase + DIGITS},
     **{ord(c): c for c in PUNCTUATION},
     **{getattr(pygame, f"K_KP{c}"): c for c in DIGITS},
     **{getattr(pygame, f"K_{n.upper()}"): n for n in NAMED_KEYS},

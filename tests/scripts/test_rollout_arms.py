@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from gaploop.collect.devices import ArmDevices, SessionDevices
 from gaploop.collect.intervention import Driver, TakeOver
-from gaploop.collect.operator.attended import Supervisor
+from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook
 from gaploop.collect.operator.commands import HELD_S, ROLLOUT, Command, KeyMap
-from gaploop.collect.operator.console import Driving, OperatorConsole
+from gaploop.collect.operator.console import OperatorConsole
 from gaploop.collect.operator.machine import SessionStage, StageTiming
 from gaploop.collect.operator.view import look
 from gaploop.collect.policy_leader import PolicyLeader
@@ -142,7 +142,7 @@ class Desk:
         )
         driver = bench.driver
         self.console.safety = devices.safety
-        self.console.driving = Driving(driver.switch, driver.driven)
+        self.console.driver = driver
         self.error: DeviceError | None = None
         spec = SessionSpec(bench.journal, "t", TakeKind.ROLLOUT, max_s=WITHIN_S, policy="p")
 
@@ -154,7 +154,9 @@ class Desk:
                     devices.rig,
                     devices.leader,
                     stop=lambda: self.console.left,
-                    attendant=Supervisor(bench.attempts, self.console, lambda: devices.monitor),
+                    attendant=Operator(
+                        self.console, lambda: devices.monitor, attempts=bench.attempts
+                    ),
                 )
             except DeviceError as error:
                 self.error = error

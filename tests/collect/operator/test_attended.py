@@ -15,9 +15,9 @@ from gaploop.collect.campaign import held
 from gaploop.collect.operator.attended import Operator
 from gaploop.collect.operator.book import LabelBook, LabelSuggester, known_takes
 from gaploop.collect.operator.commands import HELD_S, Command, KeyMap
-from gaploop.collect.operator.console import OperatorConsole, Quotas, Safety
+from gaploop.collect.operator.console import OperatorConsole, Safety
 from gaploop.collect.operator.machine import SessionStage, StageTiming, Suggestion
-from gaploop.collect.operator.view import Loop, SetUp
+from gaploop.collect.operator.view import Loop, Quotas, SetUp
 from gaploop.collect.rig import Rig, embedded_rig
 from gaploop.collect.session import Quota, SessionEnd, SessionSpec, record_takes
 from gaploop.core import labels
@@ -284,7 +284,7 @@ def test_the_operator_says_when_a_set_up_stands() -> None:
     console = console_with(Safety())
     answers: list[bool] = []
     thread = threading.Thread(
-        target=lambda: answers.append(console.await_set_up(SetUp("lighting: dim", takes=3)))
+        target=lambda: answers.append(console.await_set_up(SetUp("lighting: dim")))
     )
     thread.start()
     give_up_s = time.monotonic() + WITHIN_S

@@ -28,6 +28,7 @@ from gaploop.collect.operator.sounds import Sound, SoundPlayer, samples
 from gaploop.collect.operator.view import (
     Loop,
     QuotaBar,
+    Quotas,
     ScreenContent,
     SetUp,
     Shown,
@@ -65,8 +66,15 @@ seens = st.builds(
     states,
     st.sampled_from([KeyMap(), KeyMap(ROLLOUT)]),
     task=st.sampled_from(["", "Put the cube on the disc"]),
-    counted=st.integers(0, 20),
-    wanted=st.integers(0, 20),
+    quotas=st.builds(
+        Quotas,
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.lists(
+            st.builds(QuotaBar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
+        ).map(tuple),
+        st.just(math.nan) | st.floats(0, 1e5),
+    ),
     takes=st.sampled_from(
         [(), (TakeSeen(3, "a", SLIP), TakeSeen(0, "b", {"outcome": "unlabelled"}))]
     ),
@@ -78,11 +86,7 @@ seens = st.builds(
         faults=st.sampled_from([(), ("the camera is slow",)]),
         behind_s=st.sampled_from([0.0, 1.2]),
     ),
-    bars=st.lists(
-        st.builds(QuotaBar, st.just("visual domain"), st.integers(0, 9), st.integers(0, 9))
-    ).map(tuple),
-    setup=st.sampled_from([SetUp(), SetUp("lighting: dim", {"grid_cell": [0, 2]}, (3, 3), 4)]),
-    left_s=st.just(math.nan) | st.floats(0, 1e5),
+    setup=st.sampled_from([SetUp(), SetUp("lighting: dim", {"grid_cell": [0, 2]})]),
     driven=st.none()
     | st.builds(
         Driven,
