@@ -216,8 +216,9 @@ def _write(
                 info.joint_names, header.environment_state_names, header.cameras
             )
             writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
-        videos = {camera: journal_format.camera_path(folder, camera) for camera in take.cameras}
-        writer.save_take(take.info.task, columns.frame_columns(take), videos, take.depth)
+        at = {f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras}
+        depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
+        writer.save_take(take.info.task, columns.frame_columns(take), at, depth)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))

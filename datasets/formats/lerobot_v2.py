@@ -400,7 +400,7 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
             "task_index": np.full(n, tasks[episode.task]),
         }
         for key in (k for k, f in features.items() if f["dtype"] == "image"):
-            pictures = episode.pictures[key.removeprefix(columns.IMAGES)]
+            pictures = episode.pictures[key]
             packed = (cv2.imencode(".png", p[:, :, ::-1])[1].tobytes() for p in pictures())
             values[key] = [{"bytes": png, "path": None} for png in packed]
         table = table_of(values, schema)
@@ -410,7 +410,7 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
         if not layout.read_parquet(target).equals(table):
             raise UnusableInputError(f"{out.root}, episode {i}: rows changed. Report it.")
         for key in cameras:
-            clip = episode.pictures[key.removeprefix(columns.IMAGES)]
+            clip = episode.pictures[key]
             assert isinstance(clip, VideoRange)  # what open_dataset makes of dtype video
             with VideoWriter(old.video(key, i), fps) as writer:
                 writer.append_part(clip.path, clip.start_s, n)

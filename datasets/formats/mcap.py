@@ -37,7 +37,6 @@ from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES, age_column
 from gaploop.datasets.formats.foreign import (
     as_float32,
-    each_camera,
     foreign_recording,
     natural,
     number_feature,
@@ -77,11 +76,7 @@ ROS_UNITS: Final = "rad"
 
 
 def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
-    """Open MCAP recordings.
-
-    Raises:
-        UnusableInputError: damaged files, or topics, units or a rate that nobody said.
-    """
+    """Open MCAP recordings."""
     bags = bags_in(path)
     if not bags:
         raise UnusableInputError(f"{path} holds no .mcap file. Name a file, a bag or their folder.")
@@ -216,20 +211,20 @@ def _episode(
                 f"{files[0]}: {feature} has other joints than the first recording. Import it alone."
             )
     seen: dict[str, NDArray[np.int64]] = {}
-    for camera, key in each_camera(about):
-        with message_of(files[0], topics[key]):
-            seen[camera] = np.array([t for t, *_ in messages(files, [key])], dtype=np.int64)
-    grid_ns = _grid(files, about.fps, streams, seen)
+    for camera, topic in about.keys.items():
+        with message_of(files[0], topics[topic]):
+            seen[camera] = np.array([t for t, *_ in messages(files, [topic])], dtype=np.int64)
+    grid_ns = _grid(files, about, streams, seen)
     values: dict[str, NDArray[Any]] = {
         feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
         for feature, part in parts.items()
     }
     pictures = {}
-    for camera, key in each_camera(about):
+    for camera, topic in about.keys.items():
         picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
-        pictures[camera] = partial(pictures_in, files, topics[key], picked)
+        pictures[camera] = partial(pictures_in, files, topics[topic], picked)
         age_s = (grid_ns - seen[camera][picked]) * 1e-9
-        values[age_column(camera)] = age_s.astype(np.float32)
+        values[age_column(about.pictures[camera])] = age_s.astype(np.float32)
     record = None
     states, actions = parts[columns.STATE], parts[columns.ACTION]
     if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:
@@ -242,14 +237,15 @@ def _episode(
 
 def _grid(
     files: tuple[Path, ...],
-    fps: float,
+    about: About,
     streams: Mapping[str, Stream],
     seen: Mapping[str, NDArray[np.int64]],
 ) -> NDArray[np.int64]:
     """Return the times of the frames [ns], while every topic is there."""
     for camera, times in seen.items():
         if not len(times):
-            raise UnusableInputError(f"{files[0]}: no picture of {camera}. Leave it out.")
+            name = about.pictures[camera]
+            raise UnusableInputError(f"{files[0]}: no picture of {name}. Leave it out.")
     known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
     if not all(map(len, known)):
         raise UnusableInputError(
@@ -261,13 +257,13 @@ def _grid(
         raise UnusableInputError(
             f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
         )
-    count = int((last - first) * 1e-9 * fps + 1e-6) + 1
+    count = int((last - first) * 1e-9 * about.fps + 1e-6) + 1
     if count > MOST_FRAMES:
         raise UnusableInputError(
             f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
             "was set meanwhile. Cut it with: mcap filter."
         )
-    return first + np.round(np.arange(count) * (1e9 / fps)).astype(np.int64)
+    return first + np.round(np.arange(count) * (1e9 / about.fps)).astype(np.int64)
 
 
 def _record(state: Stream, action: Stream | None, grid_ns: NDArray[np.int64]) -> bytes:
@@ -295,7 +291,6 @@ class Topic:
     """A topic that can be read.
 
     Attributes:
-        name: such as `/joint_states`.
         schema: name of its message type; "" for JSON without one.
         encoding: `cdr` or `json`.
         holds: `numbers` or `pictures`.
@@ -332,11 +327,7 @@ class Stream:
 def messages(
     files: Sequence[Path], topics: Sequence[str] | None = None
 ) -> Iterator[tuple[int, Any, Any, bytes]]:
-    """Yield (log time [ns], schema, channel, content) of messages, in order of time per file.
-
-    Raises:
-        UnusableInputError: a file is damaged or no MCAP file.
-    """
+    """Yield (log time [ns], schema, channel, content) of messages, in order of time per file."""
     for path in files:
         try:
             with regular_file(path).open("rb") as stream:
@@ -386,11 +377,7 @@ def _content(topic: str, schema: str, encoding: str, first: bytes) -> str:
 
 @contextlib.contextmanager
 def message_of(path: Path, topic: Topic) -> Iterator[None]:
-    """Name the file and topic where a message can't be used.
-
-    Raises:
-        UnusableInputError: that is so.
-    """
+    """Name the file and topic in the error where a message can't be used."""
     try:
         yield
     except MCAP_DAMAGE as error:
@@ -402,11 +389,7 @@ def message_of(path: Path, topic: Topic) -> Iterator[None]:
 
 
 def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
-    """Return what decodes a topic's messages.
-
-    Raises:
-        UnusableInputError: its schema can't be used.
-    """
+    """Return what decodes a topic's messages."""
     if topic.encoding == "json":
         return parse_json
     try:
@@ -458,11 +441,7 @@ def _is_number(value: Any) -> bool:
 
 
 def picture(topic: Topic, message: Any, where: str) -> Image:
-    """Return a decoded message's picture, RGB, uint8, shape (height, width, 3).
-
-    Raises:
-        UnusableInputError: it isn't one that can be decoded.
-    """
+    """Return a decoded message's picture, RGB, uint8, shape (height, width, 3)."""
     if topic.encoding == "json":
         return _unpacked(base64.b64decode(message["data"]), where)
     if topic.schema.endswith("CompressedImage"):
@@ -489,11 +468,7 @@ def _unpacked(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stream]:
-    """Return the numbers of some topics.
-
-    Raises:
-        UnusableInputError: a damaged file, or a topic without numbers.
-    """
+    """Return the numbers of some topics."""
     wanted = {topic.name: topic for topic in topics}
     seen: dict[str, list[tuple[int, dict[str, float], dict[str, float]]]] = {n: [] for n in wanted}
     decoders: dict[str, Any] = {}

@@ -51,7 +51,6 @@ from gaploop.datasets.formats.model import (
     Outgoing,
     Recording,
     carry,
-    picture_feature,
     read_carried,
 )
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
@@ -79,12 +78,11 @@ def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
     Its keys are `action`, `state`, `img` for a single camera (as `PushTImageDataset` reads them),
     else the cameras' names; every other column keeps its name.
     """
-    cameras = out.about.cameras
+    pictures = out.about.pictures
     keys = {columns.STATE: "state", columns.ENVIRONMENT: "environment_state"}
-    for camera in cameras:
+    for feature, camera in pictures.items():
         free = camera not in {"action", "state", "environment_state"}
-        key = "img" if len(cameras) == 1 else camera if free else f"{camera}_rgb"
-        keys[picture_feature(out.about, camera)] = key
+        keys[feature] = "img" if len(pictures) == 1 else camera if free else f"{camera}_rgb"
     _write(out, LocalStore(path), keys, advance)
 
 
@@ -93,15 +91,10 @@ def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
 
     Joints of an arm that gaploop has a model of become poses by forward kinematics; the dataset's
     own columns come along beside them.
-
-    Raises:
-        UnusableInputError: neither poses nor joints with known units and a known arm.
     """
     poses = poses_of(out)
     keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
-    keys |= {
-        picture_feature(out.about, c): f"camera{i}_rgb" for i, c in enumerate(out.about.cameras)
-    }
+    keys |= {feature: f"camera{i}_rgb" for i, feature in enumerate(out.about.pictures)}
     with ZipStore(path, mode="w") as store:
         _write(out, store, keys, advance, poses)
 
@@ -120,37 +113,34 @@ def _write(
     ends = np.cumsum(out.lengths, dtype=np.int64)
     meta = root.create_group("meta")
     meta.create_array("episode_ends", data=ends, chunks=ends.shape, compressors=None)
-    arrays = {}
+    arrays: dict[str, ChunkedRows] = {}
     for name in about.numbers:
         spec = about.features[name]
-        shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
-        arrays[name] = ChunkedRows(data, keys[name], rows, shape, dtype)
-    poses: dict[str, ChunkedRows] = {}
-    pictures = {}
-    for camera in about.cameras:
-        key, shape = keys[picture_feature(about, camera)], (*about.size(camera), 3)
+        arrays[name] = ChunkedRows(data, keys[name], rows, tuple(spec["shape"]), spec["dtype"])
+    for name in about.pictures:
         # UMI's sampler takes frames one by one, so there one frame is a chunk.
-        chunk = None if pose is None else 1
-        pictures[camera] = ChunkedRows(data, key, rows, shape, np.uint8, chunk=chunk)
+        shape, chunk = (*about.size(name), 3), None if pose is None else 1
+        arrays[name] = ChunkedRows(data, keys[name], rows, shape, np.uint8, chunk)
+    poses: dict[str, ChunkedRows] = {}
     telemetry = root.create_group("telemetry")
     for episode in out.episodes():
-        for name, array in arrays.items():
-            array.append(episode.columns[name].reshape(episode.length, -1))
+        for name in about.numbers:
+            arrays[name].append(episode.columns[name].reshape(episode.length, -1))
         if pose is not None:
             for name, values in pose(episode).items():
                 if name not in poses:
                     poses[name] = ChunkedRows(data, name, rows, values.shape[1:], np.float32)
                 poses[name].append(values)
-        for camera, images in episode.pictures.items():
+        for name, images in episode.pictures.items():
             for picture in images():
-                pictures[camera].append(picture[None])
+                arrays[name].append(picture[None])
         if episode.telemetry is not None:
             content = np.frombuffer(episode.telemetry, dtype=np.uint8)
             telemetry.create_array(
                 episode.uid, data=content, chunks=content.shape, compressors=None
             )
         advance()
-    for array in (*arrays.values(), *poses.values(), *pictures.values()):
+    for array in (*arrays.values(), *poses.values()):
         array.close()
 
 
@@ -171,7 +161,8 @@ class ChunkedRows:
         dtype: Any,
         chunk: int | None = None,
     ) -> None:
-        row_bytes = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
+        self._dtype = np.dtype(dtype)
+        row_bytes = max(1, math.prod(shape)) * self._dtype.itemsize
         self._chunk = chunk or max(1, min(rows, math.ceil(CHUNK_BYTES / row_bytes)))
         self._array = group.create_array(
             name,
@@ -181,7 +172,6 @@ class ChunkedRows:
             compressors=Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE),
             chunk_key_encoding={"name": "v2", "separator": "."},
         )
-        self._dtype = np.dtype(dtype)
         self._open: list[NDArray[Any]] = []
         self._held = self._done = 0
 
@@ -199,7 +189,6 @@ class ChunkedRows:
         """Write what is left over."""
         if self._held:
             self._write(np.concatenate(self._open))
-            self._open, self._held = [], 0
 
     def _write(self, rows: NDArray[Any]) -> None:
         self._array[self._done : self._done + len(rows)] = rows
@@ -217,11 +206,7 @@ def part_names(robot: int) -> list[str]:
 def umi_arrays(
     robots: int, to_pose: Callable[[FloatArray], FloatArray], episode: Recording
 ) -> dict[str, FloatArray]:
-    """Return UMI's arrays of an episode, one row per frame.
-
-    Args:
-        to_pose: from state or action, shape (n, width), to poses, shape (n, 7 robots).
-    """
+    """Return UMI's arrays of an episode; `to_pose`: (n, width) to poses, (n, 7 robots)."""
     state = to_pose(episode.columns[columns.STATE])
     arrays = {"action": to_pose(episode.columns[columns.ACTION])}
     for robot in range(robots):
@@ -237,11 +222,10 @@ def umi_arrays(
 
 
 def poses_of(out: Outgoing) -> Poses:
-    """Return what makes UMI's arrays of an episode of a dataset.
+    """Return what makes UMI's arrays of an episode.
 
     Raises:
-        UnusableInputError: the dataset holds neither poses nor joints of a known arm in known
-            units; what is missing is said.
+        UnusableInputError: the dataset holds neither poses nor joints of a known arm in degrees.
     """
     about = out.about
     if columns.STATE not in about.features:
@@ -295,11 +279,7 @@ def poses_of(out: Outgoing) -> Poses:
 def pictures_in(
     array: Any, first: int, last: int, where: str, swap_red_blue: bool
 ) -> Iterator[Image]:
-    """Yield an episode's pictures in a Zarr array (n, height, width, 3) in order, RGB, uint8.
-
-    Raises:
-        UnusableInputError: pictures stored as fractions, or a damaged chunk.
-    """
+    """Yield an episode's pictures in a Zarr array (n, height, width, 3) in order, RGB, uint8."""
     # A chunk of many small pictures is decoded once, not once per picture.
     step = max(_PICTURES_AT_ONCE, int(array.chunks[0]))
     for at in range(first, last, step):
@@ -316,11 +296,7 @@ def pictures_in(
 
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
-    """Return rows of a Zarr array.
-
-    Raises:
-        UnusableInputError: a chunk is damaged, or its codec isn't installed.
-    """
+    """Return rows of a Zarr array."""
     try:
         rows = last - first
         if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
@@ -335,11 +311,7 @@ def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def open_buffer(path: Path) -> Iterator[Any]:
-    """Open the group of a replay buffer, a folder or a zip file.
-
-    Raises:
-        UnusableInputError: it isn't one, and what is missing.
-    """
+    """Open the group of a replay buffer, a folder or a zip file."""
     from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
 
     register_codecs(verbose=False)

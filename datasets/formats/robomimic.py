@@ -42,7 +42,6 @@ from gaploop.datasets.formats.model import (
     Outgoing,
     Recording,
     carry,
-    picture_feature,
 )
 
 RAW: Final = "actions_raw"
@@ -97,9 +96,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
             for name, values in episode.columns.items():
                 demo[keys[name]] = values
             written()
-            for camera, images in episode.pictures.items():
-                key = keys[picture_feature(out.about, camera)]
-                hdf5.write_pictures(demo, key, images, n, out.about.size(camera), written)
+            hdf5.write_pictures(demo, out.about, keys, episode, written)
             for name, stored in demo["obs"].items():
                 demo.create_virtual_dataset(f"next_obs/{name}", hdf5.next_rows(stored))
             hdf5.keep_telemetry(file, episode)
@@ -127,11 +124,7 @@ def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
 
 
 def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
-    """Open a robomimic file.
-
-    Raises:
-        UnusableInputError: not robomimic's layout, or something that nobody said.
-    """
+    """Open a robomimic file."""
     with hdf5.open_hdf5(path) as file:
         demos = _demos(file, path)
         carried = hdf5.carried_in(file, path)
