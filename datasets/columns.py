@@ -112,7 +112,6 @@ def frame_features(
     """Return LeRobot's feature table for takes of one shape.
 
     Args:
-        joint_names: order of state and action.
         environment_names: names of the tracked scene's entries; empty where nothing tracks.
         cameras: camera to {"width", "height", …} as in the take's header [pixels].
     """
@@ -137,20 +136,16 @@ def frame_features(
 
 def gap_features(sent: Mapping[str, Any], cameras: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the gap columns of frames; `sent` is the feature of what was sent, the action's."""
-    types = {TIME: "float64", TAKE: "int64", INTERVENTION: "bool", SAFETY: "int64"}
+    types = {TIME: "float64", TAKE: "int64", SENT: "", INTERVENTION: "bool", SAFETY: "int64"}
     types |= {age_column(camera): "float32" for camera in cameras}
-    found = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
-    return {TIME: found.pop(TIME), TAKE: found.pop(TAKE), SENT: dict(sent), **found}
+    numbers = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
+    return {**numbers, SENT: dict(sent)}
 
 
 def filled_columns(
     uid: str, action: NDArray[Any], fps: float, cameras: Iterable[str]
 ) -> dict[str, NDArray[Any]]:
-    """Return gap columns of frames that say no more than is known.
-
-    Time from the frame's number, the requested action as what was sent, no intervention, no safety
-    event, ages unknown.
-    """
+    """Return gap columns of frames of which no more is known than what was requested."""
     n = len(action)
     columns: dict[str, NDArray[Any]] = {
         TIME: np.arange(n) / fps,

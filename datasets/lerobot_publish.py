@@ -43,7 +43,7 @@ class PublishReport:
             `probe`, a station check, among them.
         refused: uid to the reason why a take can't be published.
         labels: label events added now.
-        withheld: uid to the reason why there is no valid consent to publish a take.
+        withheld: uid to the reason why there is no valid consent.
     """
 
     published: tuple[str, ...] = ()
@@ -55,11 +55,7 @@ class PublishReport:
 
 
 def publish(journal: Path, root: Path, repo_id: str, consents: Path | None = None) -> int:
-    """Publish what is new in `journal` to the dataset at `root`; return how many takes that was.
-
-    Raises:
-        UnusableInputError: as in `publish_takes`.
-    """
+    """Publish as `publish_takes` does; return how many takes were new."""
     return len(publish_takes(journal, root, repo_id, consents=consents).published)
 
 
@@ -80,7 +76,6 @@ def publish_takes(
     Args:
         root: dataset folder; created, or appended to after a compatibility check.
         on_take: called with (takes done, takes to do).
-        consents: the consent register; the default one where None.
 
     Raises:
         UnusableInputError: no journal there, a root with other fps, joints or features, or a

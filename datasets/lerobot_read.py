@@ -48,9 +48,6 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
     A dataset without gap columns reads too: its takes are imports, unlabelled, real, with uids
     made from their content. A camera whose video is missing is left out.
 
-    Args:
-        episodes: episode indices; all if None.
-
     Raises:
         UnusableInputError: no dataset there, an unknown episode, or a damaged file.
     """
@@ -61,11 +58,7 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
 
 
 def read_episode(info: DatasetInfo, episode: EpisodeRow) -> Take:
-    """Read one episode, from no other data file than the one that holds it.
-
-    Raises:
-        UnusableInputError: that file is missing or damaged.
-    """
+    """Read one episode, from no other data file than the one that holds it."""
     return _take(load_episode(info, episode, _columns(info)), episode)
 
 
@@ -129,11 +122,7 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
 
 
 def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
-    """Return the file that holds an episode's video of feature `key`, and its start there [s].
-
-    Raises:
-        UnusableInputError: no video starts then.
-    """
+    """Return the file that holds an episode's video of feature `key`, and its start there [s]."""
     chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
     if chunk is None or file is None:
         return None, 0.0
@@ -161,9 +150,7 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     """Yield pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
 
     RGB, uint8, shape (height, width, 3), in order; of one episode, or of all where None.
-
-    Raises:
-        UnusableInputError: one can't be read.
+    UnusableInputError: one can't be read.
     """
     from PIL import Image as Pillow
 
@@ -187,9 +174,6 @@ def require_loads(root: Path) -> None:
 
     Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
     `gaploop check` compares frames and videos with it.
-
-    Raises:
-        UnusableInputError: LeRobot's reason, and how to find out more.
     """
     from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # here: torch
 

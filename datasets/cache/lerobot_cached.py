@@ -29,8 +29,8 @@ from gaploop.datasets.cache.lerobot_frames import (
     Clip,
     Decoding,
     NoRoomError,
+    all_scaled,
     cache_pictures,
-    scaled,
 )
 from gaploop.datasets.cache.packs import Int64Array, PictureStore
 
@@ -50,9 +50,7 @@ class CachedLeRobotDataset(LeRobotDataset):  # type: ignore[misc]
     """LeRobotDataset that reads from a frame cache.
 
     Args:
-        *args: as for `LeRobotDataset`.
         cache: how pictures are cached. With a size, features and pictures have that size.
-        **kwargs: as for `LeRobotDataset`.
 
     Raises:
         UnusableInputError: a video can't be read, or lacks a picture for some row.
@@ -198,12 +196,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         return pictures.type(torch.float32) / 255 if self._as_float else pictures
 
     def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Scale pictures (…, 3, height, width)."""
-        if self._size is None:
-            return pictures
-        flat = pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 2, 3, 1).numpy()
-        done = np.stack([scaled(p, self._size).transpose(2, 0, 1) for p in flat])
-        return torch.from_numpy(done).reshape(*pictures.shape[:-2], *self._size)
+        return pictures if self._size is None else all_scaled(pictures, self._size)
 
     def _threads(self) -> ThreadPoolExecutor | None:
         if get_worker_info() is not None or THREADS == 1:

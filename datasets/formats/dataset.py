@@ -114,7 +114,11 @@ def open_dataset(
 
 
 def exported_features(info: DatasetInfo) -> tuple[About, tuple[str, ...]]:
-    """Return the features that other layouts can hold, and notes about the others."""
+    """Return the features that other layouts can hold, and notes about the others.
+
+    Raises:
+        UnusableInputError: there is no action.
+    """
     features: dict[str, Mapping[str, Any]] = {}
     notes = []
     for name, spec in info.features.items():

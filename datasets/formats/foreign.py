@@ -73,7 +73,7 @@ def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 def taken(
     keys: Mapping[str, tuple[str, ...]], feature: str, found: Collection[str], where: Path
 ) -> tuple[str, ...]:
-    """Return the keys, of those that there are, that `--keys` gives for a feature, or ()."""
+    """Return the keys that `--keys` gives for a feature, or (); UnusableInputError: not there."""
     for key in keys.get(feature, ()):
         if key not in found:
             raise UnusableInputError(

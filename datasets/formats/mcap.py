@@ -327,7 +327,11 @@ class Stream:
 def messages(
     files: Sequence[Path], topics: Sequence[str] | None = None
 ) -> Iterator[tuple[int, Any, Any, bytes]]:
-    """Yield (log time [ns], schema, channel, content) of messages, in order of time per file."""
+    """Yield (log time [ns], schema, channel, content) of messages, in order of time per file.
+
+    Raises:
+        UnusableInputError: a file is damaged or no MCAP file.
+    """
     for path in files:
         try:
             with regular_file(path).open("rb") as stream:
@@ -377,7 +381,7 @@ def _content(topic: str, schema: str, encoding: str, first: bytes) -> str:
 
 @contextlib.contextmanager
 def message_of(path: Path, topic: Topic) -> Iterator[None]:
-    """Name the file and topic in the error where a message can't be used."""
+    """Name the file and topic in an UnusableInputError where a message can't be used."""
     try:
         yield
     except MCAP_DAMAGE as error:
@@ -389,7 +393,7 @@ def message_of(path: Path, topic: Topic) -> Iterator[None]:
 
 
 def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
-    """Return what decodes a topic's messages."""
+    """Return what decodes a topic's messages; UnusableInputError where its schema can't be used."""
     if topic.encoding == "json":
         return parse_json
     try:
@@ -441,7 +445,11 @@ def _is_number(value: Any) -> bool:
 
 
 def picture(topic: Topic, message: Any, where: str) -> Image:
-    """Return a decoded message's picture, RGB, uint8, shape (height, width, 3)."""
+    """Return a decoded message's picture, RGB, uint8, shape (height, width, 3).
+
+    Raises:
+        UnusableInputError: it isn't one that can be decoded.
+    """
     if topic.encoding == "json":
         return _unpacked(base64.b64decode(message["data"]), where)
     if topic.schema.endswith("CompressedImage"):
@@ -468,7 +476,7 @@ def _unpacked(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stream]:
-    """Return the numbers of some topics."""
+    """Return the numbers of some topics; UnusableInputError where one has none."""
     wanted = {topic.name: topic for topic in topics}
     seen: dict[str, list[tuple[int, dict[str, float], dict[str, float]]]] = {n: [] for n in wanted}
     decoders: dict[str, Any] = {}

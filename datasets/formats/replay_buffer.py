@@ -296,7 +296,7 @@ def pictures_in(
 
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
-    """Return rows of a Zarr array."""
+    """Return rows of a Zarr array; UnusableInputError where they are damaged or no numbers."""
     try:
         rows = last - first
         if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
@@ -311,7 +311,11 @@ def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def open_buffer(path: Path) -> Iterator[Any]:
-    """Open the group of a replay buffer, a folder or a zip file."""
+    """Open the group of a replay buffer, a folder or a zip file.
+
+    Raises:
+        UnusableInputError: it isn't one, and what is missing; a chunk is damaged.
+    """
     from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
 
     register_codecs(verbose=False)
