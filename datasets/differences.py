@@ -70,10 +70,7 @@ class Profile:
     @classmethod
     def of_take(cls, header: TakeHeader) -> Profile:
         """Return the profile that a take has once published."""
-        info = header.info
-        table = columns.frame_features(
-            info.joint_names, header.environment_state_names, header.cameras
-        )
+        info, table = header.info, columns.take_features(header)
         published = DatasetInfo(Path(), info.fps, table, info.robot_type, 0, 0)
         return replace(cls.of_dataset(published), where=f"take {info.uid}")
 

@@ -133,7 +133,7 @@ def _import_v3(
     options: ImportOptions,
     on_episode: Callable[[], None],
 ) -> int:
-    layout.read_info(source)
+    info = layout.read_info(source)
     for finding in check(source):
         about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
         if finding.severity != ERROR or finding.code in _MENDED:
@@ -141,7 +141,6 @@ def _import_v3(
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
         raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.fix}")
-    info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
         raise UnusableInputError(

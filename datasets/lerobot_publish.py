@@ -207,9 +207,7 @@ def _write(
         if writer is None:
             from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
 
-            features = columns.frame_features(
-                info.joint_names, header.environment_state_names, header.cameras
-            )
+            features = columns.take_features(header)
             writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
         at = {f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras}
         depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}

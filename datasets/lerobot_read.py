@@ -22,7 +22,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow, read_info, sound
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -129,10 +129,8 @@ def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path 
     name = info.video_name(key, chunk, file)
     start_s = float(row.get(f"videos/{key}/from_timestamp") or 0.0)
     if not 0.0 <= start_s < LONGEST_VIDEO_S:
-        raise UnusableInputError(
-            f"{info.root}: {key} of episode {row.get('episode_index')} starts at {start_s:g} s. "
-            f"Find out more with: gaploop check {info.root}"
-        )
+        what = f"{key} of episode {row.get('episode_index')} starts at {start_s:g} s."
+        raise damaged(info.root, what)
     return info.root / name, start_s
 
 

@@ -159,14 +159,15 @@ def commit(
     staging: Path,
     root: Path,
     hook: Hook = no_hook,
-    exchange: Callable[[Path, Path], bool] = platform_calls.exchange_names,
+    exchange: Callable[[Path, Path], bool] | None = None,
 ) -> None:
     """Make `staging` the dataset at `root`; the old one, if any, is deleted afterwards.
 
     Labels that were given meanwhile come along.
 
     Args:
-        exchange: lets two folders trade names at once, or returns False where that can't be done.
+        exchange: lets two folders trade names at once, or returns False where that can't be
+            done; renameat2 unless given.
     """
     sync_tree(staging)
     hook("synced")
@@ -174,7 +175,7 @@ def commit(
         os.replace(staging, root)
     else:
         with carried_over(root, staging):
-            if not exchange(staging, root):
+            if not (exchange or platform_calls.exchange_names)(staging, root):
                 os.rename(root, beside(root, "old"))
                 hook("renamed away")
                 os.rename(staging, root)

@@ -9,7 +9,7 @@ returns as RGB, so that is done here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,17 +22,8 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
-from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats import hdf5
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    as_float32,
-    named,
-    natural,
-    number_feature,
-    picture_spec,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, as_float32, described, named, natural
 from gaploop.datasets.formats.model import (
     About,
     Advance,
@@ -198,22 +189,22 @@ def _foreign_about(
 ) -> tuple[About, dict[str, tuple[str, ...]]]:
     settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
     fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
-    features: dict[str, Any] = {}
+    vectors: dict[str, list[str]] = {}
     parts: dict[str, tuple[str, ...]] = {}
     for name, key in _FOUND.items():
         if key not in file:
             continue
         stored, parts[name] = file[key], (key,)
         width = int(stored.shape[1]) if stored.ndim > 1 else 1
-        features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
-    cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
-    for feature, key in cameras.items():
+        vectors[name] = named({key.rsplit("/", 1)[-1]: width})
+    cameras: dict[str, tuple[str, Sequence[int]]] = {}
+    for camera in _cameras(file):
+        key = f"{PICTURES}/{camera}"
         first = next(hdf5.pictures_in(path, key), None)
         if first is None or first.ndim != 3:
             raise UnusableInputError(f"{path}: {key} holds no picture. Fix it, or leave it out.")
-        features[feature] = picture_spec(*first.shape[:2])
-    robot = settings.robot_type or "aloha"
-    return About(fps, robot, with_gap_features(features), cameras), parts
+        cameras[camera] = key, first.shape[:2]
+    return described(fps, settings.robot_type or "aloha", vectors, cameras), parts
 
 
 def _cameras(file: Any) -> list[str]:

@@ -6,6 +6,7 @@ all.
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections import Counter
@@ -80,9 +81,7 @@ def open_dataset(
     episodes = [e for e in episodes if e.index not in left_out]
     if not episodes:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
-        raise UnusableInputError(
-            f"{root}: no episode is whole ({reasons}). Find out more with: gaploop check {root}"
-        )
+        raise layout.damaged(root, f"no episode is whole ({reasons}).")
     infos = [episode.info for episode in episodes]
     twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
     if twice is not None:
@@ -105,8 +104,7 @@ def open_dataset(
         rows=tuple(gap_row(e) for e in episodes),
         tasks=tuple(e.info.task for e in episodes),
         labels=tuple(event.to_line() for event in events if event.uid in uids),
-        episodes=lambda: recordings(info, about, episodes, whole=True),
-        numbers=lambda: recordings(info, about, episodes, whole=False),
+        episodes=functools.partial(recordings, info, about, episodes),
         notes=notes,
         left_out=left_out,
         check=check,
@@ -148,8 +146,14 @@ def _incomplete(
     rows: Counter[int] = Counter()
     for file in layout.data_files(info.root):
         rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
-    held: dict[Path, int] = {}
-    damage: dict[Path, str] = {}
+
+    @functools.cache
+    def pictures_in(path: Path) -> tuple[int, str]:
+        try:
+            return count_frames(path), ""
+        except DamagedVideoError as error:
+            return 0, str(error)
+
     found: dict[int, str] = {}
     for episode in episodes:
         if rows[episode.index] != episode.length:
@@ -159,18 +163,14 @@ def _incomplete(
             if path is None or not path.is_file():
                 found[episode.index] = f"the video of {key} is missing"
                 continue
-            if path not in held:
-                try:
-                    held[path] = count_frames(path)
-                except DamagedVideoError as error:
-                    held[path], damage[path] = 0, str(error)
-            if held[path] < round(start_s * info.fps) + episode.length:
-                found[episode.index] = damage.get(path, f"pictures of {key} are missing")
+            count, damage = pictures_in(path)
+            if count < round(start_s * info.fps) + episode.length:
+                found[episode.index] = damage or f"pictures of {key} are missing"
     return found
 
 
 def recordings(
-    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
+    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool = True
 ) -> Iterator[Recording]:
     """Yield the episodes, with pictures and telemetry where `whole`."""
     reader = EpisodeReader(info, about.numbers)

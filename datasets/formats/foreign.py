@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -118,10 +118,21 @@ def natural(path: Path) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
-def with_gap_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return a foreign feature table with the gap columns of frames added to it."""
-    cameras = [n.removeprefix(columns.IMAGES) for n, f in features.items() if f["dtype"] == "video"]
-    return {**features, **columns.gap_features(features[columns.ACTION], cameras)}
+def described(
+    fps: float,
+    robot_type: str,
+    vectors: Mapping[str, list[str]],
+    cameras: Mapping[str, tuple[str, Sequence[int]]],
+) -> About:
+    """Return what a foreign recording holds.
+
+    Args:
+        vectors: feature to the names of its entries, `action` among them.
+        cameras: camera to its key, and height and width of its pictures [pixels].
+    """
+    sizes = {c: {"height": size[0], "width": size[1]} for c, (_, size) in cameras.items()}
+    keys = {f"{columns.IMAGES}{camera}": key for camera, (key, _) in cameras.items()}
+    return About(fps, robot_type, columns.frame_features(vectors, sizes), keys)
 
 
 def foreign_recording(
@@ -210,17 +221,3 @@ class Maker:
         row, n = carried.rows[index], len(values[columns.ACTION])
         require_finite(values, str(row["gap_uid"]))
         return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
-
-
-def number_feature(names: list[str]) -> dict[str, Any]:
-    """Return the feature of a vector of float32 with these names."""
-    return {"dtype": "float32", "shape": (len(names),), "names": names}
-
-
-def picture_spec(height: int, width: int) -> dict[str, Any]:
-    """Return the feature of a camera [pixels]."""
-    return {
-        "dtype": "video",
-        "shape": (int(height), int(width), 3),
-        "names": ["height", "width", "channels"],
-    }

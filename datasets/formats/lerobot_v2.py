@@ -70,7 +70,6 @@ class OldDataset:
     Attributes:
         info: with v3's templates, which don't hold for its files.
         raw: `meta/info.json`.
-        tasks: task index to instruction.
         rows: episode to its line of `meta/episodes.jsonl`.
         chunk: episodes in a folder.
     """
@@ -148,14 +147,10 @@ def upgrade(
     videos: bool = True,
     advance: Advance = lambda: None,
 ) -> dict[int, str]:
-    """Write a dataset of v2.0 or v2.1 as v3 to `target`, and compare what is there with it.
+    """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
     along.
-
-    Args:
-        target: a new folder.
-        only: episodes; all if None.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.
@@ -251,11 +246,7 @@ def upgrade(
 
 
 def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table:
-    """Return an episode's rows with the types of v3.
-
-    Raises:
-        UnusableInputError: they are missing, not as described, or hold NaN.
-    """
+    """Return an episode's rows with the types of v3, or refuse them."""
     path = old.data(episode)
     if not path.is_file():
         raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
@@ -281,11 +272,7 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
 
 
 def _inspect(old: OldDataset, episode: int, key: str, frames: int) -> Checksums:
-    """Return a checksum of each picture of an episode.
-
-    Raises:
-        UnusableInputError: its video is missing, too short, or can't be read or taken over.
-    """
+    """Return a checksum of each picture of an episode, or refuse its video."""
     path = old.video(key, episode)
     if not path.is_file():
         raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
@@ -308,10 +295,8 @@ def _checksums(pictures: Iterator[Image]) -> Checksums:
 
 def _indexed(table: pa.Table, episode: int, first: int) -> pa.Table:
     """Return rows that count as those of another episode, from row `first` on."""
-    numbers = {
-        "episode_index": np.full(len(table), episode),
-        "index": np.arange(first, first + len(table)),
-    }
+    n = len(table)
+    numbers = {"episode_index": np.full(n, episode), "index": np.arange(first, first + n)}
     return with_columns(table, numbers)
 
 
@@ -337,11 +322,7 @@ def _verify_v3(
     sums: Mapping[tuple[int, str], Checksums],
     schema: pa.Schema,
 ) -> None:
-    """Compare every row and picture with those that it was made of.
-
-    Raises:
-        UnusableInputError: they differ.
-    """
+    """Compare every row and picture with those that it was made of, and refuse a difference."""
     info = layout.read_info(target)
     reader = EpisodeReader(info, schema.names)
     for episode, made in zip(kept, layout.read_episodes(info), strict=True):

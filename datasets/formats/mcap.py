@@ -37,12 +37,10 @@ from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES, age_column
 from gaploop.datasets.formats.foreign import (
     as_float32,
+    described,
     foreign_recording,
     natural,
-    number_feature,
-    picture_spec,
     unpacked,
-    with_gap_features,
 )
 from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.telemetry_zarr import write_telemetry
@@ -82,7 +80,7 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
         raise UnusableInputError(f"{path} holds no .mcap file. Name a file, a bag or their folder.")
     topics, notes = topics_of(bags[0])
     parts = _number_topics(path, topics, settings)
-    cameras = _camera_topics(path, topics, settings)
+    camera_topics = _camera_topics(path, topics, settings)
     chosen = [topics[name] for part in parts.values() for name in part]
     if not settings.units and all(topic.schema == JOINT_STATE for topic in chosen):
         units = ROS_UNITS
@@ -91,15 +89,14 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
         units = settings.required_units(path)
     fps = settings.required_fps(path, ", the rate that frames are to have")
     streams = streams_of(bags[0], chosen)
-    features: dict[str, Any] = {
-        feature: number_feature(_names(part, streams)) for feature, part in parts.items()
-    }
-    for feature, topic in cameras.items():
+    vectors = {feature: _names(part, streams) for feature, part in parts.items()}
+    cameras: dict[str, tuple[str, Sequence[int]]] = {}
+    for feature, topic in camera_topics.items():
         first = next(pictures_in(bags[0], topics[topic], np.zeros(1, np.int64)), None)
         if first is None:
             raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
-        features[feature] = picture_spec(*first.shape[:2])
-    about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
+        cameras[feature.removeprefix(IMAGES)] = topic, first.shape[:2]
+    about = described(fps, settings.robot_type or "ros2", vectors, cameras)
 
     def episodes() -> Iterator[Recording]:
         return (_episode(tuple(f), about, parts, topics, settings, units) for f in bags)

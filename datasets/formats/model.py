@@ -92,8 +92,8 @@ class Outgoing:
         lengths: frames of each episode, in order, as `rows` and `tasks` are.
         rows: gap columns.
         labels: label events, one line of JSON each, oldest first.
-        episodes: opens the episodes anew; at most one is in memory at a time.
-        numbers: the same without telemetry and pictures.
+        episodes: opens the episodes anew; at most one is in memory at a time. With `whole=False`
+            without telemetry and pictures.
         notes: what can't be exported, in words.
         left_out: episodes that aren't whole, and why, where they may be left out.
         check: called right before the copy appears; raises what forbids it since it was opened.
@@ -105,8 +105,7 @@ class Outgoing:
     rows: tuple[Mapping[str, Any], ...]
     tasks: tuple[str, ...]
     labels: tuple[str, ...]
-    episodes: Callable[[], Iterator[Recording]]
-    numbers: Callable[[], Iterator[Recording]]
+    episodes: Callable[..., Iterator[Recording]]
     notes: tuple[str, ...]
     left_out: Mapping[int, str]
     check: Callable[[], None]
@@ -157,11 +156,7 @@ class ImportSettings:
     swap_red_blue: bool = False
 
     def required_fps(self, where: Path, hint: str = "") -> float:
-        """Return the rate.
-
-        Raises:
-            UnusableInputError: nobody said it, or it isn't a whole number above 0.
-        """
+        """Return the rate; UnusableInputError: nobody said it, or it isn't whole and above 0."""
         if self.fps is None:
             raise UnusableInputError(
                 f"{where} doesn't say how many frames a second it has. Say it with --fps=…{hint}."
@@ -173,11 +168,7 @@ class ImportSettings:
         return float(self.fps)
 
     def required_units(self, where: Path, hint: str = "") -> str:
-        """Return the units of action and state; "" where they were said to be unknown.
-
-        Raises:
-            UnusableInputError: nobody said anything.
-        """
+        """Return the units of action and state, "" if unknown; UnusableInputError: nobody said."""
         if not self.units:
             raise UnusableInputError(
                 f"{where} doesn't say the units of action and state, and gaploop doesn't guess. "
@@ -211,7 +202,7 @@ def carry(
     """Return what has to come along, as JSON types.
 
     Args:
-        keys: feature to what it is called in the layout.
+        keys: as in `About`.
         only: positions of the episodes that a file holds; all if None.
     """
     chosen = range(len(out.rows)) if only is None else only

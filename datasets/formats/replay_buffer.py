@@ -32,16 +32,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
-from gaploop.datasets.columns import IMAGES
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    chosen_key,
-    named,
-    number_feature,
-    picture_spec,
-    taken,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
     NAME,
     About,
@@ -428,18 +419,12 @@ def _diffusion_policy_about(
     used = {key for part in parts.values() for key in part}
     parts |= {f"extra.{name}": (name,) for name in numbers if name not in used}
     settings.required_units(path)
-    features: dict[str, Any] = {
-        name: number_feature(named({k: _width(numbers[k]) for k in part}))
-        for name, part in parts.items()
-    }
-    camera_keys = {f"{IMAGES}{name.replace('/', '_')}": name for name in pictures}
-    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+    vectors = {n: named({k: _width(numbers[k]) for k in part}) for n, part in parts.items()}
+    cameras = {n.replace("/", "_"): (n, array.shape[1:3]) for n, array in pictures.items()}
     if any(numbers[k].dtype == np.float64 for part in parts.values() for k in part):
         notes.append("float64 numbers are kept as float32, which is what LeRobot trains on.")
-    about = About(
-        settings.required_fps(path), settings.robot_type, with_gap_features(features), camera_keys
-    )
-    return about, parts, notes
+    fps = settings.required_fps(path)
+    return described(fps, settings.robot_type, vectors, cameras), parts, notes
 
 
 def _width(array: Any) -> int:
@@ -470,12 +455,10 @@ def _umi_about(
             f"{path}: data/action has width {_width(numbers['action'])}, {robots} robots have "
             f"{len(names)} numbers. Try --format=diffusion_policy."
         )
-    features: dict[str, Any] = dict.fromkeys(parts, number_feature(names))
+    vectors = dict.fromkeys(parts, names)
     for key in sorted(set(numbers) - set(state) - {"action"}):
         parts[f"umi.{key}"] = (key,)
-        features[f"umi.{key}"] = number_feature(named({key: _width(numbers[key])}))
-    camera_keys = {f"{IMAGES}{name.removesuffix('_rgb')}": name for name in pictures}
-    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+        vectors[f"umi.{key}"] = named({key: _width(numbers[key])})
+    cameras = {n.removesuffix("_rgb"): (n, array.shape[1:3]) for n, array in pictures.items()}
     fps = settings.required_fps(path, ", 60 for a GoPro at full rate")
-    about = About(fps, settings.robot_type or "umi", with_gap_features(features), camera_keys)
-    return about, parts, notes
+    return described(fps, settings.robot_type or "umi", vectors, cameras), parts, notes

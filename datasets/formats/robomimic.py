@@ -24,16 +24,7 @@ from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats import hdf5
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    as_float32,
-    chosen_key,
-    named,
-    number_feature,
-    picture_spec,
-    taken,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, as_float32, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
     About,
     Advance,
@@ -113,7 +104,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
 def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
     """Return what maps to -1 and to 1; the range is left alone where it is inside already."""
     low = high = np.empty(0)
-    for k, episode in enumerate(out.numbers()):
+    for k, episode in enumerate(out.episodes(whole=False)):
         action = episode.columns[columns.ACTION].reshape(episode.length, -1).astype(np.float64)
         low = np.minimum(low, action.min(axis=0)) if k else action.min(axis=0)
         high = np.maximum(high, action.max(axis=0)) if k else action.max(axis=0)
@@ -170,7 +161,6 @@ def _foreign_about(
     file: Any, path: Path, first: str, settings: ImportSettings
 ) -> tuple[About, dict[str, tuple[str, ...]], dict[str, Any], list[str]]:
     obs = file[f"data/{first}/obs"]
-    cameras = [k for k in obs if obs[k].ndim == 4 and obs[k].shape[3] == 3]
     numbers = {k: int(np.prod(obs[k].shape[1:], dtype=int)) for k in obs if obs[k].ndim <= 2}
     keys = settings.keys
     if columns.ACTION in keys:
@@ -188,16 +178,17 @@ def _foreign_about(
     used = {key for part in parts.values() for key in part}
     parts |= {f"extra.{key}": (key,) for key in numbers if key not in used}
     width = int(file[f"data/{first}/actions"].shape[1])
-    features: dict[str, Any] = {columns.ACTION: number_feature(named({"action": width}))}
-    features |= {
-        n: number_feature(named({k: numbers[k] for k in part})) for n, part in parts.items()
+    vectors = {columns.ACTION: named({"action": width})}
+    vectors |= {n: named({k: numbers[k] for k in part}) for n, part in parts.items()}
+    cameras = {
+        key.removesuffix("_image"): (f"obs/{key}", obs[key].shape[1:3])
+        for key in obs
+        if obs[key].ndim == 4 and obs[key].shape[3] == 3
     }
-    camera_keys = {f"{IMAGES}{k.removesuffix('_image')}": f"obs/{k}" for k in cameras}
-    features |= {f: picture_spec(*obs[k[4:]].shape[1:3]) for f, k in camera_keys.items()}
     fps, known, notes = _environment(file, path, settings)
     settings.required_units(path)
     notes.append(f"observation.state is {' + '.join(state)}.")
-    about = About(fps, known.pop("robot_type"), with_gap_features(features), camera_keys)
+    about = described(fps, known.pop("robot_type"), vectors, cameras)
     held = {n: tuple(f"obs/{key}" for key in part) for n, part in parts.items()}
     known["task"] = settings.task or known["task"]
     return about, {**held, columns.ACTION: ("actions",)}, known, notes
