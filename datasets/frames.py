@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -121,21 +121,12 @@ def _frames(
     names = list(dict.fromkeys([*wanted, "episode_index", "frame_index"]))
     keep = pc.field("episode_index").isin(pa.array([e.index for e in chosen], pa.int64()))
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
-    try:
+    problem = f"{info.root}: the frames aren't as {layout.INFO} describes them"
+    with layout.explained(problem, "Find out more with: gaploop check"):
         parts = [layout.read_parquet(path, names, keep).select(names) for path in files]
         table = pa.concat_tables(parts).sort_by(order)
-        return FrameTable(
-            info,
-            {name: to_numpy(table[name]) for name in wanted},
-            table["episode_index"].to_numpy(),
-            chosen,
-        )
-    except (pa.ArrowException, *DAMAGE) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UnusableInputError(
-            f"{info.root}: the frames aren't as {layout.INFO} describes them ({reason}). Find out "
-            "more with: gaploop check"
-        ) from None
+        values = {name: to_numpy(table[name]) for name in wanted}
+        return FrameTable(info, values, table["episode_index"].to_numpy(), chosen)
 
 
 def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:

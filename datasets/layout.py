@@ -253,15 +253,23 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
     Args:
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """
-    try:
+    fix = "Restore it from a copy; check with: gaploop check."
+    with explained(f"{path} can't be read", fix):
         table = read_table(regular_file(path), names, filters)
         table.validate(full=True)  # what a damaged page left would end us where it is used
         return table
-    except (pa.ArrowException, *DAMAGE) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UnusableInputError(
-            f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
-        ) from None
+
+
+@contextlib.contextmanager
+def explained(
+    problem: str, fix: str, errors: tuple[type[Exception], ...] = (pa.ArrowException, *DAMAGE)
+) -> Iterator[None]:
+    """Make an UnusableInputError of what reading raises: the problem (the reason), and the fix."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(f"{problem} ({reason}). {fix}") from None
 
 
 @contextlib.contextmanager
@@ -308,11 +316,8 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for path in episode_files(root):
-        try:
+        with explained(f"{path} can't be read", "Restore it."):
             schema = pq.read_schema(regular_file(path))
-        except (pa.ArrowException, *DAMAGE) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
     fix = f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"

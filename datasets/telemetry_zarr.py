@@ -20,11 +20,12 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import DAMAGE
 from gaploop.core.files import LARGEST_TEXT, regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
+from gaploop.datasets.layout import explained
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
@@ -107,14 +108,9 @@ def telemetry_rows(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with zip_store(path) as store:
-            yield zarr.open_group(store, mode="r")
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(
-            f"{path} can't be read ({reason}). Restore it from a copy, or publish the take again."
-        ) from None
+    fix = "Restore it from a copy, or publish the take again."
+    with explained(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
+        yield zarr.open_group(store, mode="r")
 
 
 def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, Any]]]:

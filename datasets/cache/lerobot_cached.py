@@ -40,9 +40,8 @@ THREADS: Final = min(4, os.cpu_count() or 1)
 
 
 @contextlib.contextmanager
-def silent(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def silent(_description: str, _total: int) -> Iterator[Callable[[int], None]]:
     """Show no progress."""
-    del description, total
     yield lambda _: None
 
 

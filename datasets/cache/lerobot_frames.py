@@ -44,6 +44,7 @@ from gaploop.datasets.cache.packs import (
     encode,
     read_index,
 )
+from gaploop.datasets.layout import explained
 from gaploop.datasets.video import open_video, sample_pictures
 
 log = logging.getLogger(__name__)
@@ -352,14 +353,11 @@ def _by_torchcodec(
 ) -> Iterator[Image]:
     for first in range(0, len(clip.times_s), AT_ONCE):
         times_s = clip.times_s[first : first + AT_ONCE].tolist()
-        try:
+        problem = f"{path}: episode {clip.episode} can't be decoded"
+        errors = (FrameTimestampError, RuntimeError, IndexError)
+        with explained(problem, "See gaploop check.", errors):
             found = decode_video_frames_torchcodec(
                 path, times_s, decoding.tolerance_s, decoder_cache=decoders, return_uint8=True
             )
-        except (FrameTimestampError, RuntimeError, IndexError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UnusableInputError(
-                f"{path}: episode {clip.episode} can't be decoded ({reason}). See gaploop check."
-            ) from None
         for picture in found.permute(0, 2, 3, 1).numpy():
             yield scaled(picture, decoding.size)

@@ -180,20 +180,13 @@ def recordings(
             shown = pictures_of(info, episode, key)
             if shown is not None:
                 pictures[key] = shown
-        telemetry = telemetry_path(info.root, episode.info.uid)
-        yield Recording(
-            task=episode.info.task,
-            length=episode.length,
-            columns={
-                n: _values(info, episode.index, n, rows[n], about.features[n])
-                for n in about.numbers
-            },
-            pictures=pictures,
-            row=gap_row(episode),
-            telemetry=regular_file(telemetry).read_bytes()
-            if whole and telemetry.exists()
-            else None,
-        )
+        values = {
+            n: _values(info, episode.index, n, rows[n], about.features[n]) for n in about.numbers
+        }
+        path = telemetry_path(info.root, episode.info.uid)
+        record = regular_file(path).read_bytes() if whole and path.exists() else None
+        row, task = gap_row(episode), episode.info.task
+        yield Recording(task, episode.length, values, pictures, row, record)
 
 
 def _values(

@@ -43,6 +43,7 @@ from gaploop.datasets.formats.foreign import (
     unpacked,
 )
 from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
+from gaploop.datasets.layout import explained
 from gaploop.datasets.telemetry_zarr import write_telemetry
 
 JOINT_STATE: Final = "sensor_msgs/msg/JointState"
@@ -393,12 +394,9 @@ def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
     """Return what decodes a topic's messages; UnusableInputError where its schema can't be used."""
     if topic.encoding == "json":
         return parse_json
-    try:
+    problem, fix = f"{topic.name}: its schema can't be used", "Leave it out of --keys."
+    with explained(problem, fix, MCAP_DAMAGE):
         found = DecoderFactory().decoder_for(topic.encoding, schema)
-    except MCAP_DAMAGE as error:
-        raise UnusableInputError(
-            f"{topic.name}: its schema can't be used ({error}). Leave it out of --keys."
-        ) from None
     if found is None:
         raise UnusableInputError(
             f"{topic.name}: messages are {topic.encoding} with a schema in {schema.encoding}, not "

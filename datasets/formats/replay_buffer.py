@@ -44,6 +44,7 @@ from gaploop.datasets.formats.model import (
     carry,
     read_carried,
 )
+from gaploop.datasets.layout import explained
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
 CHUNK_BYTES: Final = 2_000_000
@@ -288,16 +289,13 @@ def pictures_in(
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
     """Return rows of a Zarr array; UnusableInputError where they are damaged or no numbers."""
-    try:
+    with explained(f"{where} can't be read", "Restore it.", ZARR_DAMAGE):
         rows = last - first
         if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
             raise ValueError(f"{rows} rows of shape {array.shape[1:]}")
         if array.dtype.kind not in "fiub":
             raise ValueError(f"it holds {array.dtype}, not numbers")
         return np.asarray(array[first:last])
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(f"{where} can't be read ({reason}). Restore it.") from None
 
 
 @contextlib.contextmanager
@@ -310,23 +308,19 @@ def open_buffer(path: Path) -> Iterator[Any]:
     from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
 
     register_codecs(verbose=False)
-    try:
+    problem = f"{path} can't be read as a Zarr group"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explained(problem, "Check the path, or restore it.", ZARR_DAMAGE))
         store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
-        with contextlib.closing(store):
-            root = zarr.open_group(store, mode="r")
-            for name in ("data", "meta/episode_ends"):
-                if name not in root:
-                    found = ", ".join(sorted(root.keys())) or "nothing"
-                    raise UnusableInputError(
-                        f"{path} has no {name} (it holds {found}): not a replay buffer. Name the "
-                        "folder or .zip that holds data/ and meta/episode_ends."
-                    )
-            yield root
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(
-            f"{path} can't be read as a Zarr group ({reason}). Check the path, or restore it."
-        ) from None
+        root = zarr.open_group(stack.enter_context(contextlib.closing(store)), mode="r")
+        for name in ("data", "meta/episode_ends"):
+            if name not in root:
+                found = ", ".join(sorted(root.keys())) or "nothing"
+                raise UnusableInputError(
+                    f"{path} has no {name} (it holds {found}): not a replay buffer. Name the "
+                    "folder or .zip that holds data/ and meta/episode_ends."
+                )
+        yield root
 
 
 def read_diffusion_policy(path: Path, settings: ImportSettings) -> ForeignRecording:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome
@@ -34,6 +34,7 @@ from gaploop.datasets.formats.model import (
     Recording,
     carry,
 )
+from gaploop.datasets.layout import explained
 
 RAW: Final = "actions_raw"
 """Actions in the robot's units; `actions` beside them are scaled to [-1, 1]."""
@@ -198,13 +199,11 @@ def _environment(
     file: Any, path: Path, settings: ImportSettings
 ) -> tuple[float, dict[str, Any], list[str]]:
     """Return rate [Hz], what else `env_args` says, and notes about it."""
-    try:
+    with explained(f"{path}: env_args is not JSON", "Fix it."):
         env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
         robots = kwargs.get("robots") or ""
-    except DAMAGE as error:
-        raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Fix it.") from None
     notes = []
     if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
         notes.append(f"fps is {rate:g}: control_freq of env_args.")
