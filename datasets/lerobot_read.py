@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import DAMAGE
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged, read_info, sound
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged, explained, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -152,19 +152,18 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     """
     from PIL import Image as Pillow
 
+    problem = f"{path}: a picture of {feature} can't be read"
+    errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[feature, "episode_index"]):
             if episode is not None:
                 batch = batch.filter(pc.equal(batch["episode_index"], episode))
             for cell in batch[feature].to_pylist():
-                try:
-                    with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
-                        yield np.asarray(picture.convert("RGB"))
-                except (*DAMAGE, SyntaxError) as error:  # as Pillow says of a broken PNG
-                    raise UnusableInputError(
-                        f"{path}: a picture of {feature} can't be read ({error}). "
-                        "Find out more with: gaploop check"
-                    ) from None
+                with (
+                    explained(problem, "Find out more with: gaploop check", errors),
+                    Pillow.open(io.BytesIO(cell["bytes"])) as picture,
+                ):
+                    yield np.asarray(picture.convert("RGB"))
 
 
 def require_loads(root: Path) -> None:
@@ -175,12 +174,7 @@ def require_loads(root: Path) -> None:
     """
     from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # here: torch
 
-    try:
+    with explained(f"LeRobot can't load {root}", f"Find out more with: gaploop check {root}"):
         metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)
         if metadata.episodes is None or not len(metadata.episodes):
             raise ValueError("it has no episodes")
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"LeRobot can't load {root} ({reason}). Find out more with: gaploop check {root}"
-        ) from None

@@ -322,7 +322,8 @@ class _Frames:
 
 def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> Iterator[Image]:
     shown, picture = None, None
-    try:
+    fix = f"Restore it, or leave episode {clip.episode} out."
+    with explained(f"{path} can't be decoded", fix, (av.FFmpegError,)):
         for k, time_s in enumerate(clip.times_s.tolist()):
             frames.go_to(time_s)
             near = [f for f in (frames.before, frames.after) if f is not None]
@@ -342,10 +343,6 @@ def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> It
                 shown = near[best]
                 picture = scaled(shown.to_ndarray(format="rgb24"), decoding.size)
             yield picture
-    except av.FFmpegError as error:
-        raise UnusableInputError(
-            f"{path} can't be decoded ({error}). Restore it, or leave episode {clip.episode} out."
-        ) from None
 
 
 def _by_torchcodec(
