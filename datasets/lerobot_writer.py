@@ -153,7 +153,8 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         """Close videos and tables. Without it the dataset can't be read."""
         if not self._finalized:
             with contextlib.ExitStack() as stack:
-                for files in (self._data, *self._camera_files.values()):
+                stack.enter_context(contextlib.closing(self._data))
+                for files in self._camera_files.values():
                     stack.enter_context(contextlib.closing(files))
             for key in self._videos.sources:
                 if not (self._meta.features[key].get("info") or {}).get("video.codec"):

@@ -161,8 +161,9 @@ def upgrade(
     files = v3_files.DataFiles(new_info)
     shelves = {key: v3_files.VideoFiles(new_info, key) for key in cameras}
     with contextlib.ExitStack() as stack:
-        for written in (files, *shelves.values()):
-            stack.enter_context(contextlib.closing(written))
+        stack.enter_context(contextlib.closing(files))
+        for shelf in shelves.values():
+            stack.enter_context(contextlib.closing(shelf))
         for episode in wanted:
             try:
                 table = _episode_table(old, episode, schema)
