@@ -274,7 +274,7 @@ def all_scaled(pictures: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def decoded(clips: Sequence[Clip], decoding: Decoding) -> Iterator[tuple[Clip, Iterator[Image]]]:
-    """Yield each clip of one video file, in order of time, with its pictures, to be taken so."""
+    """Yield each clip of a video file, in order of time, with its pictures, to be taken in turn."""
     path = decoding.root / clips[0].video
     if decoding.backend == "torchcodec":
         # Not in LeRobot's common cache of decoders: worker processes would share its file handles.
