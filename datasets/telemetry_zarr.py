@@ -52,7 +52,6 @@ def zip_store(path: Path) -> ZipStore:
     """Return a Zip archive to be opened as a Zarr group.
 
     Raises:
-        UnusableInputError: it is missing or no regular file.
         ValueError: an entry of few bytes would unpack to more than any text in such a file.
         zipfile.BadZipFile: it is no Zip archive.
     """

@@ -25,7 +25,6 @@ def file_number(row: Mapping[str, Any], kind: str) -> int:
     """Return the number of the file that an episode is in, counted over all folders.
 
     Args:
-        row: of `meta/episodes`.
         kind: `data`, or `videos/` and the camera's feature.
     """
     return int(row[f"{kind}/chunk_index"]) * CHUNK_FILES + int(row[f"{kind}/file_index"])

@@ -136,7 +136,6 @@ class VideoPart:
     """Consecutive pictures of a video as packets, in the order in which they are decoded.
 
     Attributes:
-        packets: one per picture; the first is a key frame.
         shown: place of each packet's picture in the order in which they are shown.
         delay: by how many places the most delayed packet is decoded after it is shown.
     """

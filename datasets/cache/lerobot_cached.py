@@ -273,12 +273,7 @@ class Sample(dict[str, Any]):
 
 
 class FetchedBatch(list[Sample]):
-    """Items whose tensors are views of `whole`.
-
-    Args:
-        whole: tensors of shape (size, …) and lists of that length.
-        size: how many items.
-    """
+    """Items that are views of `whole`: tensors of shape (size, …) and lists of that length."""
 
     def __init__(self, whole: Mapping[str, Any], size: int) -> None:
         parts = {k: v.unbind(0) if isinstance(v, torch.Tensor) else v for k, v in whole.items()}
@@ -323,7 +318,7 @@ def empty_pictures(shape: Sequence[int]) -> torch.Tensor:
 
 
 def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the numeric columns of a Hugging Face dataset.
+    """Return the numeric columns of a Hugging Face dataset, shape (n,) or (n, *shape).
 
     LeRobot makes tensors from Python values, so floats of any width become float32 and integers
     int64; a feature of shape (1,) becomes a number. A column that holds nulls, lists of unequal
@@ -331,9 +326,6 @@ def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.
 
     Args:
         table: the dataset, without a selection of rows.
-
-    Returns:
-        Column to values, shape (n,) or (n, *shape).
     """
     found = {}
     for name in table.column_names:

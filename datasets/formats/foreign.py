@@ -89,7 +89,6 @@ def chosen_key(
 
     Args:
         usual: names that it has in this layout.
-        found: names that there are.
         only: take the only one there is, whatever it is called.
 
     Raises:

@@ -50,8 +50,7 @@ class OldDataset:
     """A dataset of v2.0 or v2.1, as far as its descriptions go.
 
     Attributes:
-        info: with v3's templates, which don't hold for its files.
-        raw: `meta/info.json`.
+        info: with v3's templates, which don't hold for its files; `raw` is all of it.
         rows: episode to its line of `meta/episodes.jsonl`.
         chunk: episodes in a folder.
     """

@@ -306,7 +306,6 @@ class Stream:
 
     Attributes:
         t_ns: log times [ns], shape (n,).
-        names: of the columns.
         values: newest known values at each time, NaN before the first, shape (n, width).
         velocity: of a JointState [rad/s], shape (n, width); NaN where it has none.
     """

@@ -140,7 +140,6 @@ class ChunkedRows:
     """An array that grows by rows and is written in whole chunks, each once: a zip can't rewrite.
 
     Args:
-        rows: how many rows there will be.
         chunk: rows of a chunk; about `CHUNK_BYTES` unless given.
     """
 
