@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gaploop.core.files import parse_json
+from gaploop.core.journal_format import TakeHeader
 from gaploop.core.take import Frames, Take, TakeInfo
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import feature_of, is_depth
@@ -106,24 +107,28 @@ def camera_of_age(column: str) -> str:
     return column.removeprefix(CAMERA_AGE).replace("IMAGE", "image")
 
 
+def take_features(header: TakeHeader) -> dict[str, dict[str, Any]]:
+    """Return LeRobot's feature table for takes of one shape."""
+    joints = [feature_of(name) for name in header.info.joint_names]
+    vectors = {ACTION: joints, STATE: joints}
+    if header.environment_state_names:
+        vectors[ENVIRONMENT] = list(header.environment_state_names)
+    return frame_features(vectors, header.cameras)
+
+
 def frame_features(
-    joint_names: tuple[str, ...], environment_names: tuple[str, ...], cameras: Mapping[str, Any]
+    vectors: Mapping[str, list[str]], cameras: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return LeRobot's feature table for takes of one shape.
+    """Return LeRobot's feature table.
 
     Args:
-        joint_names: order of state and action.
-        environment_names: names of the tracked scene's entries; empty where nothing tracks.
-        cameras: camera to {"width", "height", …} as in the take's header [pixels].
+        vectors: feature to the names of its entries, `action` among them.
+        cameras: camera to {"width", "height", …} as in a take's header [pixels].
     """
-    joints = [feature_of(name) for name in joint_names]
-
-    def vector(names: list[str]) -> dict[str, Any]:
-        return {"dtype": "float32", "shape": (len(names),), "names": names}
-
-    features = {ACTION: vector(joints), STATE: vector(joints)}
-    if environment_names:
-        features[ENVIRONMENT] = vector(list(environment_names))
+    features: dict[str, dict[str, Any]] = {
+        feature: {"dtype": "float32", "shape": (len(names),), "names": names}
+        for feature, names in vectors.items()
+    }
     for camera, spec in cameras.items():
         depth = is_depth(spec)
         features[f"{IMAGES}{camera}"] = {
@@ -132,25 +137,21 @@ def frame_features(
             "names": ["height", "width", "channels"],
             **({"info": {"is_depth_map": True, "depth_unit": "mm"}} if depth else {}),
         }
-    return features | gap_features(vector(joints), cameras)
+    return features | gap_features(features[ACTION], cameras)
 
 
 def gap_features(sent: Mapping[str, Any], cameras: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the gap columns of frames; `sent` is the feature of what was sent, the action's."""
-    types = {TIME: "float64", TAKE: "int64", INTERVENTION: "bool", SAFETY: "int64"}
+    types = {TIME: "float64", TAKE: "int64", SENT: "", INTERVENTION: "bool", SAFETY: "int64"}
     types |= {age_column(camera): "float32" for camera in cameras}
-    found = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
-    return {TIME: found.pop(TIME), TAKE: found.pop(TAKE), SENT: dict(sent), **found}
+    numbers = {n: {"dtype": kind, "shape": (1,), "names": None} for n, kind in types.items()}
+    return {**numbers, SENT: dict(sent)}
 
 
 def filled_columns(
     uid: str, action: NDArray[Any], fps: float, cameras: Iterable[str]
 ) -> dict[str, NDArray[Any]]:
-    """Return gap columns of frames that say no more than is known.
-
-    Time from the frame's number, the requested action as what was sent, no intervention, no safety
-    event, ages unknown.
-    """
+    """Return gap columns of frames of which no more is known than what was requested."""
     n = len(action)
     columns: dict[str, NDArray[Any]] = {
         TIME: np.arange(n) / fps,

@@ -14,16 +14,12 @@ from gaploop.datasets.layout import read_episodes, read_info
 
 
 def require_dataset_consent(
-    root: Path, use: Use = Use.PUSH, consents: Path | None = None, on: date | None = None
+    root: Path, use: Use, consents: Path | None = None, on: date | None = None
 ) -> None:
     """Refuse to pass a dataset on where anybody in it doesn't agree, or not any more.
 
     Args:
-        consents: the consent register; the default one where None.
         on: the day, UTC; today unless given.
-
-    Raises:
-        UnusableInputError: which take, why, and how to fix it.
     """
     infos = [episode.info for episode in read_episodes(read_info(root))]
     require_consent(load_register(consents), infos, use, f"Dataset {root}", on)
@@ -38,10 +34,6 @@ def note_and_refuse_withdrawn(
 
     Args:
         takes: for each new dataset, what goes into it.
-        consents: the consent register; the default one where None.
-
-    Raises:
-        UnusableInputError: which take, and how to remove it.
     """
     infos = [info for placed in takes.values() for info in placed]
     for where, placed in takes.items():

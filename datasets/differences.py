@@ -24,8 +24,7 @@ class DatasetDifference:
     Attributes:
         what: `fps`, `units`, `robot_type`, or a feature.
         aspect: of a feature: `presence`, `shape`, `names`; else the same as `what`.
-        have: the first dataset's value.
-        want: the second's.
+        have: the first dataset's value; `want` is the second's.
     """
 
     what: str
@@ -71,20 +70,13 @@ class Profile:
     @classmethod
     def of_take(cls, header: TakeHeader) -> Profile:
         """Return the profile that a take has once published."""
-        info = header.info
-        table = columns.frame_features(
-            info.joint_names, header.environment_state_names, header.cameras
-        )
+        info, table = header.info, columns.take_features(header)
         published = DatasetInfo(Path(), info.fps, table, info.robot_type, 0, 0)
         return replace(cls.of_dataset(published), where=f"take {info.uid}")
 
 
 def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
-    """Return the units that a dataset's takes state, or "".
-
-    Raises:
-        UnusableInputError: several.
-    """
+    """Return the units that a dataset's takes state, or ""; UnusableInputError: several."""
     found = sorted({e.info.units for e in episodes if e.info.units})
     if len(found) > 1:
         raise UnusableInputError(
@@ -95,11 +87,7 @@ def known_units(episodes: Sequence[EpisodeRow], info: DatasetInfo) -> str:
 
 
 def profile(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> Profile:
-    """Return the profile of a dataset, with the units of its takes.
-
-    Raises:
-        UnusableInputError: its takes are in several units.
-    """
+    """Return the profile of a dataset, with the units of its takes; see `known_units`."""
     return Profile.of_dataset(info, known_units(episodes, info))
 
 
@@ -131,11 +119,7 @@ def differences(a: Profile, b: Profile, learned: bool = True) -> Iterator[Datase
 
 
 def require_same(a: Profile, b: Profile, fix: str) -> None:
-    """Check that `b` can be appended to `a`.
-
-    Raises:
-        UnusableInputError: says the first difference.
-    """
+    """Check that `b` can be appended to `a`; UnusableInputError says the first difference."""
     for found in differences(b, a, learned=False):
         message, have, want = found.message, found.have, found.want
         if found.what == "fps":

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE, UnusableInputError, unknown_choice
+from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.datasets import layout
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 
@@ -25,7 +25,6 @@ class FrameTable:
     Attributes:
         columns: feature to values, one row per frame: shape (n,) or (n, width).
         episode_index: episode of each frame, shape (n,).
-        episodes: the episodes in the table, with outcome, kind, domain, uid and so on.
     """
 
     info: DatasetInfo
@@ -48,9 +47,7 @@ def load_frames(
     """Load columns of a dataset's frames.
 
     Args:
-        columns: features to load, such as `action` and `observation.state`; vectors become
-            float32 of shape (n, width).
-        episodes: episode indices; all if None.
+        columns: features to load; vectors become float32 of shape (n, width).
 
     Raises:
         UnusableInputError: no dataset there, an unknown column or episode, a damaged file.
@@ -68,11 +65,7 @@ def load_frames(
 
 
 def load_episode(info: DatasetInfo, episode: EpisodeRow, columns: Sequence[str]) -> FrameTable:
-    """Load columns of one episode's frames, from the data file that its row names.
-
-    Raises:
-        UnusableInputError: that file is missing or damaged.
-    """
+    """Load columns of one episode's frames, from no other data file than its row names."""
     return _frames(info, [data_file(info, episode)], columns, (episode,))
 
 
@@ -128,21 +121,12 @@ def _frames(
     names = list(dict.fromkeys([*wanted, "episode_index", "frame_index"]))
     keep = pc.field("episode_index").isin(pa.array([e.index for e in chosen], pa.int64()))
     order = [("episode_index", "ascending"), ("frame_index", "ascending")]
-    try:
+    problem = f"{info.root}: the frames aren't as {layout.INFO} describes them"
+    with layout.explained(problem, "Find out more with: gaploop check"):
         parts = [layout.read_parquet(path, names, keep).select(names) for path in files]
         table = pa.concat_tables(parts).sort_by(order)
-        return FrameTable(
-            info,
-            {name: to_numpy(table[name]) for name in wanted},
-            table["episode_index"].to_numpy(),
-            chosen,
-        )
-    except (pa.ArrowException, *DAMAGE) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UnusableInputError(
-            f"{info.root}: the frames aren't as {layout.INFO} describes them ({reason}). Find out "
-            "more with: gaploop check"
-        ) from None
+        values = {name: to_numpy(table[name]) for name in wanted}
+        return FrameTable(info, values, table["episode_index"].to_numpy(), chosen)
 
 
 def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
@@ -154,9 +138,9 @@ def to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
         return np.asarray(column.to_numpy())
-    flat = column.combine_chunks().flatten()
-    if not len(column) or len(flat) % len(column):
-        if len(column):
-            raise UnusableInputError("A vector column has rows of unequal length. Restore it.")
+    if not len(column):
         return np.empty((0, getattr(kind, "list_size", 0)), dtype=np.float32)
+    flat = column.combine_chunks().flatten()
+    if len(flat) % len(column):
+        raise UnusableInputError("A vector column has rows of unequal length. Restore it.")
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)

@@ -50,12 +50,7 @@ FINGERPRINT: Final = "stats/action/mean"
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """`meta/info.json`.
-
-    Attributes:
-        data_path: template of the data files, relative to `root`.
-        video_path: template of the video files, relative to `root`.
-    """
+    """`meta/info.json`; its paths are templates, relative to `root`."""
 
     root: Path
     fps: float
@@ -67,11 +62,7 @@ class DatasetInfo:
     video_path: str = VIDEO_PATH
 
     def __post_init__(self) -> None:
-        """Check the numbers that others compute with.
-
-        Raises:
-            ValueError: a rate, count or shape that no recording has.
-        """
+        """Raise ValueError for a rate, count or shape that no recording has."""
         frames_per_second(self.fps, MOST_FPS)
         if self.total_episodes < 0 or self.total_frames < 0:
             raise ValueError("total_episodes and total_frames must be 0 or more")
@@ -134,8 +125,7 @@ class EpisodeRow:
 
     Attributes:
         length: number of frames.
-        info: from the gap columns; for a foreign dataset kind import and a uid made from
-            the dataset's content.
+        info: from the gap columns; of a foreign dataset kind import and `foreign_uid`.
         row: the row itself, without statistics.
     """
 
@@ -218,10 +208,7 @@ def convert(root: Path) -> str:
 
 
 def is_template(value: object) -> bool:
-    """Say whether a path template can be filled in with chunk, file and camera.
-
-    Not where it would lead out of the dataset.
-    """
+    """Say whether a path template can be filled in, and doesn't lead out of the dataset."""
     try:
         return bool(relative_path(_filled(value), "path"))
     except UnusableInputError:
@@ -264,18 +251,25 @@ def read_parquet(path: Path, names: list[str] | None = None, filters: Any = None
     """Read one Parquet file, or raise UnusableInputError where it is damaged.
 
     Args:
-        names: columns; all if None.
         filters: as PyArrow takes them; parts of the file without such rows aren't read.
     """
-    try:
+    fix = "Restore it from a copy; check with: gaploop check."
+    with explained(f"{path} can't be read", fix):
         table = read_table(regular_file(path), names, filters)
         table.validate(full=True)  # what a damaged page left would end us where it is used
         return table
-    except (pa.ArrowException, *DAMAGE) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UnusableInputError(
-            f"{path} can't be read ({reason}). Restore it from a copy; check with: gaploop check."
-        ) from None
+
+
+@contextlib.contextmanager
+def explained(
+    problem: str, fix: str, errors: tuple[type[Exception], ...] = (pa.ArrowException, *DAMAGE)
+) -> Iterator[None]:
+    """Make an UnusableInputError of what reading raises: the problem (the reason), and the fix."""
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UnusableInputError(f"{problem} ({reason}). {fix}") from None
 
 
 @contextlib.contextmanager
@@ -284,9 +278,6 @@ def sound(*roots: Path) -> Iterator[None]:
 
     Readers refuse what they can't read; this is for what each of them takes and only fails
     together, such as statistics of unequal width. Not for what can't be written.
-
-    Raises:
-        UnusableInputError: that is so, with the command that says more.
     """
     try:
         yield
@@ -325,11 +316,8 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for path in episode_files(root):
-        try:
+        with explained(f"{path} can't be read", "Restore it."):
             schema = pq.read_schema(regular_file(path))
-        except (pa.ArrowException, *DAMAGE) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UnusableInputError(f"{path} can't be read ({reason}). Restore it.") from None
         names = [n for n in schema.names if not n.startswith("stats/") or n == FINGERPRINT]
         rows += read_parquet(path, names).to_pylist()
     fix = f"Give such takes new ones with: gaploop repair {shlex.quote(str(root))}"
@@ -346,10 +334,7 @@ def episode_rows(root: Path) -> list[dict[str, Any]]:
 
 
 def read_episodes(info: DatasetInfo, only: Sequence[int] | None = None) -> list[EpisodeRow]:
-    """Return the dataset's episodes, with their gap columns as `TakeInfo`.
-
-    Args:
-        only: episode indices to return; all of them if None.
+    """Return the dataset's episodes, or `only` some, with their gap columns as `TakeInfo`.
 
     Raises:
         UnusableInputError: the table is damaged, or an episode asked for doesn't exist.

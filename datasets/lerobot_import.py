@@ -46,11 +46,10 @@ class ImportOptions:
     """How to import.
 
     Attributes:
-        episodes: which episodes; all if None.
         drop_videos: leave pictures out and copy the joint state to environment state.
-        kind: what the episodes are for; None keeps what gap columns say, else import.
-        domain: where they were recorded; None keeps what gap columns say, else real.
-        outcome: how they ended; None keeps what gap columns say, else unlabelled.
+        kind: None keeps what gap columns say, else import.
+        domain: None keeps what gap columns say, else real.
+        outcome: None keeps what gap columns say, else unlabelled.
         rename: feature to the name that it gets.
     """
 
@@ -64,11 +63,7 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class ImportedDataset:
-    """What was imported.
-
-    Attributes:
-        left_out: episodes that aren't whole (v2.0 and v2.1), and why.
-    """
+    """How many were imported, and which are left out (of v2.0 and v2.1) and why."""
 
     episodes: int
     left_out: Mapping[int, str] = field(default_factory=dict)
@@ -115,11 +110,7 @@ def import_dataset(
 
 
 def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
-    """Refuse what could only be refused once all of it has been converted.
-
-    Raises:
-        UnusableInputError: a feature to be renamed isn't there, or none holds the state.
-    """
+    """Refuse names and features that could only be refused once all of it has been converted."""
     info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
     features = info.get("features") if isinstance(info, dict) else None
     if isinstance(features, dict):  # else what reads it says so
@@ -142,7 +133,7 @@ def _import_v3(
     options: ImportOptions,
     on_episode: Callable[[], None],
 ) -> int:
-    layout.read_info(source)
+    info = layout.read_info(source)
     for finding in check(source):
         about_video = finding.code in _ABOUT_VIDEO or finding.where.startswith("videos/")
         if finding.severity != ERROR or finding.code in _MENDED:
@@ -150,7 +141,6 @@ def _import_v3(
         if options.drop_videos and (about_video or finding.code.endswith("_stats")):
             continue
         raise UnusableInputError(f"{source}, {finding.where}: {finding.message} {finding.fix}")
-    info = layout.read_info(source)
     episodes = layout.read_episodes(info, options.episodes)
     if not episodes:
         raise UnusableInputError(
@@ -188,9 +178,6 @@ def _without_pictures(
     Args:
         copies: copy the state, unless there is an environment state.
         changed: gap columns that are said anew.
-
-    Raises:
-        UnusableInputError: a feature that is neither a number nor a vector.
     """
     about, left_out = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]

@@ -43,7 +43,7 @@ class PublishReport:
             `probe`, a station check, among them.
         refused: uid to the reason why a take can't be published.
         labels: label events added now.
-        withheld: uid to the reason why there is no valid consent to publish a take.
+        withheld: uid to the reason why there is no valid consent.
     """
 
     published: tuple[str, ...] = ()
@@ -55,11 +55,7 @@ class PublishReport:
 
 
 def publish(journal: Path, root: Path, repo_id: str, consents: Path | None = None) -> int:
-    """Publish what is new in `journal` to the dataset at `root`; return how many takes that was.
-
-    Raises:
-        UnusableInputError: as in `publish_takes`.
-    """
+    """Publish as `publish_takes` does; return how many takes were new."""
     return len(publish_takes(journal, root, repo_id, consents=consents).published)
 
 
@@ -80,7 +76,6 @@ def publish_takes(
     Args:
         root: dataset folder; created, or appended to after a compatibility check.
         on_take: called with (takes done, takes to do).
-        consents: the consent register; the default one where None.
 
     Raises:
         UnusableInputError: no journal there, a root with other fps, joints or features, or a
@@ -212,12 +207,11 @@ def _write(
         if writer is None:
             from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
 
-            features = columns.frame_features(
-                info.joint_names, header.environment_state_names, header.cameras
-            )
+            features = columns.take_features(header)
             writer = open_writer(stage, repo_id, info.fps, info.robot_type, features)
-        videos = {camera: journal_format.camera_path(folder, camera) for camera in take.cameras}
-        writer.save_take(take.info.task, columns.frame_columns(take), videos, take.depth)
+        at = {f"{columns.IMAGES}{c}": journal_format.camera_path(folder, c) for c in take.cameras}
+        depth = {f"{columns.IMAGES}{c}": pictures for c, pictures in take.depth.items()}
+        writer.save_take(take.info.task, columns.frame_columns(take), at, depth)
         if len(take.telemetry):
             write_telemetry(telemetry_path(stage, take.info.uid), take.telemetry)
         rows.append(columns.episode_row(take))

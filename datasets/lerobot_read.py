@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import DAMAGE
 from gaploop.core.take import Frames, Images, Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
 from gaploop.datasets.frames import FrameTable, data_file, load_episode, load_frames
-from gaploop.datasets.layout import DatasetInfo, EpisodeRow, read_info, sound
+from gaploop.datasets.layout import DatasetInfo, EpisodeRow, damaged, explained, read_info, sound
 from gaploop.datasets.telemetry_zarr import read_telemetry, telemetry_path
 from gaploop.datasets.video import VideoRange
 
@@ -48,9 +48,6 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
     A dataset without gap columns reads too: its takes are imports, unlabelled, real, with uids
     made from their content. A camera whose video is missing is left out.
 
-    Args:
-        episodes: episode indices; all if None.
-
     Raises:
         UnusableInputError: no dataset there, an unknown episode, or a damaged file.
     """
@@ -61,11 +58,7 @@ def read_takes(root: Path, episodes: Sequence[int] | None = None) -> Iterator[Ta
 
 
 def read_episode(info: DatasetInfo, episode: EpisodeRow) -> Take:
-    """Read one episode, from no other data file than the one that holds it.
-
-    Raises:
-        UnusableInputError: that file is missing or damaged.
-    """
+    """Read one episode, from no other data file than the one that holds it."""
     return _take(load_episode(info, episode, _columns(info)), episode)
 
 
@@ -129,21 +122,15 @@ def _frames(table: FrameTable, rows: slice) -> Frames:
 
 
 def video_of(info: DatasetInfo, row: Mapping[str, Any], key: str) -> tuple[Path | None, float]:
-    """Return the file that holds an episode's video of feature `key`, and its start there [s].
-
-    Raises:
-        UnusableInputError: no video starts then.
-    """
+    """Return the file that holds an episode's video of feature `key`, and its start there [s]."""
     chunk, file = row.get(f"videos/{key}/chunk_index"), row.get(f"videos/{key}/file_index")
     if chunk is None or file is None:
         return None, 0.0
     name = info.video_name(key, chunk, file)
     start_s = float(row.get(f"videos/{key}/from_timestamp") or 0.0)
     if not 0.0 <= start_s < LONGEST_VIDEO_S:
-        raise UnusableInputError(
-            f"{info.root}: {key} of episode {row.get('episode_index')} starts at {start_s:g} s. "
-            f"Find out more with: gaploop check {info.root}"
-        )
+        what = f"{key} of episode {row.get('episode_index')} starts at {start_s:g} s."
+        raise damaged(info.root, what)
     return info.root / name, start_s
 
 
@@ -161,25 +148,22 @@ def stored_pictures(path: Path, feature: str, episode: int | None = None) -> Ite
     """Yield pictures that LeRobot keeps in a data file itself (dtype `image`), as {bytes, path}.
 
     RGB, uint8, shape (height, width, 3), in order; of one episode, or of all where None.
-
-    Raises:
-        UnusableInputError: one can't be read.
+    UnusableInputError: one can't be read.
     """
     from PIL import Image as Pillow
 
+    problem = f"{path}: a picture of {feature} can't be read"
+    errors = (*DAMAGE, SyntaxError)  # as Pillow says of a broken PNG
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[feature, "episode_index"]):
             if episode is not None:
                 batch = batch.filter(pc.equal(batch["episode_index"], episode))
             for cell in batch[feature].to_pylist():
-                try:
-                    with Pillow.open(io.BytesIO(cell["bytes"])) as picture:
-                        yield np.asarray(picture.convert("RGB"))
-                except (*DAMAGE, SyntaxError) as error:  # as Pillow says of a broken PNG
-                    raise UnusableInputError(
-                        f"{path}: a picture of {feature} can't be read ({error}). "
-                        "Find out more with: gaploop check"
-                    ) from None
+                with (
+                    explained(problem, "Find out more with: gaploop check", errors),
+                    Pillow.open(io.BytesIO(cell["bytes"])) as picture,
+                ):
+                    yield np.asarray(picture.convert("RGB"))
 
 
 def require_loads(root: Path) -> None:
@@ -187,18 +171,10 @@ def require_loads(root: Path) -> None:
 
     Only the metadata: opening the frames would leave a copy of them in Hugging Face's cache.
     `gaploop check` compares frames and videos with it.
-
-    Raises:
-        UnusableInputError: LeRobot's reason, and how to find out more.
     """
     from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # here: torch
 
-    try:
+    with explained(f"LeRobot can't load {root}", f"Find out more with: gaploop check {root}"):
         metadata = LeRobotDatasetMetadata(f"local/{root.name}", root=root)
         if metadata.episodes is None or not len(metadata.episodes):
             raise ValueError("it has no episodes")
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"LeRobot can't load {root} ({reason}). Find out more with: gaploop check {root}"
-        ) from None

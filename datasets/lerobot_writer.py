@@ -25,23 +25,21 @@ from numpy.typing import NDArray
 
 from gaploop.core.take import Images
 from gaploop.datasets import layout
-from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.lerobot_stats import of_key_frames
 from gaploop.datasets.v3_files import DataFiles, VideoFiles, file_number, table_of
 
 
-class TakeVideos:
+class _TakeVideos:
     """Stands where LeRobot expects its streaming encoder: the take's videos, already encoded."""
 
     def __init__(self) -> None:
-        self.sources: dict[str, Path] = {}
+        self.sources: Mapping[str, Path] = {}
 
     def finish_episode(self) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Return each video with statistics of its key frames, channel by channel, 0 to 255."""
         return {key: (path, of_key_frames(path)) for key, path in self.sources.items()}
 
     def cancel_episode(self) -> None:
-        """Forget the videos of the open episode."""
         self.sources = {}
 
     def close(self) -> None:
@@ -64,7 +62,7 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
     """A dataset writer that appends already encoded videos."""
 
     def __init__(self, meta: LeRobotDatasetMetadata) -> None:
-        self._videos = TakeVideos()
+        self._videos = _TakeVideos()
         _remember_tasks(meta)
         super().__init__(
             meta=meta,
@@ -95,16 +93,13 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
 
         Args:
             columns: feature to values, one row per frame.
-            videos: camera to its encoded video, one picture per frame.
-            depth: depth stream to its pictures, stored as LeRobot stores them: lossless TIFF in the
+            videos: feature to its encoded video, one picture per frame.
+            depth: feature to its pictures, stored as LeRobot stores them: lossless TIFF in the
                 rows. Until the rows are written they lie under `images` of this dataset.
         """
         self._length = n = len(next(iter(columns.values())))
         meta = self._meta
-        self._videos.sources = {  # other projects have cameras called `image`, without the prefix
-            camera if camera in meta.features else f"{IMAGES}{camera}": path
-            for camera, path in videos.items()
-        }
+        self._videos.sources = videos
         buffer: dict[str, Any] = {key: [] for key in meta.features}
         buffer |= {
             **columns,
@@ -119,8 +114,7 @@ class EncodedTakeWriter(DatasetWriter):  # type: ignore[misc]  # LeRobot is not 
         for key, values in buffer.items():
             if isinstance(values, np.ndarray) and values.dtype == np.float32:
                 buffer[key] = values.astype(np.float64)
-        for camera, pictures in depth.items():
-            key = f"{IMAGES}{camera}"
+        for key, pictures in depth.items():
             for k, picture in enumerate(pictures()):
                 path = self._get_image_file_path(meta.total_episodes, key, k)
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,9 +35,8 @@ type Hook = Callable[[str], None]
 """Called with the name of every step; tests end the process in it."""
 
 
-def no_hook(step: str) -> None:
+def no_hook(_step: str) -> None:
     """Do nothing."""
-    del step
 
 
 def beside(root: Path, what: str) -> Path:
@@ -47,10 +46,7 @@ def beside(root: Path, what: str) -> Path:
 
 @contextlib.contextmanager
 def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
-    """Hold the dataset's file lock.
-
-    Args:
-        option: names the option that gave it, for the error.
+    """Hold the dataset's file lock; `option` gave the dataset.
 
     Raises:
         BusyError: another process holds it.
@@ -73,15 +69,11 @@ def locked(root: Path, option: str = "--dataset.root") -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_folder(target: Path, *sources: Path) -> Iterator[None]:
-    """Hold the lock of a dataset that is about to be made.
-
-    Args:
-        sources: datasets that it is made of.
+    """Hold the lock of a dataset that is about to be made of others.
 
     Raises:
         UnusableInputError: the folder holds something, also what another process has put there
             meanwhile, or it lies inside a source or the other way round.
-        BusyError: another process holds the lock.
     """
     require_new_folder(target, *sources)
     with locked(target, "--output_dir"):
@@ -117,10 +109,19 @@ def _holds_something(root: Path) -> bool:
     return root.exists() and any(root.iterdir())
 
 
+def link_or_copy(path: Path, target: Path) -> None:
+    """Give a file that is never changed once written a second name, or copy it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:  # a file system without hard links, or too many of them
+        shutil.copy2(path, target)
+
+
 def clone(
     root: Path,
     stage: Path,
-    link: Callable[[Path, Path], Any] | None = None,
+    link: Callable[[Path, Path], Any] = link_or_copy,
     *,
     follow: bool = False,
 ) -> None:
@@ -129,7 +130,6 @@ def clone(
     Args:
         root: what is cloned; links in it that lead out were refused before.
         stage: the new folder; what was there is deleted.
-        link: makes a link; `link_or_copy` unless given.
         follow: what a link to a folder leads to is cloned; otherwise it stays a link.
     """
     shutil.rmtree(stage, ignore_errors=True)
@@ -150,18 +150,9 @@ def clone(
             if not source.is_file():
                 continue  # a pipe, a socket, a link to nothing
             if source.suffix in LINKED and own.parts[:1] != ("meta",):
-                (link or link_or_copy)(source.resolve(), here / name)
+                link(source.resolve(), here / name)
             else:
                 shutil.copy2(source, here / name)
-
-
-def link_or_copy(path: Path, target: Path) -> None:
-    """Give a file that is never changed once written a second name, or copy it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, target)
-    except OSError:  # a file system without hard links, or too many of them
-        shutil.copy2(path, target)
 
 
 def commit(

@@ -20,16 +20,15 @@ import zarr
 from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import DAMAGE
 from gaploop.core.files import LARGEST_TEXT, regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.telemetry import JOINT_QUANTITIES, Telemetry
 from gaploop.core.types import FloatArray
+from gaploop.datasets.layout import explained
 
 TIME: Final = "t_s"
 SCHEMA: Final = "gaploop.telemetry.v1"
-
-
 LARGEST_ARRAY: Final = 2 << 30
 """An hour of 30 channels at 1 kHz is 0.9 GB [bytes]."""
 ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
@@ -37,10 +36,9 @@ ZARR_DAMAGE: Final = (*DAMAGE, SystemError, zipfile.BadZipFile, zlib.error)
 
 
 def bounded(array: Any) -> Any:
-    """Return a Zarr array whose shape, chunks and numbers are such as anybody records.
+    """Return a Zarr array, or raise ValueError where nobody records such shapes or numbers.
 
-    Raises:
-        ValueError: they aren't: a few bytes of metadata can ask for any amount of memory.
+    A few bytes of metadata can ask for any amount of memory.
     """
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{array.name} holds {array.dtype}, not numbers")
@@ -54,7 +52,6 @@ def zip_store(path: Path) -> ZipStore:
     """Return a Zip archive to be opened as a Zarr group.
 
     Raises:
-        UnusableInputError: it is missing or no regular file.
         ValueError: an entry of few bytes would unpack to more than any text in such a file.
         zipfile.BadZipFile: it is no Zip archive.
     """
@@ -66,11 +63,7 @@ def zip_store(path: Path) -> ZipStore:
 
 
 def telemetry_path(root: Path, uid: str) -> Path:
-    """Return where a dataset keeps a take's control-rate record.
-
-    Raises:
-        UnusableInputError: a uid that leads elsewhere.
-    """
+    """Return where a dataset keeps a take's control-rate record, or refuse its uid as a name."""
     return root / "telemetry" / f"{plain_name(uid, 'gap_uid', root)}.zarr.zip"
 
 
@@ -78,11 +71,10 @@ def write_telemetry(path: Path, telemetry: Telemetry) -> None:
     """Write a record; NaN stays NaN. The name appears only when the file is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    arrays = _arrays(telemetry)
     with ZipStore(part, mode="w") as store:
         attributes = {"schema": SCHEMA, "order": list(telemetry.columns)}
         group = zarr.create_group(store, attributes=attributes)
-        for name, (values, notes) in arrays.items():
+        for name, (values, notes) in _arrays(telemetry).items():
             group.create_array(
                 name,
                 data=values,
@@ -95,11 +87,7 @@ def write_telemetry(path: Path, telemetry: Telemetry) -> None:
 
 
 def read_telemetry(path: Path) -> Telemetry:
-    """Read what `write_telemetry` wrote.
-
-    Raises:
-        UnusableInputError: it is missing or damaged.
-    """
+    """Read what `write_telemetry` wrote; UnusableInputError where it is missing or damaged."""
     with _opened(path) as group:
         found = {
             name: (np.asarray(bounded(a)[:], dtype=np.float64), dict(a.attrs))
@@ -109,11 +97,7 @@ def read_telemetry(path: Path) -> Telemetry:
 
 
 def telemetry_rows(path: Path) -> int:
-    """Return how many rows a record is said to have, without reading them.
-
-    Raises:
-        UnusableInputError: it is missing or no record.
-    """
+    """Return how many rows a record is said to have, without reading them."""
     with _opened(path) as group:
         arrays = dict(group.arrays())
         if not isinstance(group.attrs["order"], list):
@@ -123,14 +107,9 @@ def telemetry_rows(path: Path) -> int:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with zip_store(path) as store:
-            yield zarr.open_group(store, mode="r")
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(
-            f"{path} can't be read ({reason}). Restore it from a copy, or publish the take again."
-        ) from None
+    fix = "Restore it from a copy, or publish the take again."
+    with explained(f"{path} can't be read", fix, ZARR_DAMAGE), zip_store(path) as store:
+        yield zarr.open_group(store, mode="r")
 
 
 def _arrays(telemetry: Telemetry) -> dict[str, tuple[FloatArray, Mapping[str, Any]]]:

@@ -25,7 +25,6 @@ def file_number(row: Mapping[str, Any], kind: str) -> int:
     """Return the number of the file that an episode is in, counted over all folders.
 
     Args:
-        row: of `meta/episodes`.
         kind: `data`, or `videos/` and the camera's feature.
     """
     return int(row[f"{kind}/chunk_index"]) * CHUNK_FILES + int(row[f"{kind}/file_index"])
@@ -70,12 +69,7 @@ class DataFiles:
 
 
 class VideoFiles:
-    """One camera's video files, filled packet by packet.
-
-    Args:
-        key: the camera's feature.
-        last: number of its last file so far; see `file_number`.
-    """
+    """One camera's video files, filled packet by packet; `last` as in `DataFiles`."""
 
     def __init__(self, info: DatasetInfo, key: str, last: int = -1) -> None:
         self._info, self._key, self._number = info, key, last
@@ -83,9 +77,6 @@ class VideoFiles:
 
     def append(self, source: Path, start_s: float | None, frames: int) -> dict[str, Any]:
         """Append an episode's pictures; return the columns of its row about them.
-
-        Args:
-            start_s: see `VideoWriter.append_part`.
 
         Raises:
             UnusableInputError: as `VideoWriter.append_part`; nothing is written then.
@@ -144,7 +135,7 @@ def replace_table(path: Path, table: pa.Table, groups: Sequence[int] = ()) -> No
     """Put a table in the place of a file, which shows the old one or the new one.
 
     Args:
-        path: a Parquet file; the dataset is nobody else's.
+        path: of a dataset that is nobody else's.
         groups: rows of each row group; all in one unless given.
     """
     part = path.with_suffix(".part")
@@ -158,12 +149,7 @@ def replace_table(path: Path, table: pa.Table, groups: Sequence[int] = ()) -> No
 
 def write_episodes(root: Path, table: pa.Table) -> None:
     """Write `meta/episodes` as one file; its columns about itself are put in."""
-    for name in OWN_PLACE:
-        zeros, place = pa.array(np.zeros(len(table), np.int64)), table.schema.get_field_index(name)
-        if place < 0:
-            table = table.append_column(name, zeros)
-        else:
-            table = table.set_column(place, name, zeros)
+    table = with_columns(table, dict.fromkeys(OWN_PLACE, np.zeros(len(table), np.int64)))
     path = root / EPISODES / "chunk-000" / "file-000.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="snappy")

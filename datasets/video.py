@@ -103,8 +103,14 @@ class VideoWriter:
         return True
 
     def _mux(self, stream: Any, part: VideoPart) -> None:
-        self._open(stream)
         ticks = 1 / (self._rate * TICKS_PER_FRAME)
+        if self._container is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            options = {"movflags": "faststart"}
+            self._container = av.open(str(self.path), "w", format="mp4", options=options)
+            self._stream = self._container.add_stream_from_template(stream, opaque=True)
+            self._stream.time_base = ticks
+            self._kind = _kind(stream)
         for place, (packet, shown) in enumerate(zip(part.packets, part.shown, strict=True)):
             packet.time_base = ticks  # below 20 fps the file's own is a finer one
             packet.pts = (self.frames + shown) * TICKS_PER_FRAME
@@ -113,16 +119,6 @@ class VideoWriter:
             packet.stream = self._stream
             self._container.mux(packet)
         self.frames += len(part.packets)
-
-    def _open(self, template: Any) -> None:
-        if self._container is not None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        options = {"movflags": "faststart"}
-        self._container = av.open(str(self.path), "w", format="mp4", options=options)
-        self._stream = self._container.add_stream_from_template(template, opaque=True)
-        self._stream.time_base = 1 / (self._rate * TICKS_PER_FRAME)
-        self._kind = _kind(template)
 
     def close(self) -> None:
         """Finish the file; safe to call twice."""
@@ -140,7 +136,6 @@ class VideoPart:
     """Consecutive pictures of a video as packets, in the order in which they are decoded.
 
     Attributes:
-        packets: one per picture; the first is a key frame.
         shown: place of each packet's picture in the order in which they are shown.
         delay: by how many places the most delayed packet is decoded after it is shown.
     """
@@ -187,11 +182,7 @@ def find_part(
 
 
 def check_packets(packets: list[Any], frames: int, source: Path) -> None:
-    """Check that there is one packet per frame, in the order in which they are shown.
-
-    Raises:
-        UnusableInputError: the take's pictures can't be attached to its rows without a shift.
-    """
+    """Refuse packets that aren't one per frame, in the order in which they are shown."""
     if len(packets) != frames:
         raise UnusableInputError(
             f"{source} holds {len(packets)} pictures for {frames} rows. Publishing it would show "
@@ -205,11 +196,7 @@ def check_packets(packets: list[Any], frames: int, source: Path) -> None:
 
 
 def verify(source: Path, frames: int) -> None:
-    """Check that a take's video can be appended: whole, in order, one picture per row.
-
-    Raises:
-        UnusableInputError: it can't, and why.
-    """
+    """Refuse a take's video that can't be appended: whole, in order, one picture per row."""
     with open_video(source) as container, reading(source):
         check_packets([p for p in container.demux(video=0) if p.size], frames, source)
 
@@ -228,11 +215,7 @@ def open_video(path: Path) -> Any:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Name the file where its packets can't be read or decoded; only for what reads.
-
-    Raises:
-        DamagedVideoError: that is so.
-    """
+    """Raise DamagedVideoError where a file's packets can't be read or decoded; for what reads."""
     try:
         yield
     except (av.FFmpegError, *DAMAGE) as error:
@@ -265,11 +248,7 @@ def _is_key(packet: Any) -> bool:
 
 @dataclass(frozen=True)
 class VideoRange:
-    """Some consecutive frames of a video file, opened anew by every call.
-
-    Attributes:
-        start_s: time of the first frame in the file [s].
-    """
+    """Some consecutive frames of a video file, from `start_s` [s] on, opened anew by every call."""
 
     path: Path
     start_s: float
@@ -358,7 +337,6 @@ class VideoIndex:
 
     Attributes:
         times_s: when each picture is shown, in order [s]; None where the file wasn't read.
-        frames: number of pictures.
         size: width and height [pixels].
         rate_hz: average rate, as decoders compute it [Hz].
     """
@@ -382,9 +360,6 @@ def video_index(path: Path, whole: bool = True) -> VideoIndex:
 
     Args:
         whole: read every packet; otherwise the header and the last packets only.
-
-    Raises:
-        UnusableInputError: it can't be opened or read.
     """
     with open_video(path) as container, reading(path):
         stream = container.streams.video[0]

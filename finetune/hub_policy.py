@@ -26,7 +26,7 @@ from gaploop.core.vocabulary import Domain
 from gaploop.datasets import layout
 from gaploop.datasets.hub import card as hub_card
 from gaploop.datasets.hub import upload
-from gaploop.datasets.hub.dataset import NOTICES, PushOptions
+from gaploop.datasets.hub.dataset import NOTICES, Parcel, PushOptions
 from gaploop.datasets.hub.scan import require_clean
 from gaploop.datasets.hub.target import REPO_ID, HubTarget
 from gaploop.datasets.hub.upload import README, ChangedError, Contents, HubFile, Pushed
@@ -54,27 +54,12 @@ _INPUT: Final = ("sha256", "domain", "share", "takes", "frames", "uids", "plans"
 _RESULT: Final = ("steps", "loss", "held_out", "merged")
 
 
-@dataclass(frozen=True)
-class PolicyParcel:
-    """What would be pushed.
-
-    Attributes:
-        contents: files, with the card.
-        card: README.md.
-        warnings: what the user should know and may ignore.
-    """
-
-    contents: Contents
-    card: str
-    warnings: tuple[str, ...]
-
-
 def push_policy(
     folder: Path,
     target: HubTarget,
     options: PushOptions | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Pushed, PolicyParcel]:
+) -> tuple[Pushed, Parcel]:
     """Push a policy, an adapter or the adapter of a run.
 
     Raises:
@@ -94,9 +79,7 @@ def push_policy(
         ) from None
 
 
-def pack_policy(
-    folder: Path, target: HubTarget, options: PushOptions, before: str = ""
-) -> PolicyParcel:
+def pack_policy(folder: Path, target: HubTarget, options: PushOptions, before: str = "") -> Parcel:
     """Return what would be pushed. `before` is the card that the Hub has, or "".
 
     Raises:
@@ -122,7 +105,7 @@ def pack_policy(
         contents.append(HubFile(LINEAGE, f"{text}\n".encode()))
     message = f"gaploop push: policy {identity}"
     packed = Contents(tuple(contents), message, owns, check=still_allowed)
-    return PolicyParcel(packed, card, tuple(warnings))
+    return Parcel(packed, card, tuple(warnings))
 
 
 def _lineage(folder: Path, identity: str) -> tuple[dict[str, Any], list[Path], list[str]]:

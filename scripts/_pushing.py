@@ -168,12 +168,10 @@ def _send(push: QueuedPush, patience: Patience) -> Sent:
 
         if push.kind == DATASET:
             pushed, parcel = push_dataset(Path(push.folder), push.target, options, on_progress)
-            warnings = parcel.warnings
         else:
             from gaploop.finetune.hub_policy import push_policy
 
-            pushed, packed = push_policy(Path(push.folder), push.target, options, on_progress)
-            warnings = packed.warnings
+            pushed, parcel = push_policy(Path(push.folder), push.target, options, on_progress)
     return Sent(
         push,
         "pushed",
@@ -183,7 +181,7 @@ def _send(push: QueuedPush, patience: Patience) -> Sent:
         len(pushed.uploaded),
         pushed.unchanged,
         len(pushed.deleted),
-        warnings,
+        parcel.warnings,
     )
 
 

@@ -126,24 +126,21 @@ def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
     consents = config.consents
     options = hub_dataset.PushOptions(asked.license, asked.tags, consents, asked.allow_paths)
     folder = Path(asked.folder)
-    written: dict[str, bytes] = {}
     if asked.kind == DATASET:
         parcel = hub_dataset.pack(hub_dataset.inspect(folder, options), asked.target, options, "")
-        contents, warnings, written[PICTURE] = parcel.contents, parcel.warnings, parcel.picture
-        card = parcel.card
     else:
         from gaploop.finetune.hub_policy import pack_policy
         from gaploop.finetune.lerobot_policy import resolve
 
-        packed = pack_policy(resolve(folder), asked.target, options)
-        contents, warnings, card = packed.contents, packed.warnings, packed.card
-    written["README.md"] = card.encode()
+        parcel = pack_policy(resolve(folder), asked.target, options)
+    card, warnings = parcel.card, parcel.warnings
+    written = {PICTURE: parcel.picture, "README.md": card.encode()}
     for name, content in written.items() if config.output_dir is not None else ():
-        path = config.output_dir / name  # type: ignore[operator]  # not None: see above
-        writable_folder(path.parent)
         if content:
+            path = config.output_dir / name  # type: ignore[operator]  # not None: see above
+            writable_folder(path.parent)
             write_atomically(path, content)
-    files = {f.name: f.size for f in contents.files}
+    files = {f.name: f.size for f in parcel.contents.files}
     answer: dict[str, Any] = {"repo_id": asked.repo_id, "kind": asked.kind, "files": files}
     answer |= {"bytes": sum(files.values()), "warnings": warnings, "card": card}
     lines = [*warnings, f"Would push {len(files)} files, {answer['bytes'] / 1e6:.1f} MB, to "]

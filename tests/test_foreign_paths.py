@@ -90,8 +90,6 @@ core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours
 core/run_record.py:write_run | Path(sys.argv[0]) | user
 core/station.py:load_station | path.parent / model | user
-datasets/cache/folder.py:CacheFolder.pack | self.path / form / f'{video.replace('/', '_')}.{content}{PACK}' | dataset
-datasets/cache/folder.py:CacheFolder.pack | self.path / form | dataset
 datasets/cache/folder.py:CacheFolder.room | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.use | self.path / form | ours
 datasets/cache/folder.py:CacheFolder.video_ids | self._root / name | dataset
@@ -102,6 +100,8 @@ datasets/cache/folder.py:remove | pack.unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove | pack.with_suffix(INDEX).unlink(missing_ok=True) | ours
 datasets/cache/folder.py:remove_cache | shutil.rmtree(path) | ours
 datasets/cache/lerobot_frames.py:_Cache._jpeg_bytes | self.decoding.root / video | dataset
+datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) / name | dataset
+datasets/cache/lerobot_frames.py:_Cache._pack | self.folder.path / self.form(codec) | dataset
 datasets/cache/lerobot_frames.py:decoded | decoding.root / clips[0].video | dataset
 datasets/check/episodes.py:check_folders | info.root / name | ours
 datasets/check/episodes.py:check_folders | info.root / near[0] | listed
@@ -137,10 +137,8 @@ datasets/frames.py:data_file | info.root / info.data_name(chunk, file) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | shutil.copy2(path, stage / own) | dataset
 datasets/harmonise/lerobot_harmonise.py:_bring_along | stage / own | dataset
 datasets/harmonise/spec.py:_ranges | folder / value | user
-datasets/hub/queue.py:drop | ((queue or default_queue()) / _name(push)).unlink(missing_ok=True) | paths
-datasets/hub/queue.py:drop | (queue or default_queue()) / _name(push) | paths
-datasets/hub/queue.py:put | folder / _name(push) | paths
-datasets/hub/queue.py:sending | folder / _name(push) | paths
+datasets/hub/queue.py:_file | default_queue() / f'{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json' | paths
+datasets/hub/queue.py:drop | _file(push).unlink(missing_ok=True) | paths
 datasets/labels/store.py:LabelStore.file | self.root / (journal_format.LABELS if self.journal else layout.LABELS) | ours
 datasets/labels/transfer.py:bring_events | source / (layout.LABELS if layout.is_dataset(source) else journal_format.LABELS) | ours
 datasets/lerobot_import.py:_import_v3 | shutil.copytree(info.root, stage) | dataset

@@ -28,7 +28,7 @@ from gaploop.core.consent import Place
 from gaploop.core.consent_store import note_made_from
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import locked_file, read_json, write_atomically
-from gaploop.datasets.cache.packs import INDEX, PACK, PRIVATE, Codec, private
+from gaploop.datasets.cache.packs import INDEX, PACK, PRIVATE, private
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class CacheOptions:
         mode: one of `MODES`.
         size: height and width that pictures are scaled to [px]; as recorded if None.
         max_gb: what all caches in `folder` may take together [10^9 bytes].
-        folder: where caches are; `default_folder()` if None.
+        folder: `default_folder()` if None.
         quality: of JPEG pictures, 1 to 100.
     """
 
@@ -77,11 +77,7 @@ class CacheOptions:
 
 
 def parse_size(text: str) -> tuple[int, int] | None:
-    """Return height and width [px] for "320x240" (width first) or "224", None for "" or "native".
-
-    Raises:
-        UnusableInputError: it is none of these.
-    """
+    """Return height and width [px]: of "320x240" (width first), "224", None of "native" or ""."""
     if text in ("", "native"):
         return None
     found = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
@@ -101,11 +97,7 @@ def default_folder() -> Path:
 
 
 class CacheFolder:
-    """The cached pictures of one dataset.
-
-    Args:
-        options: where caches are, and their bound.
-    """
+    """The cached pictures of one dataset."""
 
     def __init__(self, root: Path, options: CacheOptions) -> None:
         self.base = options.folder or default_folder()
@@ -132,16 +124,6 @@ class CacheFolder:
             held = lock.acquire()
         with held:
             yield
-
-    def pack(self, form: str, video: str, content: str) -> Path:
-        """Return the pack for pictures of a video.
-
-        Args:
-            form: see `form_name`.
-            video: the file's name relative to the dataset.
-            content: hash of its content.
-        """
-        return self.path / form / f"{video.replace('/', '_')}.{content}{PACK}"
 
     def video_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Return a hash of the content of each video, by its name relative to the dataset.
@@ -201,11 +183,7 @@ class CacheFolder:
 
 
 def cache_path(root: Path, base: Path | None = None) -> Path:
-    """Return where the pictures of the dataset at `root` are cached, there or not.
-
-    Args:
-        base: where caches are; `default_folder()` if None.
-    """
+    """Return where below `base` the pictures of the dataset at `root` are cached, there or not."""
     digest = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
     return (base or default_folder()) / f"{root.resolve().name}-{digest}"
 
@@ -255,12 +233,6 @@ def folder_bytes(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             total += path.stat().st_size
     return total
-
-
-def form_name(codec: Codec, options: CacheOptions, decoder: str) -> str:
-    """Return the name of the folder for pictures of one form, such as `jpeg90-224x224-pyav`."""
-    size = "native" if options.size is None else f"{options.size[1]}x{options.size[0]}"
-    return f"{codec}{options.quality if codec == 'jpeg' else ''}-{size}-{decoder}"
 
 
 def _shared(path: Path) -> BinaryIO:

@@ -29,8 +29,8 @@ from gaploop.datasets.cache.lerobot_frames import (
     Clip,
     Decoding,
     NoRoomError,
+    all_scaled,
     cache_pictures,
-    scaled,
 )
 from gaploop.datasets.cache.packs import Int64Array, PictureStore
 
@@ -40,9 +40,8 @@ THREADS: Final = min(4, os.cpu_count() or 1)
 
 
 @contextlib.contextmanager
-def silent(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def silent(_description: str, _total: int) -> Iterator[Callable[[int], None]]:
     """Show no progress."""
-    del description, total
     yield lambda _: None
 
 
@@ -50,9 +49,7 @@ class CachedLeRobotDataset(LeRobotDataset):  # type: ignore[misc]
     """LeRobotDataset that reads from a frame cache.
 
     Args:
-        *args: as for `LeRobotDataset`.
         cache: how pictures are cached. With a size, features and pictures have that size.
-        **kwargs: as for `LeRobotDataset`.
 
     Raises:
         UnusableInputError: a video can't be read, or lacks a picture for some row.
@@ -198,12 +195,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         return pictures.type(torch.float32) / 255 if self._as_float else pictures
 
     def _scaled(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Scale pictures (…, 3, height, width)."""
-        if self._size is None:
-            return pictures
-        flat = pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 2, 3, 1).numpy()
-        done = np.stack([scaled(p, self._size).transpose(2, 0, 1) for p in flat])
-        return torch.from_numpy(done).reshape(*pictures.shape[:-2], *self._size)
+        return pictures if self._size is None else all_scaled(pictures, self._size)
 
     def _threads(self) -> ThreadPoolExecutor | None:
         if get_worker_info() is not None or THREADS == 1:
@@ -281,12 +273,7 @@ class Sample(dict[str, Any]):
 
 
 class FetchedBatch(list[Sample]):
-    """Items whose tensors are views of `whole`.
-
-    Args:
-        whole: tensors of shape (size, …) and lists of that length.
-        size: how many items.
-    """
+    """Items that are views of `whole`: tensors of shape (size, …) and lists of that length."""
 
     def __init__(self, whole: Mapping[str, Any], size: int) -> None:
         parts = {k: v.unbind(0) if isinstance(v, torch.Tensor) else v for k, v in whole.items()}
@@ -331,7 +318,7 @@ def empty_pictures(shape: Sequence[int]) -> torch.Tensor:
 
 
 def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the numeric columns of a Hugging Face dataset.
+    """Return the numeric columns of a Hugging Face dataset, shape (n,) or (n, *shape).
 
     LeRobot makes tensors from Python values, so floats of any width become float32 and integers
     int64; a feature of shape (1,) becomes a number. A column that holds nulls, lists of unequal
@@ -339,9 +326,6 @@ def numeric_columns(table: Any, features: Mapping[str, Any]) -> dict[str, torch.
 
     Args:
         table: the dataset, without a selection of rows.
-
-    Returns:
-        Column to values, shape (n,) or (n, *shape).
     """
     found = {}
     for name in table.column_names:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import av
 import cv2
 import numpy as np
+import torch
 import xxhash
 from lerobot.datasets.video_utils import (
     FrameTimestampError,
@@ -31,10 +32,10 @@ from gaploop.datasets.cache.folder import (
     CacheOptions,
     Progress,
     default_folder,
-    form_name,
     remove,
 )
 from gaploop.datasets.cache.packs import (
+    PACK,
     Codec,
     Int64Array,
     PackedEpisode,
@@ -43,6 +44,7 @@ from gaploop.datasets.cache.packs import (
     encode,
     read_index,
 )
+from gaploop.datasets.layout import explained
 from gaploop.datasets.video import open_video, sample_pictures
 
 log = logging.getLogger(__name__)
@@ -77,37 +79,35 @@ def cache_pictures(
         UnusableInputError: a video can't be read, or lacks a picture for some row.
     """
     try:
-        folder = CacheFolder(decoding.root, options)
-        ids = folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
-        cache = _Cache(folder, ids, decoding, options)
-        codec = cache.fitting(clips)
-        folder.use(cache.form(codec))
-        if cache.missing(clips, codec):
-            with folder.building():
-                cache.build(cache.missing(clips, codec), codec, progress)
+        cache = _Cache(clips, decoding, options)
+        codec = cache.fitting()
+        cache.folder.use(cache.form(codec))
+        if cache.missing(codec):
+            with cache.folder.building():
+                cache.build(cache.missing(codec), codec, progress)
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         where = error.filename or options.folder or default_folder()
         raise NoRoomError(f"{where}: {error.strerror}") from None
-    return folder, cache.stores(clips, rows, codec)
+    return cache.folder, cache.stores(rows, codec)
 
 
 class _Cache:
     """One dataset's packs, as far as the wanted clips go."""
 
-    def __init__(
-        self, folder: CacheFolder, ids: dict[str, str], decoding: Decoding, options: CacheOptions
-    ) -> None:
-        self.folder, self.ids, self.decoding, self.options = folder, ids, decoding, options
+    def __init__(self, clips: Sequence[Clip], decoding: Decoding, options: CacheOptions) -> None:
+        self.clips, self.decoding, self.options = clips, decoding, options
+        self.folder = CacheFolder(decoding.root, options)
+        self.ids = self.folder.video_ids(list(dict.fromkeys(c.video for c in clips)))
 
-    def fitting(self, clips: Sequence[Clip]) -> Codec:
+    def fitting(self) -> Codec:
         """Return the form to keep pictures in: the first allowed one that fits."""
         allowed: tuple[Codec, ...] = ("raw", "jpeg")
         needs = []
         for codec in allowed:
             if self.options.mode in ("auto", codec):
-                missing = self.missing(clips, codec)
+                missing = self.missing(codec)
                 if codec == "raw":
                     shapes = ((self.decoding.size or c.shape, len(c.rows)) for c in missing)
                     needed = sum(3 * height * width * n for (height, width), n in shapes)
@@ -122,10 +122,13 @@ class _Cache:
             f"{self.folder.base} may be used (--cache.max_gb={self.options.max_gb:g})"
         )
 
-    def missing(self, clips: Sequence[Clip], codec: Codec) -> list[Clip]:
+    def missing(self, codec: Codec) -> list[Clip]:
         """Return the clips that aren't cached."""
-        held = {video: read_index(self._pack(video, codec)) for video in {c.video for c in clips}}
-        return [c for c in clips if self._key(c) not in held[c.video]]
+        held = self._held(codec)
+        return [c for c in self.clips if self._key(c) not in held[c.video]]
+
+    def _held(self, codec: Codec) -> dict[str, dict[str, PackedEpisode]]:
+        return {video: read_index(self._pack(video, codec)) for video in self.ids}
 
     def build(self, clips: Sequence[Clip], codec: Codec, progress: Progress) -> None:
         """Decode clips into their packs, several videos at once; call with the lock held."""
@@ -151,16 +154,11 @@ class _Cache:
                         remove(self._pack(clip.video, codec))
                 raise
 
-    def stores(self, clips: Sequence[Clip], rows: int, codec: Codec) -> dict[str, PictureStore]:
-        """Return each camera's pictures.
-
-        Raises:
-            UnusableInputError: a camera's pictures are of several sizes.
-        """
-        result = {}
-        held = {video: read_index(self._pack(video, codec)) for video in {c.video for c in clips}}
-        for camera in dict.fromkeys(c.camera for c in clips):
-            mine = [c for c in clips if c.camera == camera]
+    def stores(self, rows: int, codec: Codec) -> dict[str, PictureStore]:
+        """Return each camera's pictures."""
+        result, held = {}, self._held(codec)
+        for camera in dict.fromkeys(c.camera for c in self.clips):
+            mine = [c for c in self.clips if c.camera == camera]
             videos = list(dict.fromkeys(c.video for c in mine))
             entries: list[tuple[int, PackedEpisode, Int64Array]] = [
                 (videos.index(c.video), held[c.video][self._key(c)], c.rows) for c in mine
@@ -196,11 +194,15 @@ class _Cache:
                     )
 
     def form(self, codec: Codec) -> str:
-        """Return the name of the folder that pictures go to."""
-        return form_name(codec, self.options, self.decoding.backend)
+        """Return the name of the folder that pictures go to, such as `jpeg90-224x224-pyav`."""
+        size = self.options.size
+        shown = "native" if size is None else f"{size[1]}x{size[0]}"
+        quality = self.options.quality if codec == "jpeg" else ""
+        return f"{codec}{quality}-{shown}-{self.decoding.backend}"
 
     def _pack(self, video: str, codec: Codec) -> Path:
-        return self.folder.pack(self.form(codec), video, self.ids[video])
+        name = f"{video.replace('/', '_')}.{self.ids[video]}{PACK}"
+        return self.folder.path / self.form(codec) / name
 
     def _key(self, clip: Clip) -> str:
         digest = xxhash.xxh3_128(clip.times_s.tobytes())
@@ -247,13 +249,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How videos are read; as in `LeRobotDataset`.
-
-    Attributes:
-        backend: LeRobot's name of the decoder.
-        tolerance_s: how far a picture may be from the time of its row [s].
-        size: height and width that pictures are scaled to, or None.
-    """
+    """How videos are read, as in `LeRobotDataset`, and the size that pictures are scaled to."""
 
     root: Path
     backend: str
@@ -270,15 +266,15 @@ def scaled(picture: Image, size: tuple[int, int] | None) -> Image:
     return np.asarray(result, dtype=np.uint8)
 
 
+def all_scaled(pictures: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Return RGB pictures (…, 3, height, width), uint8, scaled by `scaled`."""
+    flat = pictures.reshape(-1, *pictures.shape[-3:]).permute(0, 2, 3, 1).cpu().numpy()
+    done = np.stack([scaled(picture, size).transpose(2, 0, 1) for picture in flat])
+    return torch.from_numpy(done).reshape(*pictures.shape[:-2], *size).to(pictures.device)
+
+
 def decoded(clips: Sequence[Clip], decoding: Decoding) -> Iterator[tuple[Clip, Iterator[Image]]]:
-    """Yield each clip of one video file with its pictures, to be taken in that order.
-
-    Args:
-        clips: in order of time.
-
-    Raises:
-        UnusableInputError: the file can't be read, or lacks a picture for some row.
-    """
+    """Yield each clip of a video file, in order of time, with its pictures, to be taken in turn."""
     path = decoding.root / clips[0].video
     if decoding.backend == "torchcodec":
         # Not in LeRobot's common cache of decoders: worker processes would share its file handles.
@@ -318,7 +314,6 @@ class _Frames:
             self.before, self.after = self.after, self._next()
 
     def time_s(self, frame: Any) -> float:
-        """Return when a frame is shown [s]."""
         return float(frame.pts * self._stream.time_base)
 
     def _next(self) -> Any:
@@ -327,7 +322,8 @@ class _Frames:
 
 def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> Iterator[Image]:
     shown, picture = None, None
-    try:
+    fix = f"Restore it, or leave episode {clip.episode} out."
+    with explained(f"{path} can't be decoded", fix, (av.FFmpegError,)):
         for k, time_s in enumerate(clip.times_s.tolist()):
             frames.go_to(time_s)
             near = [f for f in (frames.before, frames.after) if f is not None]
@@ -347,10 +343,6 @@ def _in_order(path: Path, frames: _Frames, clip: Clip, decoding: Decoding) -> It
                 shown = near[best]
                 picture = scaled(shown.to_ndarray(format="rgb24"), decoding.size)
             yield picture
-    except av.FFmpegError as error:
-        raise UnusableInputError(
-            f"{path} can't be decoded ({error}). Restore it, or leave episode {clip.episode} out."
-        ) from None
 
 
 def _by_torchcodec(
@@ -358,14 +350,11 @@ def _by_torchcodec(
 ) -> Iterator[Image]:
     for first in range(0, len(clip.times_s), AT_ONCE):
         times_s = clip.times_s[first : first + AT_ONCE].tolist()
-        try:
+        problem = f"{path}: episode {clip.episode} can't be decoded"
+        errors = (FrameTimestampError, RuntimeError, IndexError)
+        with explained(problem, "See gaploop check.", errors):
             found = decode_video_frames_torchcodec(
                 path, times_s, decoding.tolerance_s, decoder_cache=decoders, return_uint8=True
             )
-        except (FrameTimestampError, RuntimeError, IndexError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise UnusableInputError(
-                f"{path}: episode {clip.episode} can't be decoded ({reason}). See gaploop check."
-            ) from None
         for picture in found.permute(0, 2, 3, 1).numpy():
             yield scaled(picture, decoding.size)

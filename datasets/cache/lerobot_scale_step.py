@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 import torch
 from lerobot.configs.types import FeatureType, PipelineFeatureType, PolicyFeature
 from lerobot.processor.pipeline import ObservationProcessorStep
 
-from gaploop.datasets.cache.lerobot_frames import scaled
+from gaploop.datasets.cache.lerobot_frames import all_scaled
 
 PICTURES: Final = "observation.image"
 """How LeRobot's names of pictures begin."""
@@ -24,22 +23,13 @@ PICTURES: Final = "observation.image"
 
 @dataclass
 class ScaleStep(ObservationProcessorStep):  # type: ignore[misc]
-    """Scales every colour picture as the frame cache does; leaves those of that size alone.
-
-    Attributes:
-        height: of scaled pictures [px].
-        width: of scaled pictures [px].
-    """
+    """Scales every colour picture as the frame cache does, to a height and width [px]."""
 
     height: int
     width: int
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """Scale the pictures.
-
-        Args:
-            observation: with pictures as float (…, 3, height, width) in [0, 1] or uint8.
-        """
+        """Scale the pictures, float (…, 3, height, width) in [0, 1] or uint8."""
         size, result = (self.height, self.width), dict(observation)
         for key, value in observation.items():
             if not (str(key).startswith(PICTURES) and isinstance(value, torch.Tensor)):
@@ -49,9 +39,7 @@ class ScaleStep(ObservationProcessorStep):  # type: ignore[misc]
             # In whole steps of brightness, as the cache does it: training saw nothing finer.
             is_bytes = value.dtype == torch.uint8
             whole = value if is_bytes else (value * 255).round().to(torch.uint8)
-            flat = whole.reshape(-1, *whole.shape[-3:]).permute(0, 2, 3, 1).cpu().numpy()
-            done = np.stack([scaled(picture, size).transpose(2, 0, 1) for picture in flat])
-            small = torch.from_numpy(done).reshape(*value.shape[:-2], *size).to(value.device)
+            small = all_scaled(whole, size)
             result[key] = small if is_bytes else small.to(value.dtype) / 255
         return result
 

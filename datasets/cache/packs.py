@@ -112,11 +112,6 @@ def read_index(pack: Path) -> dict[str, PackedEpisode]:
     return entries
 
 
-def drop(pack: Path, key: str) -> None:
-    """Mark an episode's pictures as unusable; they are made anew when the cache is next built."""
-    _append(pack, {"drop": key})
-
-
 def _append(pack: Path, value: Mapping[str, Any]) -> None:
     body = json.dumps(value)
     index = pack.with_suffix(INDEX)
@@ -140,8 +135,8 @@ class PackWriter:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    def append(self, key: str, pictures: Iterable[Image]) -> int:
-        """Append one episode's RGB pictures (height, width, 3); return its size [bytes]."""
+    def append(self, key: str, pictures: Iterable[Image]) -> None:
+        """Append one episode's RGB pictures (height, width, 3)."""
         offset = self._stream.seek(0, os.SEEK_END)
         sizes, sums, height, width = [], [], 0, 0
         for picture in pictures:
@@ -161,7 +156,6 @@ class PackWriter:
                 "sums": base64.b64encode(np.array(sums, dtype="<u8").tobytes()).decode(),
             },
         )
-        return sum(sizes)
 
 
 class PictureStore:
@@ -197,11 +191,6 @@ class PictureStore:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the pictures on disk [bytes]."""
-        return int(self._size.sum())
-
     def layout(self, n: int) -> tuple[int, int, int, int]:
         """Return the shape of the array that `read` fills with `n` pictures."""
         height, width = self.shape
@@ -215,7 +204,6 @@ class PictureStore:
         Returns:
             positions in `rows` whose picture is damaged or gone; `out` holds anything there.
         """
-
         good = np.zeros(len(rows), dtype=bool)
 
         def some(first: int) -> None:
@@ -228,7 +216,7 @@ class PictureStore:
     def forget(self, row: int) -> None:
         """Have the episode of `row` made anew when the cache is next built."""
         pack, key = self._keys[int(self._episode[row])]
-        drop(self._packs[pack], key)
+        _append(self._packs[pack], {"drop": key})
 
     def _read(self, row: int, out: NDArray[np.uint8]) -> bool:
         size = int(self._size[row])

@@ -9,7 +9,8 @@ returns as RGB, so that is done here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,17 +22,8 @@ import numpy as np
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets import columns
-from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats import hdf5
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    as_float32,
-    named,
-    natural,
-    number_feature,
-    picture_spec,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, as_float32, described, named, natural
 from gaploop.datasets.formats.model import (
     About,
     Advance,
@@ -41,22 +33,19 @@ from gaploop.datasets.formats.model import (
     Outgoing,
     Recording,
     carry,
-    picture_feature,
 )
 
 QPOS: Final = "observations/qpos"
 QVEL: Final = "observations/qvel"
-EFFORT: Final = "observations/effort"
 PICTURES: Final = "observations/images"
-VELOCITY: Final = "observation.velocity"
 JPEG_QUALITY: Final = 95
 """act-plus-plus compresses to 50; this keeps more."""
 SUFFIXES: Final = (".hdf5", ".h5")
 _STANDARD: Final = {
     columns.ACTION: "action",
     columns.STATE: QPOS,
-    VELOCITY: QVEL,
-    "observation.effort": EFFORT,
+    "observation.velocity": QVEL,
+    "observation.effort": "observations/effort",
 }
 _FOUND: Final = {**_STANDARD, "extra.base_action": "base_action"}
 """Feature to where recordings of others have it."""
@@ -67,9 +56,6 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
 
     Where the dataset has no joint velocities, `qvel` is the gradient of `qpos` [its units / s]:
     ALOHA's readers open it.
-
-    Raises:
-        UnusableInputError: there is no `observation.state` to be `qpos`.
     """
     if columns.STATE not in out.about.features:
         raise UnusableInputError(
@@ -77,7 +63,7 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
             "--format=diffusion_policy."
         )
     keys = {n: _STANDARD.get(n, f"lerobot/{n}") for n in out.about.numbers}
-    keys |= {picture_feature(out.about, c): f"{PICTURES}/{c}" for c in out.about.cameras}
+    keys |= {name: f"{PICTURES}/{camera}" for name, camera in out.about.pictures.items()}
     path.mkdir()
     for index, episode in enumerate(out.episodes()):
         part = path / f"episode_{index}.hdf5"
@@ -96,29 +82,28 @@ def write_aloha(out: Outgoing, path: Path, advance: Advance, *, compress: bool =
                 file[QVEL] = slope
                 file[QVEL].attrs["made_from"] = "gradient of qpos"
             written()
-            group = file.create_group(PICTURES)
+            file.create_group(PICTURES)
             if compress:
-                _write_jpegs(file, group, episode, written)
+                _write_jpegs(file, keys, episode, written)
             else:
-                for camera, images in episode.pictures.items():
-                    size = out.about.size(camera)
-                    hdf5.write_pictures(group, camera, images, episode.length, size, written)
+                hdf5.write_pictures(file, out.about, keys, episode, written)
             hdf5.keep_telemetry(file, episode)
         advance()
 
 
-def _write_jpegs(file: Any, group: Any, episode: Recording, written: hdf5.Written) -> None:
+def _write_jpegs(
+    file: Any, keys: Mapping[str, str], episode: Recording, written: hdf5.Written
+) -> None:
     file.attrs["compress"] = True
     lengths = []
-    for camera in sorted(episode.pictures):  # HDF5 lists them in this order, and so do readers
+    for name in sorted(episode.pictures, key=keys.__getitem__):  # so do HDF5 and readers list them
         packed = []
-        for picture in episode.pictures[camera]():
+        for picture in episode.pictures[name]():
             _, content = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
             packed.append(np.asarray(content, dtype=np.uint8).reshape(-1))
         widest = max(map(len, packed), default=1)
-        stored = group.create_dataset(
-            camera, (len(packed), widest), dtype="uint8", chunks=(1, widest)
-        )
+        shape = (len(packed), widest)
+        stored = file.create_dataset(keys[name], shape, dtype="uint8", chunks=(1, widest))
         for k, jpeg in enumerate(packed):
             stored[k, : len(jpeg)] = jpeg
         written()
@@ -134,11 +119,7 @@ def episode_paths(path: Path) -> list[Path]:
 
 
 def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
-    """Open a folder of ALOHA episodes, or one of them.
-
-    Raises:
-        UnusableInputError: not ALOHA's layout, or fps or units that nobody said.
-    """
+    """Open a folder of ALOHA episodes, or one of them."""
     files = episode_paths(path)
     if not files:
         raise UnusableInputError(f"{path} holds no .hdf5 file. Name the folder of the episodes.")
@@ -155,7 +136,7 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
             tuple(part for one in every for part in getattr(one, name))
             for name in ("rows", "tasks", "labels")
         )
-        carried = Carried(about, rows, tasks, lines)
+        carried = replace(carried, rows=rows, tasks=tasks, labels=lines)
     make = Maker(about, settings, parts, carried)
 
     def episodes() -> Iterator[Recording]:
@@ -164,7 +145,7 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
                 if carried is None:
                     _require(file, path)
                     lacking = any(key not in file for keys in parts.values() for key in keys)
-                    if lacking or set(_cameras(file)) != set(about.cameras):
+                    if lacking or set(_cameras(file)) != set(about.pictures.values()):
                         raise UnusableInputError(
                             f"{path} has other cameras or columns than {files[0].name}. Import it "
                             "alone."
@@ -208,22 +189,22 @@ def _foreign_about(
 ) -> tuple[About, dict[str, tuple[str, ...]]]:
     settings.required_units(path, " (ALOHA's own recorder: rad, grippers normalised)")
     fps = settings.required_fps(path, " (ALOHA's own recorder: 50)")
-    features: dict[str, Any] = {}
+    vectors: dict[str, list[str]] = {}
     parts: dict[str, tuple[str, ...]] = {}
     for name, key in _FOUND.items():
         if key not in file:
             continue
         stored, parts[name] = file[key], (key,)
         width = int(stored.shape[1]) if stored.ndim > 1 else 1
-        features[name] = number_feature(named({key.rsplit("/", 1)[-1]: width}))
-    cameras = {f"{IMAGES}{c}": f"{PICTURES}/{c}" for c in _cameras(file)}
-    for feature, key in cameras.items():
+        vectors[name] = named({key.rsplit("/", 1)[-1]: width})
+    cameras: dict[str, tuple[str, Sequence[int]]] = {}
+    for camera in _cameras(file):
+        key = f"{PICTURES}/{camera}"
         first = next(hdf5.pictures_in(path, key), None)
         if first is None or first.ndim != 3:
             raise UnusableInputError(f"{path}: {key} holds no picture. Fix it, or leave it out.")
-        features[feature] = picture_spec(*first.shape[:2])
-    robot = settings.robot_type or "aloha"
-    return About(fps, robot, with_gap_features(features), cameras), parts
+        cameras[camera] = key, first.shape[:2]
+    return described(fps, settings.robot_type or "aloha", vectors, cameras), parts
 
 
 def _cameras(file: Any) -> list[str]:

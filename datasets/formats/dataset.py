@@ -6,6 +6,7 @@ all.
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections import Counter
@@ -27,16 +28,10 @@ from gaploop.core.files import regular_file
 from gaploop.core.paths import plain_name
 from gaploop.core.take import Images, TakeInfo
 from gaploop.datasets import columns, episodes_table, layout, staging
-from gaploop.datasets.columns import IMAGES, NUMERIC, PICTURES
+from gaploop.datasets.columns import NUMERIC, PICTURES
 from gaploop.datasets.episodes_table import gap_row
 from gaploop.datasets.formats.foreign import not_finite_row
-from gaploop.datasets.formats.model import (
-    About,
-    Advance,
-    ForeignRecording,
-    Outgoing,
-    Recording,
-)
+from gaploop.datasets.formats.model import About, Advance, ForeignRecording, Outgoing, Recording
 from gaploop.datasets.frames import EpisodeReader, to_numpy
 from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.lerobot_read import pictures_of, video_of
@@ -63,8 +58,6 @@ def open_dataset(
     """Open a dataset for exporting it to `output`.
 
     Args:
-        only: episodes; all if None.
-        consents: the consent register; the default one where None.
         whole_only: leave episodes out that rows or pictures are missing of, rather than refuse.
 
     Raises:
@@ -88,9 +81,7 @@ def open_dataset(
     episodes = [e for e in episodes if e.index not in left_out]
     if not episodes:
         reasons = "; ".join(sorted(set(left_out.values()))[:3])
-        raise UnusableInputError(
-            f"{root}: no episode is whole ({reasons}). Find out more with: gaploop check {root}"
-        )
+        raise layout.damaged(root, f"no episode is whole ({reasons}).")
     infos = [episode.info for episode in episodes]
     twice = next((u for u, n in Counter(i.uid for i in infos).items() if n > 1), None)
     if twice is not None:
@@ -113,8 +104,7 @@ def open_dataset(
         rows=tuple(gap_row(e) for e in episodes),
         tasks=tuple(e.info.task for e in episodes),
         labels=tuple(event.to_line() for event in events if event.uid in uids),
-        episodes=lambda: recordings(info, about, episodes, whole=True),
-        numbers=lambda: recordings(info, about, episodes, whole=False),
+        episodes=functools.partial(recordings, info, about, episodes),
         notes=notes,
         left_out=left_out,
         check=check,
@@ -156,8 +146,14 @@ def _incomplete(
     rows: Counter[int] = Counter()
     for file in layout.data_files(info.root):
         rows.update(layout.read_parquet(file, ["episode_index"])["episode_index"].to_pylist())
-    held: dict[Path, int] = {}
-    damage: dict[Path, str] = {}
+
+    @functools.cache
+    def pictures_in(path: Path) -> tuple[int, str]:
+        try:
+            return count_frames(path), ""
+        except DamagedVideoError as error:
+            return 0, str(error)
+
     found: dict[int, str] = {}
     for episode in episodes:
         if rows[episode.index] != episode.length:
@@ -167,41 +163,30 @@ def _incomplete(
             if path is None or not path.is_file():
                 found[episode.index] = f"the video of {key} is missing"
                 continue
-            if path not in held:
-                try:
-                    held[path] = count_frames(path)
-                except DamagedVideoError as error:
-                    held[path], damage[path] = 0, str(error)
-            if held[path] < round(start_s * info.fps) + episode.length:
-                found[episode.index] = damage.get(path, f"pictures of {key} are missing")
+            count, damage = pictures_in(path)
+            if count < round(start_s * info.fps) + episode.length:
+                found[episode.index] = damage or f"pictures of {key} are missing"
     return found
 
 
 def recordings(
-    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool
+    info: DatasetInfo, about: About, episodes: Sequence[EpisodeRow], whole: bool = True
 ) -> Iterator[Recording]:
     """Yield the episodes, with pictures and telemetry where `whole`."""
     reader = EpisodeReader(info, about.numbers)
     for episode in episodes:
         rows, pictures = reader.rows_of(episode), dict[str, Images]()
-        for key, spec in about.features.items() if whole else ():
-            shown = pictures_of(info, episode, key) if spec["dtype"] in PICTURES else None
+        for key in about.pictures if whole else ():
+            shown = pictures_of(info, episode, key)
             if shown is not None:
-                pictures[key.removeprefix(IMAGES)] = shown
-        telemetry = telemetry_path(info.root, episode.info.uid)
-        yield Recording(
-            task=episode.info.task,
-            length=episode.length,
-            columns={
-                n: _values(info, episode.index, n, rows[n], about.features[n])
-                for n in about.numbers
-            },
-            pictures=pictures,
-            row=gap_row(episode),
-            telemetry=regular_file(telemetry).read_bytes()
-            if whole and telemetry.exists()
-            else None,
-        )
+                pictures[key] = shown
+        values = {
+            n: _values(info, episode.index, n, rows[n], about.features[n]) for n in about.numbers
+        }
+        path = telemetry_path(info.root, episode.info.uid)
+        record = regular_file(path).read_bytes() if whole and path.exists() else None
+        row, task = gap_row(episode), episode.info.task
+        yield Recording(task, episode.length, values, pictures, row, record)
 
 
 def _values(
@@ -211,11 +196,7 @@ def _values(
     column: pa.ChunkedArray,
     spec: Mapping[str, Any],
 ) -> NDArray[Any]:
-    """Return an episode's values of a feature; other projects train on whatever is there.
-
-    Raises:
-        UnusableInputError: they aren't finite numbers of the shape that the feature has.
-    """
+    """Return an episode's values of a feature; other projects train on whatever is there."""
     shape = tuple(spec["shape"])
     place = f"{info.root}, episode {episode}: {name}"
     values = np.asarray(to_numpy(column))
@@ -268,8 +249,7 @@ def write_dataset(
             without decoding, where they can be. Without gap columns in their rows, the dataset
             gets none.
         video: one of `VIDEOS`.
-        consents: the consent register, which notes where takes of people go; the default one
-            where None.
+        consents: the consent register, which notes where takes of people go.
         sources: datasets that it is made of.
         encoding: how pictures are encoded, other than `video` says.
         amend: adds to the new dataset before anybody sees it.
@@ -290,20 +270,16 @@ def write_dataset(
                 f"{name} holds numbers, and LeRobot takes every feature with 'image' in its name "
                 "for a picture. Give it another name, or leave it out."
             )
-    about = replace(
-        incoming.about,
-        features={
-            n: {**f, "dtype": "video"} if f["dtype"] in PICTURES else f
-            for n, f in incoming.about.features.items()
-        },
-    )
+    features = dict(incoming.about.features)
+    features |= {name: {**features[name], "dtype": "video"} for name in incoming.about.pictures}
+    about = replace(incoming.about, features=features)
     rows: list[dict[str, Any]] = []
     stage, pictures = staging.beside(target, "staging"), staging.beside(target, "pictures")
     with staging.new_folder(target, *sources):
         shutil.rmtree(pictures, ignore_errors=True)
         try:
-            name, features = f"local/{target.name}", dict(about.features)
-            writer = open_writer(stage, name, about.fps, about.robot_type, features)
+            repo_id = f"local/{target.name}"
+            writer = open_writer(stage, repo_id, about.fps, about.robot_type, features)
             for episode in incoming.episodes():
                 for name in about.numbers:
                     if (n := len(episode.columns[name])) != episode.length:
@@ -313,10 +289,10 @@ def write_dataset(
                         )
                 pictures.mkdir()
                 videos: dict[str, Path] = {}
-                for camera, images in episode.pictures.items():
-                    path = videos[camera] = pictures / f"{len(videos)}.mp4"
-                    _encode(images, path, about, camera, episode, encoding or VIDEOS[video])
-                writer.save_take(episode.task, dict(episode.columns), videos, {})
+                for key, images in episode.pictures.items():
+                    path = videos[key] = pictures / f"{len(videos)}.mp4"
+                    _encode(images, path, about, key, episode, encoding or VIDEOS[video])
+                writer.save_take(episode.task, episode.columns, videos, {})
                 shutil.rmtree(pictures)
                 if episode.telemetry is not None:
                     path = telemetry_path(stage, episode.uid)
@@ -326,11 +302,11 @@ def write_dataset(
                 on_episode()
             writer.finalize()
             uids = {row.get("gap_uid") for row in rows}
-            lines = [line for line in incoming.labels if json.loads(line)["uid"] in uids]
+            lines = [f"{line}\n" for line in incoming.labels if json.loads(line)["uid"] in uids]
             if lines:
                 path = stage / layout.LABELS
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text("".join(f"{line}\n" for line in lines))
+                path.write_text("".join(lines))
             amend(stage)
             if all(rows):
                 episodes_table.materialise(stage, dict(enumerate(rows)))
@@ -344,10 +320,10 @@ def write_dataset(
 
 
 def _encode(
-    images: Images, path: Path, about: About, camera: str, episode: Recording, encoding: Encoding
+    images: Images, path: Path, about: About, key: str, episode: Recording, encoding: Encoding
 ) -> None:
     """Write an episode's pictures as a video of their own; cut out of theirs where they can be."""
-    height, width = about.size(camera)
+    camera, (height, width) = about.pictures[key], about.size(key)
     if isinstance(images, VideoRange) and images.fps == about.fps:
         try:
             with VideoWriter(path, about.fps) as writer:

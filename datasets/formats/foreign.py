@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from gaploop.datasets.formats.model import (
     ForeignRecording,
     ImportSettings,
     Recording,
-    picture_feature,
 )
 
 LARGEST_PICTURE: Final = 1 << 28
@@ -56,11 +55,7 @@ def not_finite_row(values: NDArray[Any]) -> int | None:
 
 
 def require_finite(values: Mapping[str, NDArray[Any]], episode: str) -> None:
-    """Refuse an episode's values, by feature, that LeRobot can't train on.
-
-    Raises:
-        UnusableInputError: NaN or infinity.
-    """
+    """Refuse an episode's values, by feature, with NaN or infinity: LeRobot can't train on them."""
     for name, column in values.items():
         bad = not_finite_row(column)
         if bad is not None:
@@ -76,43 +71,36 @@ def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def taken(
-    keys: Mapping[str, tuple[str, ...]], feature: str, found: Iterable[str], where: Path
+    keys: Mapping[str, tuple[str, ...]], feature: str, found: Collection[str], where: Path
 ) -> tuple[str, ...]:
-    """Return the keys that `--keys` gives for a feature, () where it gives none.
-
-    Raises:
-        UnusableInputError: one of them isn't there.
-    """
-    there = list(found)
+    """Return the keys that `--keys` gives for a feature, or (); UnusableInputError: not there."""
     for key in keys.get(feature, ()):
-        if key not in there:
+        if key not in found:
             raise UnusableInputError(
-                f"{where} has no {key} for {feature}. --keys may name: {', '.join(there)}."
+                f"{where} has no {key} for {feature}. --keys may name: {', '.join(found)}."
             )
     return tuple(keys.get(feature, ()))
 
 
 def chosen_key(
-    feature: str, usual: Iterable[str], found: Iterable[str], where: Path, *, only: bool = True
+    feature: str, usual: Iterable[str], found: Collection[str], where: Path, *, only: bool = True
 ) -> tuple[str, ...]:
     """Return the key that holds a feature: the one with a usual name, or the only one there is.
 
     Args:
         usual: names that it has in this layout.
-        found: names that there are.
         only: take the only one there is, whatever it is called.
 
     Raises:
         UnusableInputError: there are several or none.
     """
-    there = list(found)
-    known = [name for name in usual if name in there]
+    known = [name for name in usual if name in found]
     if len(known) == 1:
         return (known[0],)
-    if only and len(there) == 1:
-        return (there[0],)
+    if only and len(found) == 1:
+        return tuple(found)
     raise UnusableInputError(
-        f"{where}: which of {', '.join(there) or 'no arrays'} is {feature}? Say it with "
+        f"{where}: which of {', '.join(found) or 'no arrays'} is {feature}? Say it with "
         f'--keys=\'{{"{feature}": "KEY"}}\'; several keys in brackets are joined end to end.'
     )
 
@@ -129,10 +117,21 @@ def natural(path: Path) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
-def with_gap_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return a foreign feature table with the gap columns of frames added to it."""
-    cameras = [n.removeprefix(columns.IMAGES) for n, f in features.items() if f["dtype"] == "video"]
-    return {**features, **columns.gap_features(features[columns.ACTION], cameras)}
+def described(
+    fps: float,
+    robot_type: str,
+    vectors: Mapping[str, list[str]],
+    cameras: Mapping[str, tuple[str, Sequence[int]]],
+) -> About:
+    """Return what a foreign recording holds.
+
+    Args:
+        vectors: feature to the names of its entries, `action` among them.
+        cameras: camera to its key, and height and width of its pictures [pixels].
+    """
+    sizes = {c: {"height": size[0], "width": size[1]} for c, (_, size) in cameras.items()}
+    keys = {f"{columns.IMAGES}{camera}": key for camera, (key, _) in cameras.items()}
+    return About(fps, robot_type, columns.frame_features(vectors, sizes), keys)
 
 
 def foreign_recording(
@@ -146,17 +145,16 @@ def foreign_recording(
     """Return an episode that nobody gave gap columns yet.
 
     Args:
-        about: its features, gap columns among them.
         values: feature to values; `gap.*` are filled in where they are missing.
         origin: what tells it from other episodes of its source; its uid is made from that and
             from its actions.
-        known: fields of `TakeInfo` that the source says.
+        known: fields of `TakeInfo` that the source says, task and telemetry.
     """
     require_finite(values, origin)
     action = np.ascontiguousarray(values[columns.ACTION])
     digest = hashlib.sha256(action.tobytes()).hexdigest()
     uid = str(uuid.uuid5(layout.FOREIGN, f"{origin}|{len(action)}|{digest}"))
-    filled = columns.filled_columns(uid, action, about.fps, about.cameras)
+    filled = columns.filled_columns(uid, action, about.fps, about.pictures.values())
     task = str(known.pop("task", "") or settings.task)
     telemetry = known.pop("telemetry", None)
     units = "" if settings.units == "unknown" else settings.units
@@ -172,7 +170,6 @@ class Maker:
     """Makes recordings of what a layout holds under its own keys.
 
     Attributes:
-        settings: what the layout doesn't say.
         parts: of a recording that nobody gave gap columns, feature to the keys that hold it.
         carried: what gaploop noted in it; None where it didn't write it.
     """
@@ -202,16 +199,14 @@ class Maker:
         """Return an episode.
 
         Args:
-            index: which of the source's.
-            origin: as in `foreign_recording`.
+            origin: as in `foreign_recording`, and so is `known`.
             rows: from a key to its values, shape (n, …).
             pictures: from a key, and whether red and blue change places, to pictures.
             record: from a uid to the take's control-rate record, if there is one.
-            known: as in `foreign_recording`.
         """
         about, carried = self.about, self.carried
         swap = self.settings.swap_red_blue and carried is None
-        shown = {camera: partial(pictures, key, swap) for camera, key in each_camera(about)}
+        shown = {name: partial(pictures, about.keys[name], swap) for name in about.pictures}
         values: dict[str, NDArray[Any]] = {}
         if carried is None:
             for name, keys in self.parts.items():
@@ -225,23 +220,3 @@ class Maker:
         row, n = carried.rows[index], len(values[columns.ACTION])
         require_finite(values, str(row["gap_uid"]))
         return Recording(carried.tasks[index], n, values, shown, row, record(str(row["gap_uid"])))
-
-
-def number_feature(names: list[str]) -> dict[str, Any]:
-    """Return the feature of a vector of float32 with these names."""
-    return {"dtype": "float32", "shape": (len(names),), "names": names}
-
-
-def picture_spec(height: int, width: int) -> dict[str, Any]:
-    """Return the feature of a camera [pixels]."""
-    return {
-        "dtype": "video",
-        "shape": (int(height), int(width), 3),
-        "names": ["height", "width", "channels"],
-    }
-
-
-def each_camera(about: About) -> Iterator[tuple[str, str]]:
-    """Yield every camera and what it is called in the layout."""
-    for camera in about.cameras:
-        yield camera, about.keys[picture_feature(about, camera)]

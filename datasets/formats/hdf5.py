@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,12 +17,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json, regular_file
-from gaploop.core.take import Images
 from gaploop.core.types import Image
 from gaploop.datasets.formats.foreign import LARGEST_PICTURE, unpacked
-from gaploop.datasets.formats.model import NAME, Carried, Recording, read_carried
+from gaploop.datasets.formats.model import NAME, About, Carried, Recording, read_carried
+from gaploop.datasets.layout import explained
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY
 
 TELEMETRY: Final = "telemetry"
@@ -34,19 +34,14 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     """Open an HDF5 file for reading.
 
     Raises:
-        UnusableInputError: it is missing, damaged or leads into other files; also where that shows
-            only while it is read.
+        UnusableInputError: it is damaged, also where that shows only while it is read, or leads
+            into other files.
     """
-    try:
+    with explained(f"{path} can't be read as HDF5", "Restore it from a copy."):
         known = regular_file(path).stat()
         with h5py.File(path, "r") as file:
             _refuse_other_files(path, known.st_ino, known.st_mtime_ns, known.st_size)
             yield file
-    except DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(
-            f"{path} can't be read as HDF5 ({reason}). Restore it from a copy."
-        ) from None
 
 
 class _Kept(io.RawIOBase):
@@ -63,14 +58,12 @@ class _Kept(io.RawIOBase):
         self.error: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a place; also past the end."""
         held = os.fstat(self._file.fileno()).st_size
         end = max([held, *(at + len(data) for at, data in self._lost)])
         self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: end}[whence] + offset
         return self._at
 
     def tell(self) -> int:
-        """Return the place."""
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
@@ -88,23 +81,20 @@ class _Kept(io.RawIOBase):
         return len(view)
 
     def write(self, data: Any, /) -> int:
-        """Write all of `data`, or keep it."""
         content = bytes(data)
         try:
             if self.error is None:
                 self._file.seek(self._at)
-                if self._file.write(content) == len(content):
-                    self._at += len(content)
-                    return len(content)
-            self.error = self.error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if self._file.write(content) != len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.error = error
-        self._lost.append((self._at, content))
+        if self.error is not None:
+            self._lost.append((self._at, content))
         self._at += len(content)
         return len(content)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Set the file's size, unless it is lost anyway."""
         size = self._at if size is None else size
         try:
             if self.error is None:
@@ -114,15 +104,12 @@ class _Kept(io.RawIOBase):
         return size
 
     def readable(self) -> bool:
-        """Say that it can be read."""
         return True
 
     def writable(self) -> bool:
-        """Say that it can be written."""
         return True
 
     def seekable(self) -> bool:
-        """Say that one can move in it."""
         return True
 
 
@@ -132,14 +119,7 @@ type Written = Callable[[], None]
 
 @contextlib.contextmanager
 def new_hdf5(path: Path, **options: Any) -> Iterator[tuple[Any, Written]]:
-    """Write a new HDF5 file.
-
-    Args:
-        options: h5py's.
-
-    Raises:
-        OSError: it can't be written, such as for want of room.
-    """
+    """Write a new HDF5 file, with h5py's `options`; OSError where it can't be written."""
     with path.open("xb+", buffering=0) as stream:
         kept = _Kept(stream)
 
@@ -188,11 +168,7 @@ def _refuse_other_files(path: Path, *_known: int) -> None:
 
 
 def rows_of(group: Any, key: str) -> NDArray[Any]:
-    """Return all of a data set of numbers below a group.
-
-    Raises:
-        ValueError: it holds something else, or more than anybody records in one episode.
-    """
+    """Return all of a data set of numbers; ValueError where it holds anything else, or too much."""
     stored = group[key]
     if not isinstance(stored, h5py.Dataset) or not stored.ndim or stored.dtype.kind not in "fiub":
         raise ValueError(f"{stored.name} holds no rows of numbers")
@@ -205,12 +181,8 @@ def carried_in(file: Any, path: Path) -> Carried | None:
     """Return what gaploop noted in a file that it exported; None in any other."""
     if NAME not in file:
         return None
-    try:
+    with explained(f"{path}: what gaploop noted in it is damaged", "Export it again."):
         value = parse_json(file[NAME].asstr()[()])
-    except DAMAGE as error:
-        raise UnusableInputError(
-            f"{path}: what gaploop noted in it is damaged ({error}). Export it again."
-        ) from None
     return read_carried(value, path)
 
 
@@ -233,14 +205,17 @@ def telemetry_of(file: Any, uid: str) -> bytes | None:
 
 
 def write_pictures(
-    group: Any, name: str, images: Images, frames: int, size: tuple[int, int], written: Written
+    group: Any, about: About, keys: Mapping[str, str], episode: Recording, written: Written
 ) -> None:
     """Write an episode's raw pictures, one a chunk, as ALOHA's recorder makes them."""
-    shape = (frames, *size, 3)
-    stored = group.create_dataset(name, shape, dtype="uint8", chunks=(1, *size, 3))
-    for k, picture in enumerate(images()):
-        stored[k] = picture
-        written()
+    for name, images in episode.pictures.items():
+        shape = (*about.size(name), 3)
+        stored = group.create_dataset(
+            keys[name], (episode.length, *shape), dtype="uint8", chunks=(1, *shape)
+        )
+        for k, picture in enumerate(images()):
+            stored[k] = picture
+            written()
 
 
 def next_rows(stored: Any) -> Any:
@@ -259,9 +234,6 @@ def pictures_in(path: Path, name: str, swap_red_blue: bool = False) -> Iterator[
     """Yield the pictures of a data set in order, uint8, shape (height, width, 3).
 
     It is raw, (n, height, width, 3), or JPEG, (n, bytes) or ragged.
-
-    Raises:
-        UnusableInputError: one can't be decoded.
     """
     with open_hdf5(path) as file:
         stored = file[name]

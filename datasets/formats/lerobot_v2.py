@@ -27,30 +27,12 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import plain_name, refuse_links_out
 from gaploop.core.types import Image
-from gaploop.datasets import columns, layout
+from gaploop.datasets import columns, layout, v3_files, video
 from gaploop.datasets.check.frames import matrix, numeric_features
 from gaploop.datasets.formats.model import Advance, Outgoing
 from gaploop.datasets.frames import EpisodeReader
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.datasets.lerobot_read import pictures_of, stored_pictures
-from gaploop.datasets.v3_files import (
-    CHUNK_FILES,
-    DATA_FILE_BYTES,
-    DataFiles,
-    VideoFiles,
-    table_of,
-    with_columns,
-    write_episodes,
-    write_tasks,
-)
-from gaploop.datasets.video import (
-    MAX_FILE_BYTES,
-    VideoRange,
-    VideoWriter,
-    find_part,
-    open_video,
-    video_index,
-)
 
 DATA: Final = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO: Final = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -68,9 +50,7 @@ class OldDataset:
     """A dataset of v2.0 or v2.1, as far as its descriptions go.
 
     Attributes:
-        info: with v3's templates, which don't hold for its files.
-        raw: `meta/info.json`.
-        tasks: task index to instruction.
+        info: with v3's templates, which don't hold for its files; `raw` is all of it.
         rows: episode to its line of `meta/episodes.jsonl`.
         chunk: episodes in a folder.
     """
@@ -148,14 +128,10 @@ def upgrade(
     videos: bool = True,
     advance: Advance = lambda: None,
 ) -> dict[int, str]:
-    """Write a dataset of v2.0 or v2.1 as v3 to `target`, and compare what is there with it.
+    """Write a dataset of v2.0 or v2.1 as v3 to a new folder, and compare what is there with it.
 
     Statistics are computed from the frames, in float64. Gap columns, labels and telemetry come
     along.
-
-    Args:
-        target: a new folder.
-        only: episodes; all if None.
 
     Returns:
         Episodes that are left out because something of them is missing, and what.
@@ -171,12 +147,9 @@ def upgrade(
     features = {
         n: {**f, "shape": tuple(f.get("shape") or (1,))} for n, f in old.info.features.items()
     }
-    try:
+    fix = f"Set them right in {layout.INFO}."
+    with layout.explained(f"{root}: LeRobot can't use its features", fix):
         schema = get_hf_features_from_features(features).arrow_schema
-    except (*DAMAGE, ValueError) as error:
-        raise UnusableInputError(
-            f"{root}: LeRobot can't use its features ({error}). Set them right in {layout.INFO}."
-        ) from None
     wanted = old.episodes if only is None else list(only)
     left_out: dict[int, str] = {}
     kept: list[tuple[int, dict[str, Any]]] = []
@@ -184,8 +157,8 @@ def upgrade(
     stats: list[dict[str, Any]] = []
     cameras = old.info.video_keys if videos else ()
     new_info, first = replace(old.info, root=target), 0
-    files = DataFiles(new_info)
-    shelves = {key: VideoFiles(new_info, key) for key in cameras}
+    files = v3_files.DataFiles(new_info)
+    shelves = {key: v3_files.VideoFiles(new_info, key) for key in cameras}
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(files))
         for shelf in shelves.values():
@@ -226,21 +199,21 @@ def upgrade(
         "total_frames": first,
         "total_tasks": len(old.tasks),
         "splits": {"train": f"0:{len(kept)}"},
-        "chunks_size": CHUNK_FILES,
-        "data_files_size_in_mb": DATA_FILE_BYTES >> 20,
-        "video_files_size_in_mb": MAX_FILE_BYTES >> 20,
+        "chunks_size": v3_files.CHUNK_FILES,
+        "data_files_size_in_mb": v3_files.DATA_FILE_BYTES >> 20,
+        "video_files_size_in_mb": video.MAX_FILE_BYTES >> 20,
         "data_path": layout.DATA_PATH,
         "video_path": layout.VIDEO_PATH if old.info.video_keys else None,
     }
     (target / layout.INFO).parent.mkdir(parents=True)
     write_json(target / layout.INFO, info)
     write_json(target / layout.STATS, aggregated(stats))
-    write_tasks(target, dict(sorted(old.tasks.items())))
+    v3_files.write_tasks(target, dict(sorted(old.tasks.items())))
     rows = [row for _, row in kept]
     whole = all("gap_uid" in row for row in rows)
     names = [n for n in rows[0] if whole or n not in columns.EPISODE_COLUMNS]
     arrays = [pa.array([r[n] for r in rows], columns.EPISODE_COLUMNS.get(n)) for n in names]
-    write_episodes(target, pa.Table.from_arrays(arrays, names))
+    v3_files.write_episodes(target, pa.Table.from_arrays(arrays, names))
     if (root / layout.LABELS).is_file():
         (target / layout.LABELS).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / layout.LABELS, target / layout.LABELS)
@@ -251,11 +224,7 @@ def upgrade(
 
 
 def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table:
-    """Return an episode's rows with the types of v3.
-
-    Raises:
-        UnusableInputError: they are missing, not as described, or hold NaN.
-    """
+    """Return an episode's rows with the types of v3, or refuse them."""
     path = old.data(episode)
     if not path.is_file():
         raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
@@ -281,22 +250,18 @@ def _episode_table(old: OldDataset, episode: int, schema: pa.Schema) -> pa.Table
 
 
 def _inspect(old: OldDataset, episode: int, key: str, frames: int) -> Checksums:
-    """Return a checksum of each picture of an episode.
-
-    Raises:
-        UnusableInputError: its video is missing, too short, or can't be read or taken over.
-    """
+    """Return a checksum of each picture of an episode, or refuse its video."""
     path = old.video(key, episode)
     if not path.is_file():
         raise UnusableInputError(f"{path.relative_to(old.info.root)} is missing")
     rate = Fraction(old.info.fps).limit_denominator(1001)
-    found = video_index(path).frames
+    found = video.video_index(path).frames
     if found < frames:
         name = path.relative_to(old.info.root)
         raise UnusableInputError(f"{name} holds {found} pictures for {frames} rows")
-    with open_video(path) as container:
-        find_part(container, 0.0, frames, rate, path)
-    sums = _checksums(VideoRange(path, 0.0, frames, old.info.fps)())
+    with video.open_video(path) as container:
+        video.find_part(container, 0.0, frames, rate, path)
+    sums = _checksums(video.VideoRange(path, 0.0, frames, old.info.fps)())
     if len(sums) != frames:
         raise UnusableInputError(f"{len(sums)} of {frames} pictures of {key} can be decoded")
     return sums
@@ -308,11 +273,9 @@ def _checksums(pictures: Iterator[Image]) -> Checksums:
 
 def _indexed(table: pa.Table, episode: int, first: int) -> pa.Table:
     """Return rows that count as those of another episode, from row `first` on."""
-    numbers = {
-        "episode_index": np.full(len(table), episode),
-        "index": np.arange(first, first + len(table)),
-    }
-    return with_columns(table, numbers)
+    n = len(table)
+    numbers = {"episode_index": np.full(n, episode), "index": np.arange(first, first + n)}
+    return v3_files.with_columns(table, numbers)
 
 
 def _episode_stats(
@@ -337,11 +300,7 @@ def _verify_v3(
     sums: Mapping[tuple[int, str], Checksums],
     schema: pa.Schema,
 ) -> None:
-    """Compare every row and picture with those that it was made of.
-
-    Raises:
-        UnusableInputError: they differ.
-    """
+    """Compare every row and picture with those that it was made of, and refuse a difference."""
     info = layout.read_info(target)
     reader = EpisodeReader(info, schema.names)
     for episode, made in zip(kept, layout.read_episodes(info), strict=True):
@@ -400,19 +359,19 @@ def write_v21(out: Outgoing, path: Path, advance: Callable[[], None]) -> None:
             "task_index": np.full(n, tasks[episode.task]),
         }
         for key in (k for k, f in features.items() if f["dtype"] == "image"):
-            pictures = episode.pictures[key.removeprefix(columns.IMAGES)]
+            pictures = episode.pictures[key]
             packed = (cv2.imencode(".png", p[:, :, ::-1])[1].tobytes() for p in pictures())
             values[key] = [{"bytes": png, "path": None} for png in packed]
-        table = table_of(values, schema)
+        table = v3_files.table_of(values, schema)
         target = old.data(i)
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, target)
         if not layout.read_parquet(target).equals(table):
             raise UnusableInputError(f"{out.root}, episode {i}: rows changed. Report it.")
         for key in cameras:
-            clip = episode.pictures[key.removeprefix(columns.IMAGES)]
-            assert isinstance(clip, VideoRange)  # what open_dataset makes of dtype video
-            with VideoWriter(old.video(key, i), fps) as writer:
+            clip = episode.pictures[key]
+            assert isinstance(clip, video.VideoRange)  # what open_dataset makes of dtype video
+            with video.VideoWriter(old.video(key, i), fps) as writer:
                 writer.append_part(clip.path, clip.start_s, n)
             if _inspect(old, i, key, n) != _checksums(clip()):
                 raise UnusableInputError(

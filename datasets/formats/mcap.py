@@ -37,15 +37,13 @@ from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES, age_column
 from gaploop.datasets.formats.foreign import (
     as_float32,
-    each_camera,
+    described,
     foreign_recording,
     natural,
-    number_feature,
-    picture_spec,
     unpacked,
-    with_gap_features,
 )
 from gaploop.datasets.formats.model import About, ForeignRecording, ImportSettings, Recording
+from gaploop.datasets.layout import explained
 from gaploop.datasets.telemetry_zarr import write_telemetry
 
 JOINT_STATE: Final = "sensor_msgs/msg/JointState"
@@ -77,17 +75,13 @@ ROS_UNITS: Final = "rad"
 
 
 def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
-    """Open MCAP recordings.
-
-    Raises:
-        UnusableInputError: damaged files, or topics, units or a rate that nobody said.
-    """
+    """Open MCAP recordings."""
     bags = bags_in(path)
     if not bags:
         raise UnusableInputError(f"{path} holds no .mcap file. Name a file, a bag or their folder.")
     topics, notes = topics_of(bags[0])
     parts = _number_topics(path, topics, settings)
-    cameras = _camera_topics(path, topics, settings)
+    camera_topics = _camera_topics(path, topics, settings)
     chosen = [topics[name] for part in parts.values() for name in part]
     if not settings.units and all(topic.schema == JOINT_STATE for topic in chosen):
         units = ROS_UNITS
@@ -96,15 +90,14 @@ def read_mcap(path: Path, settings: ImportSettings) -> ForeignRecording:
         units = settings.required_units(path)
     fps = settings.required_fps(path, ", the rate that frames are to have")
     streams = streams_of(bags[0], chosen)
-    features: dict[str, Any] = {
-        feature: number_feature(_names(part, streams)) for feature, part in parts.items()
-    }
-    for feature, topic in cameras.items():
+    vectors = {feature: _names(part, streams) for feature, part in parts.items()}
+    cameras: dict[str, tuple[str, Sequence[int]]] = {}
+    for feature, topic in camera_topics.items():
         first = next(pictures_in(bags[0], topics[topic], np.zeros(1, np.int64)), None)
         if first is None:
             raise UnusableInputError(f"{bags[0][0]}: {topic} holds no picture. Leave it out.")
-        features[feature] = picture_spec(*first.shape[:2])
-    about = About(fps, settings.robot_type or "ros2", with_gap_features(features), cameras)
+        cameras[feature.removeprefix(IMAGES)] = topic, first.shape[:2]
+    about = described(fps, settings.robot_type or "ros2", vectors, cameras)
 
     def episodes() -> Iterator[Recording]:
         return (_episode(tuple(f), about, parts, topics, settings, units) for f in bags)
@@ -216,20 +209,20 @@ def _episode(
                 f"{files[0]}: {feature} has other joints than the first recording. Import it alone."
             )
     seen: dict[str, NDArray[np.int64]] = {}
-    for camera, key in each_camera(about):
-        with message_of(files[0], topics[key]):
-            seen[camera] = np.array([t for t, *_ in messages(files, [key])], dtype=np.int64)
-    grid_ns = _grid(files, about.fps, streams, seen)
+    for camera, topic in about.keys.items():
+        with message_of(files[0], topics[topic]):
+            seen[camera] = np.array([t for t, *_ in messages(files, [topic])], dtype=np.int64)
+    grid_ns = _grid(files, about, streams, seen)
     values: dict[str, NDArray[Any]] = {
         feature: as_float32(np.concatenate([streams[n].at(grid_ns) for n in part], axis=1))
         for feature, part in parts.items()
     }
     pictures = {}
-    for camera, key in each_camera(about):
+    for camera, topic in about.keys.items():
         picked = np.searchsorted(seen[camera], grid_ns, side="right") - 1
-        pictures[camera] = partial(pictures_in, files, topics[key], picked)
+        pictures[camera] = partial(pictures_in, files, topics[topic], picked)
         age_s = (grid_ns - seen[camera][picked]) * 1e-9
-        values[age_column(camera)] = age_s.astype(np.float32)
+        values[age_column(about.pictures[camera])] = age_s.astype(np.float32)
     record = None
     states, actions = parts[columns.STATE], parts[columns.ACTION]
     if len(states) == 1 and topics[states[0]].schema == JOINT_STATE:
@@ -242,14 +235,15 @@ def _episode(
 
 def _grid(
     files: tuple[Path, ...],
-    fps: float,
+    about: About,
     streams: Mapping[str, Stream],
     seen: Mapping[str, NDArray[np.int64]],
 ) -> NDArray[np.int64]:
     """Return the times of the frames [ns], while every topic is there."""
     for camera, times in seen.items():
         if not len(times):
-            raise UnusableInputError(f"{files[0]}: no picture of {camera}. Leave it out.")
+            name = about.pictures[camera]
+            raise UnusableInputError(f"{files[0]}: no picture of {name}. Leave it out.")
     known = [s.t_ns[np.isfinite(s.values).all(axis=1)] for s in streams.values()]
     if not all(map(len, known)):
         raise UnusableInputError(
@@ -261,13 +255,13 @@ def _grid(
         raise UnusableInputError(
             f"{files[0]}: its topics don't overlap in time. Leave one out with --keys."
         )
-    count = int((last - first) * 1e-9 * fps + 1e-6) + 1
+    count = int((last - first) * 1e-9 * about.fps + 1e-6) + 1
     if count > MOST_FRAMES:
         raise UnusableInputError(
             f"{files[0]} spans {(last - first) / 3.6e12:.0f} hours, {count} frames: its clock "
             "was set meanwhile. Cut it with: mcap filter."
         )
-    return first + np.round(np.arange(count) * (1e9 / fps)).astype(np.int64)
+    return first + np.round(np.arange(count) * (1e9 / about.fps)).astype(np.int64)
 
 
 def _record(state: Stream, action: Stream | None, grid_ns: NDArray[np.int64]) -> bytes:
@@ -295,7 +289,6 @@ class Topic:
     """A topic that can be read.
 
     Attributes:
-        name: such as `/joint_states`.
         schema: name of its message type; "" for JSON without one.
         encoding: `cdr` or `json`.
         holds: `numbers` or `pictures`.
@@ -313,7 +306,6 @@ class Stream:
 
     Attributes:
         t_ns: log times [ns], shape (n,).
-        names: of the columns.
         values: newest known values at each time, NaN before the first, shape (n, width).
         velocity: of a JointState [rad/s], shape (n, width); NaN where it has none.
     """
@@ -386,11 +378,7 @@ def _content(topic: str, schema: str, encoding: str, first: bytes) -> str:
 
 @contextlib.contextmanager
 def message_of(path: Path, topic: Topic) -> Iterator[None]:
-    """Name the file and topic where a message can't be used.
-
-    Raises:
-        UnusableInputError: that is so.
-    """
+    """Name the file and topic in an UnusableInputError where a message can't be used."""
     try:
         yield
     except MCAP_DAMAGE as error:
@@ -402,19 +390,12 @@ def message_of(path: Path, topic: Topic) -> Iterator[None]:
 
 
 def decoder(topic: Topic, schema: Any) -> Callable[[bytes], Any]:
-    """Return what decodes a topic's messages.
-
-    Raises:
-        UnusableInputError: its schema can't be used.
-    """
+    """Return what decodes a topic's messages; UnusableInputError where its schema can't be used."""
     if topic.encoding == "json":
         return parse_json
-    try:
+    problem, fix = f"{topic.name}: its schema can't be used", "Leave it out of --keys."
+    with explained(problem, fix, MCAP_DAMAGE):
         found = DecoderFactory().decoder_for(topic.encoding, schema)
-    except MCAP_DAMAGE as error:
-        raise UnusableInputError(
-            f"{topic.name}: its schema can't be used ({error}). Leave it out of --keys."
-        ) from None
     if found is None:
         raise UnusableInputError(
             f"{topic.name}: messages are {topic.encoding} with a schema in {schema.encoding}, not "
@@ -489,11 +470,7 @@ def _unpacked(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def streams_of(files: Sequence[Path], topics: Sequence[Topic]) -> dict[str, Stream]:
-    """Return the numbers of some topics.
-
-    Raises:
-        UnusableInputError: a damaged file, or a topic without numbers.
-    """
+    """Return the numbers of some topics; UnusableInputError where one has none."""
     wanted = {topic.name: topic for topic in topics}
     seen: dict[str, list[tuple[int, dict[str, float], dict[str, float]]]] = {n: [] for n in wanted}
     decoders: dict[str, Any] = {}

@@ -32,7 +32,6 @@ class About:
     """What is the same for all episodes of a recording.
 
     Attributes:
-        fps: frames per second [Hz].
         features: LeRobot's feature table, without the columns that LeRobot makes itself; numbers
             are vectors, pictures have shape (height, width, 3).
         keys: feature to what it is called in the foreign layout.
@@ -49,20 +48,15 @@ class About:
         return tuple(n for n, f in self.features.items() if f["dtype"] not in PICTURES)
 
     @property
-    def cameras(self) -> tuple[str, ...]:
-        """Cameras, in order: picture features without `observation.images.`."""
-        pictures = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
-        return tuple(n.removeprefix(IMAGES) for n in pictures)
+    def pictures(self) -> dict[str, str]:
+        """Features that hold pictures, in order, each with the camera's short name."""
+        found = (n for n, f in self.features.items() if f["dtype"] in PICTURES)
+        return {n: n.removeprefix(IMAGES) for n in found}
 
-    def size(self, camera: str) -> tuple[int, int]:
+    def size(self, feature: str) -> tuple[int, int]:
         """Return height and width of a camera's pictures [pixels]."""
-        height, width, _ = self.features[picture_feature(self, camera)]["shape"]
+        height, width, _ = self.features[feature]["shape"]
         return int(height), int(width)
-
-
-def picture_feature(about: About, camera: str) -> str:
-    """Return the feature that holds a camera's pictures."""
-    return camera if camera in about.features else f"{IMAGES}{camera}"
 
 
 @dataclass(frozen=True)
@@ -72,9 +66,9 @@ class Recording:
     Attributes:
         length: number of frames.
         columns: feature to values, one row per frame, shape (n,) or (n, width).
-        pictures: camera to its pictures, decoded one at a time.
-        row: the gap columns of `meta/episodes`, `gap_uid` among them; empty without any.
-        telemetry: the file of its control-rate record as bytes, or None where there is none.
+        pictures: feature to its pictures, decoded one at a time.
+        row: the gap columns of `meta/episodes`; empty without any.
+        telemetry: the file of its control-rate record.
     """
 
     task: str
@@ -95,12 +89,11 @@ class Outgoing:
     """A dataset that is being exported.
 
     Attributes:
-        lengths: frames of each episode, in order.
-        rows: gap columns of each episode, in order.
-        tasks: instruction of each episode, in order.
+        lengths: frames of each episode, in order, as `rows` and `tasks` are.
+        rows: gap columns.
         labels: label events, one line of JSON each, oldest first.
-        episodes: opens the episodes anew; at most one is in memory at a time.
-        numbers: the same without telemetry and pictures.
+        episodes: opens the episodes anew; at most one is in memory at a time. With `whole=False`
+            without telemetry and pictures.
         notes: what can't be exported, in words.
         left_out: episodes that aren't whole, and why, where they may be left out.
         check: called right before the copy appears; raises what forbids it since it was opened.
@@ -112,11 +105,10 @@ class Outgoing:
     rows: tuple[Mapping[str, Any], ...]
     tasks: tuple[str, ...]
     labels: tuple[str, ...]
-    episodes: Callable[[], Iterator[Recording]]
-    numbers: Callable[[], Iterator[Recording]]
-    notes: tuple[str, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
-    check: Callable[[], None] = lambda: None
+    episodes: Callable[..., Iterator[Recording]]
+    notes: tuple[str, ...]
+    left_out: Mapping[int, str]
+    check: Callable[[], None]
 
     @property
     def total_frames(self) -> int:
@@ -126,12 +118,11 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class ForeignRecording:
-    """A foreign recording that is being imported.
+    """A foreign recording of `count` episodes that is being imported.
 
     Attributes:
-        count: number of episodes.
-        episodes: opens the episodes anew; at most one is in memory at a time.
-        labels: label events that came along, one line of JSON each.
+        episodes: as in `Outgoing`.
+        labels: those that came along.
         exact: it was exported by gaploop: uids, labels, units and names are the ones it had.
         notes: what was left out or decided, in words.
     """
@@ -149,7 +140,6 @@ class ImportSettings:
     """What a foreign layout doesn't say about itself.
 
     Attributes:
-        fps: frames per second [Hz]; None where the source has to say it.
         units: of action and state, such as `rad`; "" where nobody said.
         keys: feature to the key, or keys joined end to end, that it is read from.
         swap_red_blue: the source's pictures are BGR.
@@ -166,11 +156,7 @@ class ImportSettings:
     swap_red_blue: bool = False
 
     def required_fps(self, where: Path, hint: str = "") -> float:
-        """Return the rate.
-
-        Raises:
-            UnusableInputError: nobody said it, or it isn't a whole number above 0.
-        """
+        """Return the rate; UnusableInputError: nobody said it, or it isn't whole and above 0."""
         if self.fps is None:
             raise UnusableInputError(
                 f"{where} doesn't say how many frames a second it has. Say it with --fps=…{hint}."
@@ -182,11 +168,7 @@ class ImportSettings:
         return float(self.fps)
 
     def required_units(self, where: Path, hint: str = "") -> str:
-        """Return the units of action and state; "" where they were said to be unknown.
-
-        Raises:
-            UnusableInputError: nobody said anything.
-        """
+        """Return the units of action and state, "" if unknown; UnusableInputError: nobody said."""
         if not self.units:
             raise UnusableInputError(
                 f"{where} doesn't say the units of action and state, and gaploop doesn't guess. "
@@ -206,13 +188,7 @@ NAME: Final = "gaploop"
 
 @dataclass(frozen=True)
 class Carried:
-    """What came along.
-
-    Attributes:
-        rows: gap columns of each episode, in order.
-        tasks: instruction of each episode, in order.
-        labels: label events, one line of JSON each.
-    """
+    """What came along, as it stood in `Outgoing`."""
 
     about: About
     rows: tuple[Mapping[str, Any], ...]
@@ -226,7 +202,7 @@ def carry(
     """Return what has to come along, as JSON types.
 
     Args:
-        keys: feature to what it is called in the layout.
+        keys: as in `About`.
         only: positions of the episodes that a file holds; all if None.
     """
     chosen = range(len(out.rows)) if only is None else only

@@ -42,8 +42,10 @@ class Layout:
 
     Attributes:
         label: what it is, in words.
-        read: opens it; None where it comes in as a LeRobot dataset.
-        write: writes it; None where gaploop only reads it.
+        read: opens it; None where it comes in as a LeRobot dataset. UnusableInputError: it is
+            another layout, damaged, or something is missing that nobody said.
+        write: writes it; None where gaploop only reads it. UnusableInputError: it can't hold the
+            dataset.
         ending: what its output's name ends with; "" for a folder of any name.
     """
 
@@ -83,10 +85,7 @@ def export_dataset(
 
     Args:
         name: one of `WRITTEN`.
-        output: the new folder or file.
-        episodes: episode indices; all if None.
         compress: ALOHA: pictures as JPEG.
-        consents: the consent register; the default one where None.
 
     Raises:
         UnusableInputError: an unknown layout, an output that exists or is being written by another
@@ -144,9 +143,7 @@ def _remove(path: Path) -> None:
 
 
 def guess(path: Path) -> str | None:
-    """Return the layout that a path's content shows, None where it shows none.
-
-    LeRobot datasets are `lerobot`.
+    """Return the layout that a path's content shows, such as `lerobot`, None where it shows none.
 
     Raises:
         UnusableInputError: the path doesn't exist, or a link in it leads out.

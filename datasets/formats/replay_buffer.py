@@ -32,16 +32,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.kinematics import ARM_MODELS, ArmModel, model_of
 from gaploop.core.types import FloatArray, Image
 from gaploop.datasets import columns
-from gaploop.datasets.columns import IMAGES
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    chosen_key,
-    named,
-    number_feature,
-    picture_spec,
-    taken,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
     NAME,
     About,
@@ -51,9 +42,9 @@ from gaploop.datasets.formats.model import (
     Outgoing,
     Recording,
     carry,
-    picture_feature,
     read_carried,
 )
+from gaploop.datasets.layout import explained
 from gaploop.datasets.telemetry_zarr import LARGEST_ARRAY, ZARR_DAMAGE, zip_store
 
 CHUNK_BYTES: Final = 2_000_000
@@ -79,12 +70,11 @@ def write_diffusion_policy(out: Outgoing, path: Path, advance: Advance) -> None:
     Its keys are `action`, `state`, `img` for a single camera (as `PushTImageDataset` reads them),
     else the cameras' names; every other column keeps its name.
     """
-    cameras = out.about.cameras
+    pictures = out.about.pictures
     keys = {columns.STATE: "state", columns.ENVIRONMENT: "environment_state"}
-    for camera in cameras:
+    for feature, camera in pictures.items():
         free = camera not in {"action", "state", "environment_state"}
-        key = "img" if len(cameras) == 1 else camera if free else f"{camera}_rgb"
-        keys[picture_feature(out.about, camera)] = key
+        keys[feature] = "img" if len(pictures) == 1 else camera if free else f"{camera}_rgb"
     _write(out, LocalStore(path), keys, advance)
 
 
@@ -93,15 +83,10 @@ def write_umi(out: Outgoing, path: Path, advance: Advance) -> None:
 
     Joints of an arm that gaploop has a model of become poses by forward kinematics; the dataset's
     own columns come along beside them.
-
-    Raises:
-        UnusableInputError: neither poses nor joints with known units and a known arm.
     """
     poses = poses_of(out)
     keys = {columns.ACTION: "lerobot.action", columns.STATE: "lerobot.state"}
-    keys |= {
-        picture_feature(out.about, c): f"camera{i}_rgb" for i, c in enumerate(out.about.cameras)
-    }
+    keys |= {feature: f"camera{i}_rgb" for i, feature in enumerate(out.about.pictures)}
     with ZipStore(path, mode="w") as store:
         _write(out, store, keys, advance, poses)
 
@@ -120,37 +105,34 @@ def _write(
     ends = np.cumsum(out.lengths, dtype=np.int64)
     meta = root.create_group("meta")
     meta.create_array("episode_ends", data=ends, chunks=ends.shape, compressors=None)
-    arrays = {}
+    arrays: dict[str, ChunkedRows] = {}
     for name in about.numbers:
         spec = about.features[name]
-        shape, dtype = tuple(spec["shape"]), np.dtype(spec["dtype"])
-        arrays[name] = ChunkedRows(data, keys[name], rows, shape, dtype)
-    poses: dict[str, ChunkedRows] = {}
-    pictures = {}
-    for camera in about.cameras:
-        key, shape = keys[picture_feature(about, camera)], (*about.size(camera), 3)
+        arrays[name] = ChunkedRows(data, keys[name], rows, tuple(spec["shape"]), spec["dtype"])
+    for name in about.pictures:
         # UMI's sampler takes frames one by one, so there one frame is a chunk.
-        chunk = None if pose is None else 1
-        pictures[camera] = ChunkedRows(data, key, rows, shape, np.uint8, chunk=chunk)
+        shape, chunk = (*about.size(name), 3), None if pose is None else 1
+        arrays[name] = ChunkedRows(data, keys[name], rows, shape, np.uint8, chunk)
+    poses: dict[str, ChunkedRows] = {}
     telemetry = root.create_group("telemetry")
     for episode in out.episodes():
-        for name, array in arrays.items():
-            array.append(episode.columns[name].reshape(episode.length, -1))
+        for name in about.numbers:
+            arrays[name].append(episode.columns[name].reshape(episode.length, -1))
         if pose is not None:
             for name, values in pose(episode).items():
                 if name not in poses:
                     poses[name] = ChunkedRows(data, name, rows, values.shape[1:], np.float32)
                 poses[name].append(values)
-        for camera, images in episode.pictures.items():
+        for name, images in episode.pictures.items():
             for picture in images():
-                pictures[camera].append(picture[None])
+                arrays[name].append(picture[None])
         if episode.telemetry is not None:
             content = np.frombuffer(episode.telemetry, dtype=np.uint8)
             telemetry.create_array(
                 episode.uid, data=content, chunks=content.shape, compressors=None
             )
         advance()
-    for array in (*arrays.values(), *poses.values(), *pictures.values()):
+    for array in (*arrays.values(), *poses.values()):
         array.close()
 
 
@@ -158,7 +140,6 @@ class ChunkedRows:
     """An array that grows by rows and is written in whole chunks, each once: a zip can't rewrite.
 
     Args:
-        rows: how many rows there will be.
         chunk: rows of a chunk; about `CHUNK_BYTES` unless given.
     """
 
@@ -171,7 +152,8 @@ class ChunkedRows:
         dtype: Any,
         chunk: int | None = None,
     ) -> None:
-        row_bytes = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
+        self._dtype = np.dtype(dtype)
+        row_bytes = max(1, math.prod(shape)) * self._dtype.itemsize
         self._chunk = chunk or max(1, min(rows, math.ceil(CHUNK_BYTES / row_bytes)))
         self._array = group.create_array(
             name,
@@ -181,7 +163,6 @@ class ChunkedRows:
             compressors=Blosc(cname="lz4", clevel=5, shuffle=Blosc.SHUFFLE),
             chunk_key_encoding={"name": "v2", "separator": "."},
         )
-        self._dtype = np.dtype(dtype)
         self._open: list[NDArray[Any]] = []
         self._held = self._done = 0
 
@@ -199,7 +180,6 @@ class ChunkedRows:
         """Write what is left over."""
         if self._held:
             self._write(np.concatenate(self._open))
-            self._open, self._held = [], 0
 
     def _write(self, rows: NDArray[Any]) -> None:
         self._array[self._done : self._done + len(rows)] = rows
@@ -217,11 +197,7 @@ def part_names(robot: int) -> list[str]:
 def umi_arrays(
     robots: int, to_pose: Callable[[FloatArray], FloatArray], episode: Recording
 ) -> dict[str, FloatArray]:
-    """Return UMI's arrays of an episode, one row per frame.
-
-    Args:
-        to_pose: from state or action, shape (n, width), to poses, shape (n, 7 robots).
-    """
+    """Return UMI's arrays of an episode; `to_pose`: (n, width) to poses, (n, 7 robots)."""
     state = to_pose(episode.columns[columns.STATE])
     arrays = {"action": to_pose(episode.columns[columns.ACTION])}
     for robot in range(robots):
@@ -237,11 +213,10 @@ def umi_arrays(
 
 
 def poses_of(out: Outgoing) -> Poses:
-    """Return what makes UMI's arrays of an episode of a dataset.
+    """Return what makes UMI's arrays of an episode.
 
     Raises:
-        UnusableInputError: the dataset holds neither poses nor joints of a known arm in known
-            units; what is missing is said.
+        UnusableInputError: the dataset holds neither poses nor joints of a known arm in degrees.
     """
     about = out.about
     if columns.STATE not in about.features:
@@ -295,11 +270,7 @@ def poses_of(out: Outgoing) -> Poses:
 def pictures_in(
     array: Any, first: int, last: int, where: str, swap_red_blue: bool
 ) -> Iterator[Image]:
-    """Yield an episode's pictures in a Zarr array (n, height, width, 3) in order, RGB, uint8.
-
-    Raises:
-        UnusableInputError: pictures stored as fractions, or a damaged chunk.
-    """
+    """Yield an episode's pictures in a Zarr array (n, height, width, 3) in order, RGB, uint8."""
     # A chunk of many small pictures is decoded once, not once per picture.
     step = max(_PICTURES_AT_ONCE, int(array.chunks[0]))
     for at in range(first, last, step):
@@ -316,21 +287,14 @@ def pictures_in(
 
 
 def read_rows(array: Any, first: int, last: int, where: str) -> NDArray[Any]:
-    """Return rows of a Zarr array.
-
-    Raises:
-        UnusableInputError: a chunk is damaged, or its codec isn't installed.
-    """
-    try:
+    """Return rows of a Zarr array; UnusableInputError where they are damaged or no numbers."""
+    with explained(f"{where} can't be read", "Restore it.", ZARR_DAMAGE):
         rows = last - first
         if rows * math.prod((*array.shape[1:], array.dtype.itemsize)) > LARGEST_ARRAY:
             raise ValueError(f"{rows} rows of shape {array.shape[1:]}")
         if array.dtype.kind not in "fiub":
             raise ValueError(f"it holds {array.dtype}, not numbers")
         return np.asarray(array[first:last])
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(f"{where} can't be read ({reason}). Restore it.") from None
 
 
 @contextlib.contextmanager
@@ -338,28 +302,24 @@ def open_buffer(path: Path) -> Iterator[Any]:
     """Open the group of a replay buffer, a folder or a zip file.
 
     Raises:
-        UnusableInputError: it isn't one, and what is missing.
+        UnusableInputError: it isn't one, and what is missing; a chunk is damaged.
     """
     from imagecodecs.numcodecs import register_codecs  # UMI stores pictures as JPEG XL
 
     register_codecs(verbose=False)
-    try:
+    problem = f"{path} can't be read as a Zarr group"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explained(problem, "Check the path, or restore it.", ZARR_DAMAGE))
         store = LocalStore(path, read_only=True) if path.is_dir() else zip_store(path)
-        with contextlib.closing(store):
-            root = zarr.open_group(store, mode="r")
-            for name in ("data", "meta/episode_ends"):
-                if name not in root:
-                    found = ", ".join(sorted(root.keys())) or "nothing"
-                    raise UnusableInputError(
-                        f"{path} has no {name} (it holds {found}): not a replay buffer. Name the "
-                        "folder or .zip that holds data/ and meta/episode_ends."
-                    )
-            yield root
-    except ZARR_DAMAGE as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise UnusableInputError(
-            f"{path} can't be read as a Zarr group ({reason}). Check the path, or restore it."
-        ) from None
+        root = zarr.open_group(stack.enter_context(contextlib.closing(store)), mode="r")
+        for name in ("data", "meta/episode_ends"):
+            if name not in root:
+                found = ", ".join(sorted(root.keys())) or "nothing"
+                raise UnusableInputError(
+                    f"{path} has no {name} (it holds {found}): not a replay buffer. Name the "
+                    "folder or .zip that holds data/ and meta/episode_ends."
+                )
+        yield root
 
 
 def read_diffusion_policy(path: Path, settings: ImportSettings) -> ForeignRecording:
@@ -452,18 +412,12 @@ def _diffusion_policy_about(
     used = {key for part in parts.values() for key in part}
     parts |= {f"extra.{name}": (name,) for name in numbers if name not in used}
     settings.required_units(path)
-    features: dict[str, Any] = {
-        name: number_feature(named({k: _width(numbers[k]) for k in part}))
-        for name, part in parts.items()
-    }
-    camera_keys = {f"{IMAGES}{name.replace('/', '_')}": name for name in pictures}
-    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+    vectors = {n: named({k: _width(numbers[k]) for k in part}) for n, part in parts.items()}
+    cameras = {n.replace("/", "_"): (n, array.shape[1:3]) for n, array in pictures.items()}
     if any(numbers[k].dtype == np.float64 for part in parts.values() for k in part):
         notes.append("float64 numbers are kept as float32, which is what LeRobot trains on.")
-    about = About(
-        settings.required_fps(path), settings.robot_type, with_gap_features(features), camera_keys
-    )
-    return about, parts, notes
+    fps = settings.required_fps(path)
+    return described(fps, settings.robot_type, vectors, cameras), parts, notes
 
 
 def _width(array: Any) -> int:
@@ -494,12 +448,10 @@ def _umi_about(
             f"{path}: data/action has width {_width(numbers['action'])}, {robots} robots have "
             f"{len(names)} numbers. Try --format=diffusion_policy."
         )
-    features: dict[str, Any] = dict.fromkeys(parts, number_feature(names))
+    vectors = dict.fromkeys(parts, names)
     for key in sorted(set(numbers) - set(state) - {"action"}):
         parts[f"umi.{key}"] = (key,)
-        features[f"umi.{key}"] = number_feature(named({key: _width(numbers[key])}))
-    camera_keys = {f"{IMAGES}{name.removesuffix('_rgb')}": name for name in pictures}
-    features |= {f: picture_spec(*pictures[k].shape[1:3]) for f, k in camera_keys.items()}
+        vectors[f"umi.{key}"] = named({key: _width(numbers[key])})
+    cameras = {n.removesuffix("_rgb"): (n, array.shape[1:3]) for n, array in pictures.items()}
     fps = settings.required_fps(path, ", 60 for a GoPro at full rate")
-    about = About(fps, settings.robot_type or "umi", with_gap_features(features), camera_keys)
-    return about, parts, notes
+    return described(fps, settings.robot_type or "umi", vectors, cameras), parts, notes

@@ -17,23 +17,14 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
-from gaploop.core.errors import DAMAGE, UnusableInputError
+from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import parse_json
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets import columns
 from gaploop.datasets.columns import IMAGES
 from gaploop.datasets.formats import hdf5
-from gaploop.datasets.formats.foreign import (
-    Maker,
-    as_float32,
-    chosen_key,
-    named,
-    number_feature,
-    picture_spec,
-    taken,
-    with_gap_features,
-)
+from gaploop.datasets.formats.foreign import Maker, as_float32, chosen_key, described, named, taken
 from gaploop.datasets.formats.model import (
     About,
     Advance,
@@ -42,8 +33,8 @@ from gaploop.datasets.formats.model import (
     Outgoing,
     Recording,
     carry,
-    picture_feature,
 )
+from gaploop.datasets.layout import explained
 
 RAW: Final = "actions_raw"
 """Actions in the robot's units; `actions` beside them are scaled to [-1, 1]."""
@@ -97,9 +88,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
             for name, values in episode.columns.items():
                 demo[keys[name]] = values
             written()
-            for camera, images in episode.pictures.items():
-                key = keys[picture_feature(out.about, camera)]
-                hdf5.write_pictures(demo, key, images, n, out.about.size(camera), written)
+            hdf5.write_pictures(demo, out.about, keys, episode, written)
             for name, stored in demo["obs"].items():
                 demo.create_virtual_dataset(f"next_obs/{name}", hdf5.next_rows(stored))
             hdf5.keep_telemetry(file, episode)
@@ -116,7 +105,7 @@ def write_robomimic(out: Outgoing, path: Path, advance: Advance) -> None:
 def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
     """Return what maps to -1 and to 1; the range is left alone where it is inside already."""
     low = high = np.empty(0)
-    for k, episode in enumerate(out.numbers()):
+    for k, episode in enumerate(out.episodes(whole=False)):
         action = episode.columns[columns.ACTION].reshape(episode.length, -1).astype(np.float64)
         low = np.minimum(low, action.min(axis=0)) if k else action.min(axis=0)
         high = np.maximum(high, action.max(axis=0)) if k else action.max(axis=0)
@@ -127,11 +116,7 @@ def _range(out: Outgoing) -> tuple[FloatArray, FloatArray]:
 
 
 def read_robomimic(path: Path, settings: ImportSettings) -> ForeignRecording:
-    """Open a robomimic file.
-
-    Raises:
-        UnusableInputError: not robomimic's layout, or something that nobody said.
-    """
+    """Open a robomimic file."""
     with hdf5.open_hdf5(path) as file:
         demos = _demos(file, path)
         carried = hdf5.carried_in(file, path)
@@ -177,7 +162,6 @@ def _foreign_about(
     file: Any, path: Path, first: str, settings: ImportSettings
 ) -> tuple[About, dict[str, tuple[str, ...]], dict[str, Any], list[str]]:
     obs = file[f"data/{first}/obs"]
-    cameras = [k for k in obs if obs[k].ndim == 4 and obs[k].shape[3] == 3]
     numbers = {k: int(np.prod(obs[k].shape[1:], dtype=int)) for k in obs if obs[k].ndim <= 2}
     keys = settings.keys
     if columns.ACTION in keys:
@@ -195,16 +179,17 @@ def _foreign_about(
     used = {key for part in parts.values() for key in part}
     parts |= {f"extra.{key}": (key,) for key in numbers if key not in used}
     width = int(file[f"data/{first}/actions"].shape[1])
-    features: dict[str, Any] = {columns.ACTION: number_feature(named({"action": width}))}
-    features |= {
-        n: number_feature(named({k: numbers[k] for k in part})) for n, part in parts.items()
+    vectors = {columns.ACTION: named({"action": width})}
+    vectors |= {n: named({k: numbers[k] for k in part}) for n, part in parts.items()}
+    cameras = {
+        key.removesuffix("_image"): (f"obs/{key}", obs[key].shape[1:3])
+        for key in obs
+        if obs[key].ndim == 4 and obs[key].shape[3] == 3
     }
-    camera_keys = {f"{IMAGES}{k.removesuffix('_image')}": f"obs/{k}" for k in cameras}
-    features |= {f: picture_spec(*obs[k[4:]].shape[1:3]) for f, k in camera_keys.items()}
     fps, known, notes = _environment(file, path, settings)
     settings.required_units(path)
     notes.append(f"observation.state is {' + '.join(state)}.")
-    about = About(fps, known.pop("robot_type"), with_gap_features(features), camera_keys)
+    about = described(fps, known.pop("robot_type"), vectors, cameras)
     held = {n: tuple(f"obs/{key}" for key in part) for n, part in parts.items()}
     known["task"] = settings.task or known["task"]
     return about, {**held, columns.ACTION: ("actions",)}, known, notes
@@ -214,13 +199,11 @@ def _environment(
     file: Any, path: Path, settings: ImportSettings
 ) -> tuple[float, dict[str, Any], list[str]]:
     """Return rate [Hz], what else `env_args` says, and notes about it."""
-    try:
+    with explained(f"{path}: env_args is not JSON", "Fix it."):
         env = parse_json(file["data"].attrs.get("env_args", "{}"))
         kwargs = env.get("env_kwargs") or {}
         rate, name, kind = kwargs.get("control_freq"), str(env.get("env_name", "")), env.get("type")
         robots = kwargs.get("robots") or ""
-    except DAMAGE as error:
-        raise UnusableInputError(f"{path}: env_args is not JSON ({error}). Fix it.") from None
     notes = []
     if settings.fps is None and isinstance(rate, int | float) and rate == int(rate) > 0:
         notes.append(f"fps is {rate:g}: control_freq of env_args.")

@@ -192,7 +192,7 @@ def _values(
 def _pictures(
     piece: DatasetPiece, episode: EpisodeRow, conversion: Conversion
 ) -> dict[str, Images]:
-    """Return a take's pictures, converted, by camera; as they stand where nothing changes."""
+    """Return a take's pictures, converted, by feature; as they stand where nothing changes."""
     result: dict[str, Images] = {}
     info = piece.info
     index = chosen_rows(episode.length, info.fps, conversion.fps, conversion.rule)
@@ -208,7 +208,7 @@ def _pictures(
             )
         same = info.fps == conversion.fps and not found[1].touches_pictures
         changed = shown if same else partial(_changed_pictures, shown, index, found[1])
-        result[found[0].removeprefix(columns.IMAGES)] = changed
+        result[found[0]] = changed
     return result
 
 

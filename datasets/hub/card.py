@@ -65,10 +65,8 @@ def card(
     Args:
         before: the card that there is, or "": its text and its metadata are kept.
         title: heading, where there is no card yet.
-        body: our part.
-        metadata: our metadata; lists are joined with those that there are.
-        license: as given by the user; "" for the card's, or the default.
-        tags: the user's.
+        body: our part, and so is `metadata`; lists are joined with those that there are.
+        license: as given by the user, as `tags`; "" for the card's, or the default.
     """
     known, text = split(before)
     front = {**known}
@@ -116,19 +114,17 @@ MOST_CAMERAS: Final = 4
 MOST_ROWS: Final = 40
 """Rows of a table before the rest is summed up."""
 
-type Table = list[tuple[str, int]]
-
 
 def dataset_card(
     info: DatasetInfo,
     episodes: Sequence[EpisodeRow],
     target: HubTarget,
-    before: str = "",
-    license: str = "",
-    tags: Sequence[str] = (),
-    picture: bool = False,
+    before: str,
+    license: str,
+    tags: Sequence[str],
+    picture: bool,
 ) -> str:
-    """Return README.md of a dataset; `before` is the card that there is, or ""."""
+    """Return README.md of a dataset; see `card`."""
     facts = dataset_facts(info, episodes)
     facts |= {
         "repo_id": target.repo_id,
@@ -200,7 +196,7 @@ def dataset_facts(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> dict[str
     }
 
 
-def _rows(count: Counter[str]) -> Table:
+def _rows(count: Counter[str]) -> list[tuple[str, int]]:
     rows = count.most_common()
     rest = sum(n for _, n in rows[MOST_ROWS:])
     return rows[:MOST_ROWS] + ([(f"{len(rows) - MOST_ROWS} others", rest)] if rest else [])
@@ -240,10 +236,7 @@ def _has_people(episode: EpisodeRow) -> bool:
 def sample_picture(info: DatasetInfo, episodes: Sequence[EpisodeRow]) -> bytes:
     """Return the first picture of a take by every camera, side by side, as JPEG; b"" without.
 
-    A success and a take without people are preferred.
-
-    Raises:
-        UnusableInputError: a picture can't be read.
+    A success and a take without people are preferred. UnusableInputError: one can't be read.
     """
     cameras = info.picture_keys[:MOST_CAMERAS]
     if not episodes or not cameras:

@@ -39,13 +39,11 @@ type Stamp = Mapping[Path, tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How to push.
+    """How to push; as the options of `gaploop push`.
 
     Attributes:
         license: for the card; "" for the one that it states already, or LeRobot's default.
-        tags: for the card.
         consents: the consent register; the default one where None.
-        allow_paths: push although a file names a path on this computer.
     """
 
     license: str = ""
@@ -57,14 +55,7 @@ class PushOptions:
 
 @dataclass(frozen=True)
 class Look:
-    """A dataset that may be pushed.
-
-    Attributes:
-        info: what it says about itself.
-        episodes: its takes.
-        stamp: its files as they were looked at.
-        warnings: what the user should know and may ignore.
-    """
+    """A dataset that may be pushed, with its files as they were looked at."""
 
     info: layout.DatasetInfo
     episodes: tuple[layout.EpisodeRow, ...]
@@ -79,14 +70,14 @@ class Parcel:
     Attributes:
         contents: files, with the card.
         card: README.md.
-        picture: JPEG, or b"".
         warnings: what the user should know and may ignore.
+        picture: a dataset's, JPEG, or b"".
     """
 
     contents: Contents
     card: str
-    picture: bytes
     warnings: tuple[str, ...]
+    picture: bytes = b""
 
 
 def push_dataset(
@@ -178,9 +169,8 @@ def pack(look: Look, target: HubTarget, options: PushOptions, before: str) -> Pa
     message = f"gaploop push: {takes}, {info.total_frames} frames"
     # LeRobot looks for a dataset by its format's version.
     tag = str(read_json(root / layout.INFO)["codebase_version"])
-    return Parcel(
-        Contents(tuple(files), message, owns, tag, still_allowed), card, picture, look.warnings
-    )
+    contents = Contents(tuple(files), message, owns, tag, still_allowed)
+    return Parcel(contents, card, look.warnings, picture)
 
 
 def files_of(root: Path) -> tuple[dict[str, Path], list[str]]:

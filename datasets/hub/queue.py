@@ -29,16 +29,11 @@ ENVIRONMENT: Final = "GAPLOOP_PUSH_QUEUE"
 
 @dataclass(frozen=True)
 class QueuedPush:
-    """A push that was asked for.
+    """A push that was asked for; its target as in `HubTarget`, the rest as in `PushOptions`.
 
     Attributes:
         folder: what to push, absolute.
-        repo_id: owner and name.
-        kind: `dataset` or `model`.
-        endpoint: the Hub's address; a push is only ever sent to the one it was meant for.
-        private: of a new repository.
-        license: for the card.
-        tags: for the card.
+        endpoint: a push is only ever sent to the Hub that it was meant for.
         consents: the consent register; the default one where "".
         at: when it was asked for, ISO 8601, UTC.
         error: why it isn't done yet; "" where it was interrupted.
@@ -74,14 +69,13 @@ def default_queue() -> Path:
     return Path(state).expanduser() / "gaploop" / "push"
 
 
-def put(push: QueuedPush, queue: Path | None = None) -> None:
+def put(push: QueuedPush) -> None:
     """Write a push down; an older one to the same repository gives way.
 
     Raises:
         UnusableInputError: it can't be written.
     """
-    folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
-    path = folder / _name(push)
+    path = _writable(push)
     try:
         write_json(path, {"schema": SCHEMA, **asdict(push)})
     except OSError as error:
@@ -91,19 +85,15 @@ def put(push: QueuedPush, queue: Path | None = None) -> None:
         ) from None
 
 
-def drop(push: QueuedPush, queue: Path | None = None) -> None:
+def drop(push: QueuedPush) -> None:
     """Strike a push out: it is done, or no longer wanted."""
-    ((queue or default_queue()) / _name(push)).unlink(missing_ok=True)
+    _file(push).unlink(missing_ok=True)
 
 
-def waiting(queue: Path | None = None) -> list[QueuedPush]:
-    """Return what waits, oldest first.
-
-    Raises:
-        UnusableInputError: a file that can't be read.
-    """
+def waiting() -> list[QueuedPush]:
+    """Return what waits, oldest first; UnusableInputError where a file can't be read."""
     found = []
-    for path in sorted((queue or default_queue()).glob("*.json")):
+    for path in sorted(default_queue().glob("*.json")):
         try:
             found.append(_read(path))
         except UnusableInputError:
@@ -113,14 +103,13 @@ def waiting(queue: Path | None = None) -> list[QueuedPush]:
 
 
 @contextlib.contextmanager
-def sending(push: QueuedPush, queue: Path | None = None) -> Iterator[None]:
+def sending(push: QueuedPush) -> Iterator[None]:
     """Hold a repository for this process: two pushes of it at once would undo each other.
 
     Raises:
         UnusableInputError: another process is pushing to it.
     """
-    folder = writable_folder(queue or default_queue(), "Push queue", f"${ENVIRONMENT}")
-    lock = filelock.FileLock((folder / _name(push)).with_suffix(".lock"))
+    lock = filelock.FileLock(_writable(push).with_suffix(".lock"))
     try:
         held = lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -131,10 +120,15 @@ def sending(push: QueuedPush, queue: Path | None = None) -> Iterator[None]:
         yield
 
 
-def _name(push: QueuedPush) -> str:
+def _file(push: QueuedPush) -> Path:
     key = "\n".join((push.endpoint, push.kind, push.repo_id))
     repo_id = plain_name(push.repo_id.replace("/", "--"), "repo_id", "push queue")
-    return f"{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+    return default_queue() / f"{repo_id}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+
+
+def _writable(push: QueuedPush) -> Path:
+    writable_folder(default_queue(), "Push queue", f"${ENVIRONMENT}")
+    return _file(push)
 
 
 def _read(path: Path) -> QueuedPush:

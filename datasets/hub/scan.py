@@ -53,13 +53,11 @@ _HEADER_LIMIT: Final = 100 << 20
 
 @dataclass(frozen=True)
 class Hit:
-    """Something that must not leave.
+    """Something that must not leave: a secret, or a path.
 
     Attributes:
         where: file, and the part of it.
-        what: what it is, in words.
         shown: enough of it to find it, never all of a secret.
-        secret: whether it is a secret rather than a path.
     """
 
     where: str
@@ -69,11 +67,7 @@ class Hit:
 
 
 def require_clean(root: Path, files: Mapping[str, Path], allow_paths: bool) -> None:
-    """Refuse files that hold a secret or, unless allowed, a path on somebody's computer.
-
-    Raises:
-        UnusableInputError: the first thing found, and how many more there are.
-    """
+    """Refuse files that hold a secret or, unless allowed, a path on somebody's computer."""
     hits = [hit for hit in scan(files.items()) if hit.secret or not allow_paths]
     hits.sort(key=lambda hit: not hit.secret)
     if not hits:
@@ -95,9 +89,6 @@ def scan(files: Iterable[tuple[str, Path]]) -> Iterator[Hit]:
     Text is read whole, whatever its name ends with; Parquet's string columns and metadata, text in
     zip archives, safetensors headers and the metadata of videos too. Numbers and pictures aren't
     text.
-
-    Args:
-        files: name and path of each.
     """
     for name, path in files:
         # What is damaged ends a file, and is for `gaploop check` to say.

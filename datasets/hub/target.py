@@ -26,9 +26,7 @@ class HubTarget:
     """Where to push.
 
     Attributes:
-        repo_id: owner and name, such as me/pick_place.
         kind: `dataset` or `model`.
-        endpoint: the Hub's address.
         private: of a new repository; None leaves that to the owner's account, as LeRobot does.
     """
 
@@ -45,11 +43,7 @@ class HubTarget:
 
 
 def check_repo_id(repo_id: str, option: str = "--repo_id") -> str:
-    """Return `repo_id` if it names an owner and a repository.
-
-    Raises:
-        UnusableInputError: it doesn't.
-    """
+    """Return `repo_id` if it names an owner and a repository, or refuse it."""
     if not repo_id:
         raise UnusableInputError(f"Push to where? Name it with {option}=me/name.")
     bad = not REPO_ID.fullmatch(repo_id) or ".." in repo_id or "--" in repo_id

@@ -73,8 +73,7 @@ class Patience:
     Attributes:
         retries: how many times each step is tried again; its count starts anew with every step
             that succeeds, so that a long upload survives many faults.
-        wait_s: before the first retry; doubled each time, with jitter [s].
-        longest_wait_s: limit of that [s].
+        wait_s: before the first retry; doubled each time, up to the longest, with jitter [s].
         timeout_s: without a byte from the server for this long, a request has failed [s].
     """
 
@@ -86,12 +85,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file as it shall be in the repository.
-
-    Attributes:
-        name: path in the repository.
-        source: the local file, or the content itself.
-    """
+    """A file as it shall be in the repository: its path there, and the file here or the content."""
 
     name: str
     source: Path | bytes
@@ -109,8 +103,6 @@ class Contents:
     """What a repository shall hold.
 
     Attributes:
-        files: everything that belongs to the push.
-        message: of the commit.
         owns: says of a path in the repository whether the push decides about it; such a file
             that isn't among `files` is deleted there in the same commit.
         tag: moved to the commit, or "" for none.
@@ -127,15 +119,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did.
-
-    Attributes:
-        url: the repository's page.
-        commit: what `main` points to now.
-        uploaded: files that were new or changed.
-        unchanged: files that the Hub had already.
-        deleted: files that were removed there.
-    """
+    """What a push did; `commit` is what `main` points to now."""
 
     url: str
     commit: str
@@ -152,7 +136,6 @@ def retried[T](work: Callable[[], T], patience: Patience, what: str, where: str)
 
     Args:
         work: the step; must be safe to repeat.
-        patience: how often and how fast.
         what: the step in words, for messages, such as "committing".
         where: the Hub's address, for messages.
 
@@ -293,11 +276,7 @@ class _Client(httpx.Client):
 
 @contextlib.contextmanager
 def connected(address: str, timeout_s: float) -> Iterator[Any]:
-    """Yield huggingface_hub's client for an endpoint.
-
-    Args:
-        timeout_s: without a byte for this long, a request has failed [s].
-    """
+    """Yield huggingface_hub's client for an endpoint; for the time-out [s] see `Patience`."""
     before = huggingface_hub.get_session()
     known: dict[str, Any] = {"event_hooks": before.event_hooks, "follow_redirects": True}
     timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
@@ -395,8 +374,10 @@ class _Repository:
     def _name(self) -> dict[str, str]:
         return {"repo_id": self.target.repo_id, "repo_type": self.target.kind}
 
+    def _main(self) -> Any:
+        return self.api.repo_info(**self._name, revision=MAIN)
+
     def ask[T](self, what: str, work: Callable[[], T]) -> T:
-        """Do one call with retries."""
         return retried(work, self.patience, what, self.target.endpoint)
 
     def create(self) -> None:
@@ -416,11 +397,9 @@ class _Repository:
             )
 
     def files(self) -> dict[str, Any]:
-        """Return what main holds, empty where there is no repository.
+        """Return path to huggingface_hub's `RepoFile` of what main holds, nothing without one.
 
-        Returns:
-            Path to huggingface_hub's `RepoFile`, or to None where the Hub tells only that it is
-            there.
+        None stands for the file where the Hub tells only that it is there.
         """
 
         def known[T](work: Callable[[], T]) -> T | None:
@@ -438,10 +417,7 @@ class _Repository:
             tree = self.api.list_repo_tree(**self._name, revision=MAIN, recursive=True)
             return {item.path: item for item in tree if hasattr(item, "blob_id")}
 
-        def look() -> Any:
-            return self.api.repo_info(**self._name, revision=MAIN)
-
-        info = self.ask("Listing", lambda: known(look))
+        info = self.ask("Listing", lambda: known(self._main))
         if info is None:
             return {}
         names = {sibling.rfilename: None for sibling in info.siblings or ()}
@@ -461,7 +437,6 @@ class _Repository:
 
         Args:
             hashes: SHA-256 of files by name, as far as known from earlier tries; added to.
-            on_progress: called with files uploaded and files to upload.
         """
 
         def addition(file: HubFile) -> CommitOperationAdd:
@@ -502,8 +477,7 @@ class _Repository:
             )
             commit = str(made.oid)
         else:
-            info = self.ask("Listing", lambda: self.api.repo_info(**self._name, revision=MAIN))
-            commit = str(info.sha)
+            commit = str(self.ask("Listing", self._main).sha)
         uploaded = tuple(f.name for f in changed)
         return Pushed(self.target.url, commit, uploaded, len(contents.files) - len(changed), gone)
 

@@ -353,7 +353,9 @@ def test_json_messages(tmp_path: Path) -> None:
     (episode,) = read_mcap(path, ImportSettings(10.0, "m", keys=keys)).episodes()
     np.testing.assert_array_equal(episode.columns["observation.state"][:, 0], np.arange(5))
     np.testing.assert_array_equal(episode.columns["action"][:, 0], np.arange(5) + 1)
-    np.testing.assert_array_equal(next(iter(episode.pictures["eye"]())), picture(3))
+    np.testing.assert_array_equal(
+        next(iter(episode.pictures["observation.images.eye"]())), picture(3)
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,17 @@ def test_a_queue_that_cannot_be_written_ends_no_session(
     assert hub.log == []
 
 
-def test_a_full_disk_is_one_line_that_names_the_queue(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_that_names_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(push_queue.ENVIRONMENT, str(tmp_path))
     push = push_queue.QueuedPush("cube", "me/cube", "dataset", "http://127.0.0.1:9")
-    push_queue.put(push, tmp_path)
+    push_queue.put(push)
     (path,) = tmp_path.glob("*.json")
     path.unlink()
     (path / "in_the_way").mkdir(parents=True)  # no file can take its place, as on a full disk
     with pytest.raises(UnusableInputError, match=push_queue.ENVIRONMENT):
-        push_queue.put(push, tmp_path)
+        push_queue.put(push)
 
 
 def test_what_must_not_be_pushed_waits_until_it_is_repaired(

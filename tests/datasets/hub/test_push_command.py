@@ -103,11 +103,14 @@ def test_a_push_can_be_forgotten(hub: LoopbackHub, capsys: Capture) -> None:
     assert push_queue.waiting() == []
 
 
-def test_a_file_that_goes_while_the_queue_is_read_was_sent_by_another(tmp_path: Path) -> None:
+def test_a_file_that_goes_while_the_queue_is_read_was_sent_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(push_queue.ENVIRONMENT, str(tmp_path))
     (tmp_path / "sent.json").symlink_to(tmp_path / "gone")  # listed, and not there to be read
     push = push_queue.QueuedPush("cube", NAME, "dataset", "http://127.0.0.1:9")
-    push_queue.put(push, tmp_path)
-    assert push_queue.waiting(tmp_path) == [push]
+    push_queue.put(push)
+    assert push_queue.waiting() == [push]
 
 
 def test_a_bad_file_in_the_queue_is_said_before_anything_is_sent(
