@@ -213,8 +213,9 @@ class SceneSight:
         half = np.asarray(truth["object_half_size_m"])
         tool = np.asarray(truth["tool_pos_m"])
         hand = truth["hand_pos_m"]
-        near = [np.linalg.norm(place[:2] - hand[:2]) for place in (position, tool)] if hand else []
-        nearest_m = float(min(near, default=np.inf))
+        nearest_m = np.inf
+        if hand is not None:
+            nearest_m = min(float(np.linalg.norm(at[:2] - hand[:2])) for at in (position, tool))
         stacked = self._cell.task == "stack_cube"
         return SceneView(
             object_xy_m=position[:2],

@@ -78,6 +78,19 @@ def test_one_arm_hands_over_to_the_other(cell: SimCell) -> None:
     assert cell.success()
 
 
+def test_a_hand_that_reaches_in_is_seen_by_both_arms() -> None:
+    """The pair's truth is arrays, and "is there a hand?" ended the first take with a traceback."""
+    with SimCell(robot="bi_so101", gaps={"human_behavior.nudge": 1.0}, image_size=64) as cell:
+        cell.reset(7)
+        leader = RelayLeader(cell, 0)
+        seen = False
+        while not leader.done() and cell.now_s < 12.0:
+            cell.command(leader.read(cell.now_s).q_rad)
+            cell.advance(0.02)
+            seen |= cell.truth()["hand_pos_m"] is not None
+        assert seen
+
+
 def test_the_arm_whose_turn_it_is_not_stands_still(cell: SimCell) -> None:
     cell.reset(1)
     leader = RelayLeader(cell, 1)
