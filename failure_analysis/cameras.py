@@ -182,7 +182,6 @@ class UsualCamera:
         """Return where nearly all takes lack detail or show something else: dirt, a cover.
 
         Args:
-            name: of the camera.
             firsts: first pictures of takes, shape (n, 192, 192, 3); from fewer than three nothing
                 is told.
         """
@@ -219,11 +218,8 @@ class CameraFinding:
     """Something about one camera of a station.
 
     Attributes:
-        camera: its name.
         kind: size, swapped, moved, light, colour, sharpness, noise, dirt, cover,
             unfamiliar.
-        message: in one line.
-        dimension: the gap dimension that it speaks for.
         value: how much, in spreads, pixels or shares as the message says.
     """
 
@@ -239,8 +235,6 @@ class StationCameras:
     """What the cameras of a station showed in its failed takes, against a policy's training.
 
     Attributes:
-        reference: what they are set against.
-        findings: what is unusual, by camera.
         values: camera to measure to its median over the takes.
         scores: camera to take to how unfamiliar its pictures are, every 0.1 s.
         worst: camera to the take whose pictures are least familiar, and what it showed.
@@ -286,7 +280,6 @@ class CameraReference:
 
     Attributes:
         name: which takes, in words.
-        cameras: by name.
         signals: signal of the registry to its usual value over those takes.
     """
 
@@ -302,8 +295,6 @@ class CameraReference:
 
         Args:
             takes: what it learned from; `MOST_TAKES` of them, spread over all, are looked at.
-            name: which takes, in words.
-            probe: the policy.
         """
         every = [t for t in takes if t.cameras and len(t.frames)] if probe.needs_images else []
         if len(every) < LEAST_TAKES:

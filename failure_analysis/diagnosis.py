@@ -65,8 +65,6 @@ class TakeDiagnosis:
     """What went wrong in one take.
 
     Attributes:
-        uid: the take.
-        episode: its index in the dataset, or None.
         mode: a failure mode, or "none" where no failure was seen.
         phase: a phase, or "" where it can't be told.
         dimensions: gap dimension to share; with `none` they sum to 1.
@@ -168,7 +166,6 @@ class Diagnosis:
 
     Attributes:
         id: names it in lineage.
-        source: what was diagnosed, in words.
         takes: one entry for each take that failed.
         summary: counts and mean shares; see `summarise`.
         cohort: what all takes say together, where `diagnose` was asked for it; its figures are
@@ -240,7 +237,6 @@ def diagnose(
     Args:
         takes: takes of one station; successful ones serve as reference where none is given.
         reference: what is usual; chosen by `choose_reference` if None.
-        source: what is diagnosed, for lineage.
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.

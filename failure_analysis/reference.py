@@ -92,7 +92,6 @@ class Reference:
     Attributes:
         name: where it comes from, in words.
         takes: how many takes that went well it holds.
-        signals: signal to its usual value and spread.
         background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.

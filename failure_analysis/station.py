@@ -47,7 +47,6 @@ class StationVerdict:
             failures were reproduced; sums to 1; empty without failures.
         named: the causes that are named, likeliest first.
         takes: failures it was pooled from.
-        message: in words.
         leading: the likeliest cause, named or not; "" without failures.
     """
 
@@ -102,8 +101,6 @@ def verdict(
     """Return a posterior with what is named, and in words.
 
     Args:
-        posterior: cause to share.
-        takes: failures behind it.
         also: causes that are named whatever their share, because they were measured, to how
             likely each acts.
         may_name: nothing is named without.

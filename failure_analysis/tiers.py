@@ -57,7 +57,6 @@ class TierAccuracy:
         top1: of the failures, or of the stations; an interval as wide as the scale where none was
             published.
         of: what was counted.
-        source: where the figure stands.
     """
 
     top1: Estimate
@@ -225,9 +224,7 @@ def evidence_base(
     """Return what a diagnosis of some failed takes rests on.
 
     Args:
-        failed: what was diagnosed.
         unseen: of each of them, the sources of signals that it lacks.
-        reference: what they were set against.
     """
     lacking = set[str]().union(*unseen)
     tier = Tier.LEROBOT

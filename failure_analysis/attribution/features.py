@@ -39,7 +39,6 @@ class Features:
 
     Attributes:
         values: shape (n,), in the order of `names()`.
-        rules: what the rules say, in words and numbers.
     """
 
     values: FloatArray
@@ -65,13 +64,7 @@ def _signals() -> tuple[str, ...]:
 
 
 def features(measured: TakeSignals, reference: Reference, mode: FailureMode | None) -> Features:
-    """Return the row of one failed take.
-
-    Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode.
-    """
+    """Return the row of one failed take."""
     rules = rule_evidence(measured, reference, mode)
     task = rules.left[GapDimension.TASK_SPECIFICATION]
     sides: list[float] = []

@@ -90,13 +90,10 @@ class EvidenceModel:
     """Weights, calibration and thresholds.
 
     Attributes:
-        names: names of the features, in order.
         weights: shape (10, n), rows in the order of `CAUSES`.
         temperature: divides the logits.
         doubt: how much of each cause's share is spread over all of them, whatever the evidence;
             in the order of `CAUSES`.
-        pairs: what two causes at once are worth.
-        thresholds: when to name.
         coverage: stated coverage of the conformal sets.
         about: where it comes from: takes, seed, code.
     """
@@ -151,7 +148,6 @@ def together(logits: FloatArray, placed: FloatArray, pairs: Pairs) -> FloatArray
     Args:
         logits: of each cause alone, shape (m, 10).
         placed: the feature `PLACED`, shape (m,).
-        pairs: what two at once are worth.
 
     Returns:
         Shape (m, 46): the ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`.

@@ -63,9 +63,6 @@ def attribute(
     """Return the posterior over gap dimensions for one failed take.
 
     Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode.
         model: the learned model; the rules alone judge without.
     """
     why = "no model"

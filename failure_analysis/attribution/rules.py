@@ -27,8 +27,6 @@ class Rule:
     """One signal speaking for one dimension.
 
     Attributes:
-        dimension: what it speaks for.
-        signal: name of the signal.
         side: +1 above usual, -1 below, 0 both.
         weight: 1 where the signal is that gap itself, less where others cause it too.
         modes: failure modes it holds for; all where empty.
@@ -177,13 +175,7 @@ class _Hit:
 def rule_evidence(
     measured: TakeSignals, reference: Reference, mode: FailureMode | None
 ) -> RuleEvidence:
-    """Return what every rule says about one failed take.
-
-    Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode, for rules that only hold for some.
-    """
+    """Return what every rule says about one failed take."""
     direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
     indirect = [h for rule in INDIRECT if (h := _hit(rule, measured, reference, mode))]
     task = None

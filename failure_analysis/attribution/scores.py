@@ -53,7 +53,6 @@ class Case:
         id: "<station>/<scene>".
         station: takes of one station aren't independent.
         causes: injected dimensions; empty for none.
-        said: the prediction.
     """
 
     id: str

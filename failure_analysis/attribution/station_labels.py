@@ -57,7 +57,6 @@ def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> Evid
     is always there at this station stops counting.
 
     Args:
-        model: as shipped.
         rows: features of labelled failures, shape (m, n).
         of: their causes as target shares, shape (m, 10).
     """

@@ -45,9 +45,7 @@ class CohortStatistics:
         counted: which takes, in words.
         table: success by condition; None where no take says how it ended.
         gaps: domain to simulation's success minus success there, like with like.
-        change: where success changed most over time.
         versions: policy versions in order of first use.
-        groups: failures that no signal explains, grouped.
     """
 
     counted: str
@@ -98,7 +96,6 @@ def cohort_of_takes(
 
     Args:
         attempts: takes or episodes, in any order; those that were judged count.
-        unexplained: failures without a clear cause.
         usual: signal to what is usual, for those.
     """
     judged, counted = attempted(attempts)
@@ -116,9 +113,7 @@ def cohort_of_trials(
 
     Args:
         rows: trials, all with the same factors.
-        counted: which trials these are, in words.
         references: factor to the level that others are compared with, where not the usual one.
-        groups: failures that no signal explains, grouped.
 
     Raises:
         UnusableInputError: a reference that isn't there.

@@ -52,7 +52,6 @@ class Matched:
     Attributes:
         difference: -1 to 1.
         first: the first set's raw rate, over what both have tried.
-        second: the second's.
         strata: circumstances that both have tried.
         pairs: matched pairs, 0 where circumstances are strata.
         trials: trials in them, of the first and the second set.
@@ -78,10 +77,7 @@ def matched(
     """Return the difference between two sets of trials, or None where nothing matches.
 
     Args:
-        first: such as simulation.
-        second: such as the real robot.
         besides: factors that may differ between counterparts, such as the station.
-        confidence: of the interval, two-sided.
     """
     names = sorted({n for row in (*first, *second) for n in row.levels} - set(besides))
     one, two = _strata(first, names), _strata(second, names)
@@ -130,7 +126,6 @@ class Change:
 
     Attributes:
         at_ns: when the first trial after it began [ns since 1970, UTC].
-        uid: that trial.
         before: success up to there; raw rate.
         after: success from there on; raw rate.
         difference: after minus before. The place was chosen for being large: a bit too large.
@@ -157,9 +152,6 @@ class Version:
     """One policy version beside the one before it.
 
     Attributes:
-        policy: its id.
-        successes: raw count.
-        trials: raw count.
         since_before: its success minus that of the version before, over what both have tried;
             None for the first one, and where they have tried nothing alike.
         flagged: they differ, at 5 % for all versions together (Bonferroni).

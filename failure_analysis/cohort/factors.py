@@ -61,10 +61,6 @@ class Effect:
     """What a level of a factor does to success, beside the factor's reference level.
 
     Attributes:
-        factor: such as lighting.
-        level: such as dim.
-        successes: raw count.
-        trials: raw count.
         difference: success of its trials minus what it would have been at the reference, all else
             as it was, -1 to 1.
         odds_ratio: the same as odds, all else alike.
@@ -101,8 +97,6 @@ class FactorTable:
     """What every factor does to success.
 
     Attributes:
-        successes: in all.
-        trials: in all.
         effects: one for each level but the reference, the costliest first.
         references: factor to its reference level and success there.
         aside: factor that varied but couldn't be judged, to why.

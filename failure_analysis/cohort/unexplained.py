@@ -59,13 +59,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """A failure without a clear cause.
-
-    Attributes:
-        uid: the take.
-        mode: what was seen.
-        measured: its signals.
-    """
+    """A failure without a clear cause."""
 
     uid: str
     mode: str
@@ -75,12 +69,7 @@ class Unexplained:
 def group_unexplained(
     takes: Sequence[Unexplained], usual: Mapping[str, UsualValue]
 ) -> tuple[Group, ...]:
-    """Return groups of failures without a clear cause; the order of takes doesn't matter.
-
-    Args:
-        takes: the failures.
-        usual: signal to what is usual.
-    """
+    """Return groups of failures without a clear cause; the order of takes doesn't matter."""
     takes = sorted(takes, key=lambda t: t.uid)
     if not takes:
         return ()

@@ -45,7 +45,6 @@ class SignalTrack:
     Attributes:
         t_s: times [s], shape (m,).
         values: shape (m, len(FEATURES)), NaN where unseen.
-        failed: how it ended.
     """
 
     t_s: FloatArray
@@ -107,8 +106,6 @@ class FailureScore:
     """A score that runs along a take, and when it is too high.
 
     Attributes:
-        name: what it was fitted to, in words.
-        usual: what successful takes show.
         weights: of the deviations, shape (2 * len(FEATURES),).
         level: usual score by bin, shape (bins,).
         spread: its spread by bin, shape (bins,).
@@ -193,7 +190,6 @@ def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> 
     Args:
         tracks: takes; failed ones are left out.
         weights: of the deviations, learned from failures, or ones.
-        name: what it is fitted to.
 
     Raises:
         UnusableInputError: too few successful takes.

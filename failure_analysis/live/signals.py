@@ -266,12 +266,7 @@ class _Speeds:
 
 
 class _HighPass:
-    """The filter of `signals.motion.shaking_rad_s`, one sample at a time.
-
-    Args:
-        rate_hz: samples per second.
-        width: numbers per sample.
-    """
+    """The filter of `signals.motion.shaking_rad_s`, one sample at a time."""
 
     def __init__(self, rate_hz: float, width: int) -> None:
         b, a = high_pass_filter(round(rate_hz, 6))
@@ -288,12 +283,7 @@ class _HighPass:
 
 
 class _SceneSoFar:
-    """Headway and dropouts of the tracker, frame by frame.
-
-    Args:
-        joints: the arm's joint names.
-        fps: policy frames per second [Hz].
-    """
+    """Headway and dropouts of the tracker, frame by frame."""
 
     def __init__(self, joints: Sequence[str], fps: float) -> None:
         self._joints, self._fps = tuple(joints), fps

@@ -53,7 +53,6 @@ class Alarm:
         t_s: when, since the take began [s].
         score: standard deviations of a successful take's score at that time.
         p_value: share of successful takes whose score ever gets as high.
-        why: the deviation that adds most, in words.
     """
 
     t_s: float
@@ -66,7 +65,6 @@ class PlanChange:
     """How much a policy's plans differ from those before, so far.
 
     Args:
-        planned: the policy's newest plan.
         arm: columns of the arm's joints, in degrees.
     """
 
@@ -97,9 +95,6 @@ class SignalTracker:
     """A sink that keeps the live signals along a take, every 0.1 s.
 
     Args:
-        joints: the arm's joint names.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
         planned: the policy's newest plan in degrees, if it plans several steps.
     """
 
@@ -145,12 +140,7 @@ class FailureWatch(SignalTracker):
 
     Args:
         score: fitted to takes that went well.
-        joints: the arm's joint names.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
-        planned: the policy's newest plan in degrees.
         false_alarms: share of takes that go well that may alarm.
-        on_alarm: called at the alarm.
     """
 
     def __init__(
@@ -200,7 +190,6 @@ def score_of(takes: Iterable[Take], name: str) -> FailureScore:
 
     Args:
         takes: of one policy on one station; those that failed are left out.
-        name: what they are.
 
     Raises:
         UnusableInputError: too few of them.

@@ -92,8 +92,6 @@ class Event:
     Attributes:
         mode: the failure mode it would be.
         at_s: when it began [s].
-        end_s: when it was over [s].
-        evidence: in words and numbers.
     """
 
     mode: FailureMode
@@ -136,7 +134,6 @@ def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
     """Return where something pressed on the arm: collisions and obstructions, oldest first.
 
     Args:
-        motion: the arm.
         load_share: signed motor loads, 1 at stall, shape (n, n_joints); None where the drives
             don't say: then standing off the command has to tell.
     """

@@ -65,9 +65,6 @@ def grasp_events(
     """Say what the jaws, or else the tracked object, tell.
 
     Args:
-        view: the take.
-        motion: one of its arms.
-        measured: its signals.
         load_share: signed motor loads, 1 at stall, shape (n, n_joints), or None.
     """
     closings = grasps(motion)
@@ -112,8 +109,6 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     doesn't, whatever a reading message that repeats because the bus is down.
 
     Args:
-        grasp: as the jaws' angle tells it.
-        motion: the arm.
         effort: share of the stall load that the gripper's motor shows, shape (n,).
     """
     lag_s = 0.0 if math.isnan(motion.lag_samples) else motion.lag_samples / motion.rate_hz

@@ -55,7 +55,6 @@ class ModeCall:
     Attributes:
         mode: what was seen, or None where nothing went wrong in what can be seen.
         phase: when, or None where it can't be told.
-        evidence: the observations it rests on.
     """
 
     mode: FailureMode | None
@@ -67,8 +66,6 @@ def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) ->
     """Return the failure mode of a take that failed, or may have.
 
     Args:
-        view: the take.
-        measured: its signals.
         reference: what is usual, for force and current sets.
     """
     motions = tuple(m for m in arms(view) if moves(m))

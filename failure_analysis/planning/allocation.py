@@ -107,7 +107,6 @@ def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimensio
     """Return what each next take of a dimension is expected to bring [points].
 
     Args:
-        curves: how each dimension responds.
         points: dimension to the percentage points of success that its failures cost.
 
     Returns:
@@ -126,7 +125,6 @@ def best_order(
 
     Args:
         gains: what `next_gains` returns, possibly of other things than dimensions.
-        price: of one take.
         least_gain: takes that bring less are left out [points].
     """
     names = list(GapDimension)
@@ -150,7 +148,6 @@ def affordable(
     Args:
         order: what `best_order` returns.
         hours: the expected hours of an allocation; grows with it.
-        rate_per_hour: for a budget in money.
 
     Raises:
         UnusableInputError: a budget in money without a rate.
@@ -181,7 +178,6 @@ def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
     count as C n.
 
     Args:
-        takes: of the dimension.
         masses: share of its failures under each condition.
     """
     each = np.minimum(np.arange(takes + 1) * len(masses), MOST_TAKES).astype(float)

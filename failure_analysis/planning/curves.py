@@ -209,7 +209,6 @@ def learn(trials: Iterable[Trial] = (), *, image_policy: bool = False) -> dict[G
     Trials are taken in order of their ids, each id once: neither order nor repetition matters.
 
     Args:
-        trials: results of campaigns.
         image_policy: the policy sees pictures rather than tracked poses.
     """
     curves = prior_curves(prior_entries(), image_policy)
@@ -262,11 +261,7 @@ def _posterior(curve: Curve, trial: Trial, dimension: GapDimension, others: Floa
 
 @dataclass(frozen=True)
 class RolloutCounts:
-    """Rollouts of one policy.
-
-    Attributes:
-        policy: its id, or "".
-    """
+    """Rollouts of one policy."""
 
     successes: int
     trials: int
@@ -282,7 +277,6 @@ def campaign_trial(
     """Return what a campaign's result says about the curves.
 
     Args:
-        plan: what was recorded.
         before: rollouts of the policy that the plan was made for.
         after: rollouts of the policy adapted with its takes, in the same cell.
         recorded: plan item to takes recorded; what the plan asked for unless given.
@@ -323,7 +317,6 @@ def save_curves(
     """Write `curves.json`: every campaign so far, what it came from, and what is believed now.
 
     Args:
-        id_: names the curves in lineage.
         inputs: the files that the trials came from, as `lineage.file_input` names them.
     """
     by_id = {trial.id: trial for trial in trials}

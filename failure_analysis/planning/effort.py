@@ -36,11 +36,7 @@ STATED_SD: Final = 0.1
 
 @dataclass(frozen=True)
 class SeenTake:
-    """A take as planning needs it: no signals.
-
-    Attributes:
-        duration_s: its length [s].
-    """
+    """A take as planning needs it: no signals."""
 
     info: TakeInfo
     outcome: Outcome
@@ -52,7 +48,6 @@ class Duration:
     """A mean time and how sure it is.
 
     Attributes:
-        mean_s: [s].
         sd_s: standard deviation of that mean [s].
         basis: "measured", "stated" or "assumed".
     """
@@ -79,7 +74,6 @@ class RecordingEffort:
         setup: what a change of set-up of effort 1 adds.
         recorded: demonstrations that succeeded and that failed, of those at hand.
         rate_per_hour: operator and station; None where nobody said.
-        currency: of the rate.
         measured: takes behind the measured times.
     """
 
@@ -172,10 +166,6 @@ def setup_changes(takes: int, setups: Sequence[Mapping[str, object]]) -> float:
     """Return about how many changes of set-up a campaign has, weighted by their effort.
 
     Takes come in blocks that each visit most set-ups (`collect.campaign`).
-
-    Args:
-        takes: takes of one plan item.
-        setups: its set-ups.
     """
     if not takes or len(setups) < 2:
         return 0.0

@@ -39,7 +39,6 @@ class Failures:
 
     Attributes:
         takes: the failed takes, in an order of their own: nothing depends on the order given.
-        failed: rollouts that failed.
         succeeded: rollouts that succeeded; 0 where none is known.
         measured: share of all rollouts that a dimension costs, where they were reproduced in the
             station's twin and it fails as the station does.

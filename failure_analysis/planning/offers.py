@@ -92,8 +92,6 @@ class PlanContext:
         folder: where the plan is written; what its commands make goes there.
         policy: as for `--policy.path`.
         twin: the station's, and its file; None where it wasn't measured.
-        twin_file: its file.
-        task: the cell's task.
         record_with: options by which takes are recorded at the station, as they are typed; "" where
             nobody said.
         takes: folders with takes of the station.
@@ -218,7 +216,6 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     """Return the commands that measure the station and reproduce its failures, as typed.
 
     Args:
-        about: what they are filled in with.
         source: the folder that was diagnosed, by its name.
     """
     lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
@@ -251,8 +248,6 @@ def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
     """Return what training and evaluating take of one core [h].
 
     Args:
-        about: holds what was measured.
-        images: the policy sees pictures.
         takes: recorded by the machine beside the nominal ones; None where nothing is trained.
     """
     known = {**MACHINE_S, **about.machine_s}

@@ -77,9 +77,6 @@ class Ask:
     """What a plan is made from, besides the diagnosis.
 
     Attributes:
-        budget: what may be spent.
-        curves: how each dimension responds to demonstrations.
-        effort: what recording takes.
         station: where it is recorded; its named conditions are varied where that helps.
         conditions: uid of a failed take to what was set up.
         image_policy: the policy sees pictures rather than tracked poses.

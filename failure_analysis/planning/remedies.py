@@ -33,7 +33,6 @@ class Remedy:
         instead: one of core.plan's REMEDIES: what to do where demonstrations don't fix it.
         steps: how to do that, in words.
         protocol: how to record demonstrations, in words.
-        sensors: what to record with.
         vary: conditions that the takes are spread over, all values of each.
         split_by: the condition by whose values takes are shared out, where failures differ in it.
         test: the cheapest test that tells whether this is the cause.
@@ -224,7 +223,6 @@ def mass_by_value(
 
     Args:
         conditions: uid to what was set up; failures it doesn't know are left out.
-        name: the condition.
 
     Returns:
         (value, share) in falling order of share; shares sum to 1 unless there are none.

@@ -46,7 +46,6 @@ def cohort_page(cohort: CohortStatistics, source: str) -> tuple[str, dict[str, b
     """Return one page of what trials say together, and its pictures by file name.
 
     Args:
-        cohort: what they say.
         source: where they are from, for the title.
     """
     blocks: list[Markup] = []
@@ -180,7 +179,6 @@ def groups_section(
     """Return the section on failures that no signal explains, for a person to name.
 
     Args:
-        groups: the groups.
         source: the folder that holds the takes, for the command.
         pictures: take uid to a few of its pictures, RGB.
     """

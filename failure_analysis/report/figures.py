@@ -55,7 +55,6 @@ def share_bars(
 
     Args:
         shares: name to share, 0 to 1.
-        title: label of the axis.
         intervals: name to its share with an interval to draw.
     """
     names = sorted(shares, key=lambda name: shares[name])
@@ -84,8 +83,6 @@ def count_grid(
     """Return a shaded table of counts.
 
     Args:
-        rows: names, top to bottom.
-        columns: names, left to right.
         counts: (row, column) to count.
         labels: what the columns and the rows are.
     """

@@ -41,7 +41,6 @@ class Section:
     """A headed part of a page.
 
     Attributes:
-        title: its heading.
         body: HTML; build it with the functions of this module, which escape what they are given.
     """
 
@@ -132,8 +131,6 @@ def table(
     """Return a table.
 
     Args:
-        head: column names.
-        rows: cells, row by row.
         numbers: columns that hold numbers and stand to the right.
     """
 
@@ -153,10 +150,7 @@ class BarRow:
     """One row of `bars`.
 
     Attributes:
-        name: what it is about.
         value: where its mark stands.
-        low: lower end of its interval.
-        high: upper end.
         said: value and interval in words.
         kind: "", "good", "bad" or "quiet".
     """
@@ -173,7 +167,6 @@ def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = Tr
     """Return rows of bars with their intervals, which stay readable on a phone.
 
     Args:
-        rows: top to bottom.
         span: the values at the left and right edge.
         filled: draw bars from zero; else only the mark and the interval, beside a line at zero.
     """
@@ -206,8 +199,6 @@ def heat(
     """Return a table of counts, darker where there are more.
 
     Args:
-        rows: names, top to bottom.
-        columns: names, left to right.
         counts: (row, column) to count.
     """
     most = max(counts.values(), default=0) or 1

@@ -69,9 +69,7 @@ def diagnosis_report(
     """Return the page.
 
     Args:
-        diagnosis: what was found.
         pictures: take uid to a few of its pictures, RGB.
-        plan: what to do about it.
     """
     summary, cohort = diagnosis.summary, diagnosis.cohort
     subtitle = (

@@ -43,11 +43,9 @@ def twin_page(
     """Return the page.
 
     Args:
-        twin: what was measured.
         joints: the arm's joints, gripper last.
         steps: what each parameter that was added brought, as of `FittedDrives`.
         curves: motion that was held out.
-        is_real: the takes come from a real arm.
     """
     differs = [p for p in twin.parameters if p.differs]
     open_ = [p for p in twin.parameters if not p.excited]

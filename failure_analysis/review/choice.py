@@ -33,12 +33,8 @@ class Filter:
     """Which takes are listed; an empty word asks for nothing.
 
     Attributes:
-        outcome: how they ended.
-        mode: what was seen.
         dimension: a dimension that they are tagged with, or that is suggested first.
         condition: what was set, as `lighting=dim`.
-        session: which session.
-        policy: which policy drove.
         who: one of `Who`.
         text: words that stand in uid, task, conditions, operator, session or policy; or a query,
             such as `lighting==dim and duration_s>10`.

@@ -17,7 +17,6 @@ class Key:
         key: as browsers name it (KeyboardEvent.key), with `Shift+` before names of several letters.
         action: what it does; those of `PLAYER` are done by the browser itself.
         value: what the action is done with, or "".
-        label: what it does, in words.
         group: heading in the help.
     """
 

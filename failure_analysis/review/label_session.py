@@ -54,11 +54,7 @@ class TakeStatement:
     """What is said about one take; each key makes another of it.
 
     Attributes:
-        outcome: how it ended.
-        failure_mode: what was seen, or "".
-        phase: when, or "".
         dimensions: gap dimension to weight in (0, 1].
-        note: in the labeller's own words.
     """
 
     outcome: str = Outcome.UNLABELLED.value
@@ -133,8 +129,6 @@ class TakeStatement:
         phase and dimensions where there is something to say or to take away.
 
         Args:
-            uid: the take.
-            author: who says so.
             own: what they said before, by field.
         """
         at = labels.now()
@@ -150,8 +144,6 @@ class LabellerView:
     """A store's labels as one labeller may see them.
 
     Args:
-        store: the labels.
-        author: the labeller.
         show_others: show what others say before the labeller has said something.
     """
 
@@ -241,9 +233,6 @@ class LabelSaver:
 
     What can't be written is tried again. A dataset's columns follow when labelling pauses, and at
     the end; a kill in between costs no label, and the next one brings the columns up to date.
-
-    Args:
-        store: what is labelled.
     """
 
     def __init__(self, store: LabelStore) -> None:
@@ -364,8 +353,6 @@ class LabelSession:
     Not for several threads: the saver's thread touches only its own fields.
 
     Args:
-        store: what is labelled.
-        author: who labels.
         found: diagnoses that are there already, by uid.
         show_others: show what others say before one has said something.
         use_suggestions: a label starts as what the diagnosis suggests.

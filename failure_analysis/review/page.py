@@ -55,7 +55,6 @@ class TakeList(Element, component="take_list.js"):
         """Show a list anew.
 
         Args:
-            total: how many rows it has.
             selected: uid of the one that is open.
             place: where that one stands; scrolled to.
             nothing: said where there is no row.
@@ -210,8 +209,6 @@ class Open:
         draft: what Enter would save.
         touched: the draft was changed by hand.
         own: what the labeller has said.
-        others: what others say, by author, as far as it may be seen.
-        differ: fields on which people differ.
         waiting: the take is about to be diagnosed.
         suggestions: suggestions are shown at all.
     """
@@ -405,11 +402,7 @@ AHEAD: Final = 2
 
 
 class ReviewPage:
-    """One open page.
-
-    Args:
-        site: what it shares with the others.
-    """
+    """One open page."""
 
     def __init__(self, site: ReviewSite) -> None:
         self._site = site

@@ -42,12 +42,7 @@ _POLICY: Final = 1008  # WebSocket close code: policy violation
 
 
 class TokenGate:
-    """ASGI middleware that answers 403 to whoever lacks the token.
-
-    Args:
-        app: what is behind it.
-        token: what lets in.
-    """
+    """ASGI middleware that answers 403 to whoever lacks the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -164,7 +159,6 @@ def serve(
         built: makes what is served, behind a gate with the token that it is given.
         port: the first port to try; 0 for any.
         ready: called with the page's address, token included, once it can be opened.
-        browser: open it in a browser too.
 
     Raises:
         UnusableInputError: no port is free.

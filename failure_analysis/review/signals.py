@@ -27,7 +27,6 @@ class CurveLine:
     """One curve.
 
     Attributes:
-        name: what it is, in words.
         t_s: times since the take began [s], shape (n,).
         values: in the unit of its strip, shape (n,), NaN where missing.
     """
@@ -39,13 +38,7 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class Strip:
-    """Curves of one unit, drawn over each other.
-
-    Attributes:
-        title: what they show.
-        unit: unit of all of them.
-        lines: one or more.
-    """
+    """Curves of one unit, drawn over each other."""
 
     title: str
     unit: str
@@ -59,8 +52,6 @@ class MarkedSpan:
     Attributes:
         kind: `phase`, `intervention` or `safety`.
         start_s: since the take began [s].
-        end_s: likewise.
-        label: in words.
     """
 
     kind: str

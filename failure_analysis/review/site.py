@@ -33,7 +33,6 @@ class ReviewSuggester:
     """Diagnoses takes one at a time, in another process.
 
     Args:
-        root: the dataset or journal.
         units: as of `TakeSource`.
         scene: likewise.
     """
@@ -102,7 +101,6 @@ class ReviewSite:
     """One review that is being served.
 
     Args:
-        session: the labeller's.
         media_folder: where videos for the browser are kept; emptied by whoever made it.
         suggester: diagnoses takes in the background, if anyone does.
         units: as of `TakeSource`.

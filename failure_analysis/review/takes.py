@@ -50,11 +50,8 @@ class CameraVideo:
     """Where a camera's pictures of one take are.
 
     Attributes:
-        camera: its name.
-        path: the video file.
         start_s: time of the take's first picture in it [s].
         frames: how many pictures; 0 where only the file knows.
-        fps: frames per second.
     """
 
     camera: str
@@ -71,7 +68,6 @@ class TakeSource:
     file of this machine, with `..` or with a symbolic link.
 
     Args:
-        store: what is in it.
         units: of joints of takes that don't say theirs; "" where they stay unknown.
         scene: which camera comes first, and what colours object and target have.
     """
@@ -173,7 +169,6 @@ class Media:
         """Return a take's video of one camera, made when first asked for.
 
         Args:
-            uid: the take.
             picture: where its pictures are; checked by the caller to lie where it may.
 
         Raises:
@@ -272,12 +267,7 @@ class Prepared:
 
 
 class Preparer:
-    """Reads takes, from any thread, and keeps the last ones.
-
-    Args:
-        source: where they are.
-        media: where their videos go.
-    """
+    """Reads takes, from any thread, and keeps the last ones."""
 
     def __init__(self, source: TakeSource, media: Media) -> None:
         self._source = source

@@ -116,7 +116,6 @@ def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> f
     Both are at nearly the same pose, so that gravity on the arm itself drops out.
 
     Args:
-        view: the take.
         of: gives the values, shape (n,), of the columns of lift, elbow and wrist of an arm.
     """
     motion = view.motion

@@ -34,11 +34,9 @@ class Signal:
     """One measurement.
 
     Attributes:
-        name: its name in evidence and reference.
         unit: unit of its value; "share" is 0 to 1, "" has none.
         source: the channel it needs, one of `SOURCES`.
         floor: a spread below this [unit] means nothing, however alike the nominal takes were.
-        doc: what it measures and how.
         sentence: `{value}` in it, for the evidence.
         compute: from a view of the take to the value, NaN where it can't tell.
     """
@@ -122,9 +120,7 @@ class Evidence:
     """A value that speaks for a diagnosis.
 
     Attributes:
-        signal: name of the signal.
         value: its value, in `unit`; NaN where only the words say something.
-        unit: unit of the value.
         message: the observation in words and numbers.
     """
 

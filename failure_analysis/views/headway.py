@@ -58,7 +58,6 @@ class Headway:
         """Take note of one frame.
 
         Args:
-            t_s: its time [s].
             tool_m: tool centre on the table plane [m], shape (2,).
             object_m: tracked object [m], shape (2,).
             target_m: tracked target [m], shape (2,).

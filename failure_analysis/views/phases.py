@@ -118,7 +118,6 @@ def timeline(
     retreat, until the next attempt's approach. Without a gripper everything is approach.
 
     Args:
-        motion: the arm.
         tool: its tool path; without, lifting and lowering are taken to last `GRASP_S` and
             `PLACE_S`.
         closings: of the gripper; by default `grasps(motion)`.

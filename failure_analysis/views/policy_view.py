@@ -261,8 +261,6 @@ def ask(
     """Ask a policy along a take, every 0.1 s; None for a take without frames.
 
     Args:
-        take: what happened.
-        probe: the policy.
         space: where it is at home; without it the distances are NaN.
         patches: camera to where its cells are at home, for the cameras that are looked at.
     """

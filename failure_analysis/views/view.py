@@ -36,7 +36,6 @@ class ArmMotion:
         sent_rad: joint commands after safety [rad], shape (n, n_joints).
         position_rad: joint readings [rad], shape (n, n_joints).
         current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
-        joints: names.
         rate_hz: samples per second.
     """
 
@@ -163,7 +162,6 @@ class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
     Args:
-        take: the attempt.
         background: the empty cell's picture, to tell whether the camera has moved.
         images: decode the camera's pictures; without, image signals are missing.
         start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
