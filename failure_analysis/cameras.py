@@ -181,9 +181,7 @@ class UsualCamera:
     def spots(self, name: str, firsts: NDArray[np.uint8]) -> list[CameraFinding]:
         """Return where nearly all takes lack detail or show something else: dirt, a cover.
 
-        Args:
-            firsts: first pictures of takes, shape (n, 192, 192, 3); from fewer than three nothing
-                is told.
+        From their first pictures, shape (n, 192, 192, 3); from fewer than three nothing is told.
         """
         if len(firsts) < 3:
             return []
@@ -276,11 +274,9 @@ class StationCameras:
 
 @dataclass(frozen=True)
 class CameraReference:
-    """What the cameras showed in the takes that a policy learned from.
+    """What the cameras showed in the takes, `name` in words, that a policy learned from.
 
-    Attributes:
-        name: which takes, in words.
-        signals: signal of the registry to its usual value over those takes.
+    `signals` holds the registry's own of what is usual in them.
     """
 
     name: str
@@ -289,12 +285,9 @@ class CameraReference:
 
     @classmethod
     def build(cls, takes: Iterable[Take], name: str, probe: PolicyProbe) -> CameraReference | None:
-        """Return the reference of a policy's training takes.
+        """Return the reference of a policy's training takes; `MOST_TAKES`, spread over all, do.
 
         None where the policy looks at no pictures, or fewer than `LEAST_TAKES` takes have any.
-
-        Args:
-            takes: what it learned from; `MOST_TAKES` of them, spread over all, are looked at.
         """
         every = [t for t in takes if t.cameras and len(t.frames)] if probe.needs_images else []
         if len(every) < LEAST_TAKES:

@@ -80,8 +80,7 @@ def cause_words(cause: str) -> str:
 def pooled(takes: Sequence[tuple[Mapping[str, float], float]]) -> FloatArray:
     """Return the posterior of a station over the nine dimensions and "none", shape (10,).
 
-    Args:
-        takes: of each failure the shares of the dimensions, and of "none".
+    From each failure's shares of the dimensions, and of "none".
     """
     rows = np.array([[*(shares[d.value] for d in GapDimension), none] for shares, none in takes])
     n = len(rows)

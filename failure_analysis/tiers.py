@@ -221,11 +221,7 @@ def seen_as(take: Take, tier: str) -> Take:
 def evidence_base(
     failed: Sequence[Take], unseen: Iterable[Collection[str]], reference: Reference
 ) -> EvidenceBase:
-    """Return what a diagnosis of some failed takes rests on.
-
-    Args:
-        unseen: of each of them, the sources of signals that it lacks.
-    """
+    """Return what a diagnosis of failed takes rests on; `unseen`: the sources that each lacks."""
     lacking = set[str]().union(*unseen)
     tier = Tier.LEROBOT
     if failed and all(t.telemetry.arms() for t in failed):

@@ -35,11 +35,7 @@ LEFT_OUT: Final = frozenset({"force", "policy"})
 
 @dataclass(frozen=True)
 class Features:
-    """A row of numbers about one failed take.
-
-    Attributes:
-        values: shape (n,), in the order of `names()`.
-    """
+    """What numbers, shape (n,), in the order of `names()`, and rules say about one failed take."""
 
     values: FloatArray
     rules: RuleEvidence

@@ -143,14 +143,10 @@ def doubted(shares: FloatArray, doubt: Sequence[float] | FloatArray) -> FloatArr
 
 
 def together(logits: FloatArray, placed: FloatArray, pairs: Pairs) -> FloatArray:
-    """Return the posterior over one cause, none, and two at once.
+    """Return the posterior over one cause, none, and two at once, shape (m, 46).
 
-    Args:
-        logits: of each cause alone, shape (m, 10).
-        placed: the feature `PLACED`, shape (m,).
-
-    Returns:
-        Shape (m, 46): the ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`.
+    The ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`; from the logits of each cause
+    alone, shape (m, 10), and the feature `PLACED`, shape (m,).
     """
     beside = logits.copy()
     beside[:, TASK] += pairs.placed * placed

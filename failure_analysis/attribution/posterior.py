@@ -60,11 +60,7 @@ def attribute(
     mode: FailureMode | None,
     model: EvidenceModel | None = None,
 ) -> Attribution:
-    """Return the posterior over gap dimensions for one failed take.
-
-    Args:
-        model: the learned model; the rules alone judge without.
-    """
+    """Return the posterior over gap dimensions for one failed take; without model by the rules."""
     why = "no model"
     if model is not None:
         lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]

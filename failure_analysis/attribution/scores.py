@@ -174,12 +174,7 @@ def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
 
 
 def expected_calibration_error(sure: FloatArray, right: NDArray[np.bool_]) -> float:
-    """Mean distance of certainty and accuracy over `BINS` bins of equal count.
-
-    Args:
-        sure: share of the likeliest cause, shape (m,).
-        right: whether it was the cause, shape (m,).
-    """
+    """Mean distance of certainty and accuracy, shape (m,) each, over `BINS` bins of equal count."""
     order = np.argsort(sure, kind="stable")
     parts = [p for p in np.array_split(order, BINS) if len(p)]
     gaps = [len(p) * abs(float(sure[p].mean()) - float(right[p].mean())) for p in parts]

@@ -27,10 +27,7 @@ def engineer_labels(path: Path) -> dict[str, dict[str, float]]:
     """Return uid to dimension to weight, of the labels that engineers gave and didn't take back.
 
     Suggestions and operators' words are left out: the model would learn from itself. An engineer's
-    empty label says that none of the dimensions is the cause.
-
-    Args:
-        path: a `labels.jsonl`; nothing is said where there is none.
+    empty label says that none of the dimensions is the cause. Without a file nothing is said.
 
     Raises:
         UnusableInputError: a line of it can't be read.

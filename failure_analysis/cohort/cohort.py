@@ -92,11 +92,9 @@ def cohort_of_takes(
     unexplained: Sequence[Unexplained] = (),
     usual: Mapping[str, UsualValue] | None = None,
 ) -> CohortStatistics:
-    """Return what takes say together.
+    """Return what takes or episodes that were judged say together, in any order.
 
-    Args:
-        attempts: takes or episodes, in any order; those that were judged count.
-        usual: signal to what is usual, for those.
+    `usual` is signal to what is usual, for failures that are `unexplained`.
     """
     judged, counted = attempted(attempts)
     groups = group_unexplained(unexplained, usual or {})

@@ -76,8 +76,7 @@ def matched(
 ) -> Matched | None:
     """Return the difference between two sets of trials, or None where nothing matches.
 
-    Args:
-        besides: factors that may differ between counterparts, such as the station.
+    Counterparts may differ in the factors `besides`, such as the station.
     """
     names = sorted({n for row in (*first, *second) for n in row.levels} - set(besides))
     one, two = _strata(first, names), _strata(second, names)
@@ -172,9 +171,7 @@ class Version:
 def change(rows: Sequence[Trials], shuffles: int = SHUFFLES) -> Change | None:
     """Return where success changed most over time, or None where that can't be said.
 
-    Args:
-        rows: single trials with their times, in any order.
-        shuffles: how many times to shuffle; the same ones every time.
+    Rows are single trials with their times, in any order; shuffles are the same ones every time.
     """
     rows = sorted((r for r in rows if r.t0_ns and r.trials == 1), key=lambda r: (r.t0_ns, r.uid))
     if len(rows) < LEAST_TRIALS:

@@ -131,11 +131,7 @@ class FailureScore:
         return np.asarray((deviations @ self.weights - self.level[place]) / self.spread[place])
 
     def threshold(self, false_alarms: float) -> float:
-        """Return the score above which a take is alarmed about, infinite where none can be.
-
-        Args:
-            false_alarms: share of successful takes that may alarm.
-        """
+        """Return the score that so many of the successful takes exceed; infinite where none may."""
         rank = math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
         return float(self.peaks[rank - 1]) if rank <= len(self.peaks) else math.inf
 
@@ -186,10 +182,7 @@ def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> 
 
     Each take's highest score is computed with what is usual in the other folds, so that the
     threshold isn't fitted to the takes that it is the quantile of (cross-conformal, Vovk 2015).
-
-    Args:
-        tracks: takes; failed ones are left out.
-        weights: of the deviations, learned from failures, or ones.
+    The weights of the deviations are learned from failures, or ones.
 
     Raises:
         UnusableInputError: too few successful takes.

@@ -62,11 +62,7 @@ class Alarm:
 
 
 class PlanChange:
-    """How much a policy's plans differ from those before, so far.
-
-    Args:
-        arm: columns of the arm's joints, in degrees.
-    """
+    """How much a policy's plans of the arm's joints, in degrees, differ from those before."""
 
     def __init__(self, planned: Planned, arm: Sequence[int]) -> None:
         self._planned, self._arm = planned, list(arm)
@@ -94,8 +90,7 @@ class PlanChange:
 class SignalTracker:
     """A sink that keeps the live signals along a take, every 0.1 s.
 
-    Args:
-        planned: the policy's newest plan in degrees, if it plans several steps.
+    `planned` gives the policy's newest plan in degrees, if it plans several steps.
     """
 
     def __init__(
@@ -138,9 +133,7 @@ class SignalTracker:
 class FailureWatch(SignalTracker):
     """Scores a running take and alarms once where the score is too high.
 
-    Args:
-        score: fitted to takes that went well.
-        false_alarms: share of takes that go well that may alarm.
+    So it does in the share `false_alarms` of the takes that go well.
     """
 
     def __init__(
@@ -186,10 +179,7 @@ def shipped_score() -> FailureScore:
 
 
 def score_of(takes: Iterable[Take], name: str) -> FailureScore:
-    """Fit a score to a station's own takes that went well, with the weights that ship.
-
-    Args:
-        takes: of one policy on one station; those that failed are left out.
+    """Fit a score to takes of one policy and station that went well, with the weights that ship.
 
     Raises:
         UnusableInputError: too few of them.

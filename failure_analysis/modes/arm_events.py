@@ -87,12 +87,7 @@ def load_share(view: TakeView, motion: ArmMotion) -> FloatArray | None:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that may have ended an attempt.
-
-    Attributes:
-        mode: the failure mode it would be.
-        at_s: when it began [s].
-    """
+    """Something that began at `at_s` and may have ended an attempt."""
 
     mode: FailureMode
     at_s: float
@@ -133,9 +128,7 @@ def pushed_rad(motion: ArmMotion) -> FloatArray:
 def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
     """Return where something pressed on the arm: collisions and obstructions, oldest first.
 
-    Args:
-        load_share: signed motor loads, 1 at stall, shape (n, n_joints); None where the drives
-            don't say: then standing off the command has to tell.
+    `load_share` is as of the function; without it standing off the command has to tell.
     """
     pushed = pushed_rad(motion)
     if load_share is None:

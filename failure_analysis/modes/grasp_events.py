@@ -62,11 +62,7 @@ class GraspEvents:
 def grasp_events(
     view: TakeView, motion: ArmMotion, measured: TakeSignals, load_share: FloatArray | None
 ) -> GraspEvents:
-    """Say what the jaws, or else the tracked object, tell.
-
-    Args:
-        load_share: signed motor loads, 1 at stall, shape (n, n_joints), or None.
-    """
+    """Say what the jaws, and motor loads as of `load_share`, or else the tracked object tell."""
     closings = grasps(motion)
     if not closings:
         return GraspEvents()
@@ -106,10 +102,8 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     """Return the grasp as the gripper's motor tells it: soft and small things hardly stop jaws.
 
     A motor that holds something works; one whose jaws have met, or stand where they were told to,
-    doesn't, whatever a reading message that repeats because the bus is down.
-
-    Args:
-        effort: share of the stall load that the gripper's motor shows, shape (n,).
+    doesn't, whatever a reading message that repeats because the bus is down. `effort` is a share of
+    the stall load, shape (n,).
     """
     lag_s = 0.0 if math.isnan(motion.lag_samples) else motion.lag_samples / motion.rate_hz
     settled_s = grasp.close_s + SETTLE_S + lag_s

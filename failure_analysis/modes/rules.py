@@ -50,12 +50,7 @@ SETTLE_S: Final = 0.3
 
 @dataclass(frozen=True)
 class ModeCall:
-    """A failure mode, its phase and why.
-
-    Attributes:
-        mode: what was seen, or None where nothing went wrong in what can be seen.
-        phase: when, or None where it can't be told.
-    """
+    """A failure mode and why, None where nothing went wrong, and its phase, None where unknown."""
 
     mode: FailureMode | None
     phase: Phase | None
@@ -63,11 +58,7 @@ class ModeCall:
 
 
 def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
-    """Return the failure mode of a take that failed, or may have.
-
-    Args:
-        reference: what is usual, for force and current sets.
-    """
+    """Return the failure mode of a take that failed, or may have."""
     motions = tuple(m for m in arms(view) if moves(m))
     if motions:
         return _first_of(view, motions, measured)

@@ -104,13 +104,9 @@ class DimensionQuota:
 def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]) -> dict[
     GapDimension, FloatArray
 ]:  # fmt: skip
-    """Return what each next take of a dimension is expected to bring [points].
+    """Return what each dimension's 1st, 2nd, … take is expected to bring [points], (MOST_TAKES,).
 
-    Args:
-        points: dimension to the percentage points of success that its failures cost.
-
-    Returns:
-        Dimension to the gain of its 1st, 2nd, … take, shape (MOST_TAKES,).
+    `points` are those of success that its failures cost.
     """
     takes = np.arange(MOST_TAKES + 1, dtype=float)
     return {d: np.diff(worth * curves[d].fixed(takes)) for d, worth in points.items()}
@@ -121,11 +117,9 @@ def best_order(
     price: Mapping[GapDimension, float],
     least_gain: float,
 ) -> list[GapDimension]:
-    """Return takes in the order in which to buy them: most gain for its price first.
+    """Return takes in the order in which to buy them: most of `next_gains` for its price first.
 
-    Args:
-        gains: what `next_gains` returns, possibly of other things than dimensions.
-        least_gain: takes that bring less are left out [points].
+    Those that bring less than `least_gain` [points] are left out.
     """
     names = list(GapDimension)
     offers = [
@@ -145,9 +139,7 @@ def affordable(
 ) -> dict[GapDimension, int]:
     """Return how many takes of each dimension the budget pays for: the longest part of `order`.
 
-    Args:
-        order: what `best_order` returns.
-        hours: the expected hours of an allocation; grows with it.
+    `hours` are those that an allocation is expected to need; they grow with it.
 
     Raises:
         UnusableInputError: a budget in money without a rate.
@@ -171,14 +163,11 @@ def affordable(
 
 
 def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
-    """Share a dimension's takes out among conditions so that most failures are fixed.
+    """Share takes out among conditions, of which `masses` are the failures' shares, to fix most.
 
     Takes under one condition are assumed to fix failures under that condition. An even split
     among C equal conditions fixes what the dimension's own curve says: n takes under one of them
     count as C n.
-
-    Args:
-        masses: share of its failures under each condition.
     """
     each = np.minimum(np.arange(takes + 1) * len(masses), MOST_TAKES).astype(float)
     gains = np.diff(curve.fixed(each))

@@ -72,10 +72,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Curve:
-    """What is believed of one dimension's response.
+    """What is believed of one dimension's response: the probability of each (a, tau), summing to 1.
 
-    Attributes:
-        probability: of each (a, tau), shape (len(RECOVERABLE), len(TAKES_NEEDED)); sums to 1.
+    Shape (len(RECOVERABLE), len(TAKES_NEEDED)).
     """
 
     probability: FloatArray
@@ -158,12 +157,9 @@ def prior_curves(
     """Return what is believed of the next cell before any campaign there.
 
     Sites differ in what they respond to takes; the next one is drawn from where the sites tried
-    were drawn from. That is estimated site by site, each with its own curve.
-
-    Args:
-        entries: trials as `responses.json` holds them.
-        image_policy: the policy sees pictures. Trials of such a one tell of its kind alone; where
-            there are none, those of policies that see tracked poses stand in.
+    were drawn from. That is estimated site by site, each with its own curve. Entries are as of
+    `responses.json`. Those of policies that see pictures tell of their kind alone; where there are
+    none, those of policies that see tracked poses stand in.
     """
     curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
     entries = sorted(entries, key=lambda entry: str(entry["id"]))
@@ -191,11 +187,7 @@ def _sees_pictures(entry: Mapping[str, Any]) -> bool:
 
 
 def flat_curve(no_response: float) -> Curve:
-    """Return what is believed before any trial.
-
-    Args:
-        no_response: probability that demonstrations fix nothing.
-    """
+    """Return what is believed before any trial; `no_response`: that demonstrations fix nothing."""
     weights = np.exp(-0.5 * (np.log(TAKES_NEEDED / TAU_MEDIAN) / TAU_LOG_SD) ** 2)
     weights /= weights.sum()
     shares = np.full(len(RECOVERABLE), (1.0 - no_response) / (len(RECOVERABLE) - 1))
@@ -207,9 +199,6 @@ def learn(trials: Iterable[Trial] = (), *, image_policy: bool = False) -> dict[G
     """Return every dimension's curve, from the prior and these trials.
 
     Trials are taken in order of their ids, each id once: neither order nor repetition matters.
-
-    Args:
-        image_policy: the policy sees pictures rather than tracked poses.
     """
     curves = prior_curves(prior_entries(), image_policy)
     every = {trial.id: trial for trial in trials}
@@ -314,11 +303,7 @@ def save_curves(
     trials: Iterable[Trial],
     inputs: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write `curves.json`: every campaign so far, what it came from, and what is believed now.
-
-    Args:
-        inputs: the files that the trials came from, as `lineage.file_input` names them.
-    """
+    """Write `curves.json`: every campaign so far, what it came from, and what is believed now."""
     by_id = {trial.id: trial for trial in trials}
     write_json(
         path,

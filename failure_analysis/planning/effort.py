@@ -121,10 +121,9 @@ class RecordingEffort:
 def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> RecordingEffort:
     """Return what recording takes.
 
-    Args:
-        takes: oldest first. Demonstrations say how many attempts a take needs; lengths and
-            resets come from them, too, or from rollouts where there is no demonstration.
-        stated: what people say it costs; what they say last counts most, and more than takes.
+    Demonstrations, oldest first, say how many attempts a take needs; lengths and resets come from
+    them, too, or from rollouts where there is no demonstration. What people state counts more than
+    takes do, and what they state last counts most.
     """
     every = [take for take in takes if take.duration_s > 0]
     shown = [take for take in every if take.info.kind is TakeKind.DEMONSTRATION]

@@ -159,10 +159,9 @@ class Prospect:
 
 
 class Outlook:
-    """The same draws for every part of a plan, so that parts and whole agree.
+    """The same draws, shape (DRAWS,), for every part of a plan, so that parts and whole agree.
 
-    Attributes:
-        rate: draws of the share of rollouts that fail, shape (DRAWS,).
+    `rate` is the share of rollouts that fail.
     """
 
     def __init__(self, failures: Failures, curves: Mapping[GapDimension, Curve]) -> None:

@@ -157,8 +157,7 @@ def _known() -> dict[str, Any]:
 def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatArray, int] | None:
     """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
 
-    Args:
-        images: the policy sees pictures; only sites of one that does count for it.
+    For a policy that sees pictures only sites of one that does count.
     """
     known = _known()
     assumed = known["assumed"].get(remedy, {})
@@ -213,11 +212,7 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
 
 
 def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
-    """Return the commands that measure the station and reproduce its failures, as typed.
-
-    Args:
-        source: the folder that was diagnosed, by its name.
-    """
+    """Return the commands, as typed, that measure the station and reproduce a folder's failures."""
     lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
     if twin is None:
         arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
@@ -245,11 +240,7 @@ def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
 
 
 def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
-    """Return what training and evaluating take of one core [h].
-
-    Args:
-        takes: recorded by the machine beside the nominal ones; None where nothing is trained.
-    """
+    """Return what training on `takes`, if any, and evaluating take of one core [h]."""
     known = {**MACHINE_S, **about.machine_s}
     seconds = ROLLOUTS * known["rollout"]
     if takes is not None:

@@ -462,11 +462,7 @@ def _verdict_words(
     fixed: ExpectedValue,
     image_policy: bool,
 ) -> str:
-    """Return what follows from the evidence.
-
-    Args:
-        fixed: share of the dimension's failures that the quota's takes fix.
-    """
+    """Return what follows from the evidence; `fixed` is the share that the quota's takes fix."""
     chance = f"{curve.responds:.0%}"
     part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
     match quota.decision:

@@ -184,12 +184,9 @@ def setups_for(
 ) -> tuple[SetupTakes, ...]:
     """Return how a dimension's takes are shared out among conditions; masses sum to 1.
 
-    Takes are recorded under what all failures had in common: the gap is in the station as it
-    stands. Where failures differ in the condition that matters for the dimension, takes follow the
-    failures; where nothing is known of it, they are spread over what the station can set up.
-
-    Args:
-        conditions: uid of a failed take to what was set up.
+    Takes are recorded under what all failures, by uid, had in common: the gap is in the station as
+    it stands. Where failures differ in the condition that matters for the dimension, takes follow
+    them; where nothing is known of it, they are spread over what the station can set up.
     """
     remedy = REMEDIES[dimension]
     shared = common_conditions(failures, conditions)
@@ -221,11 +218,8 @@ def mass_by_value(
 ) -> list[tuple[Any, float]]:
     """Return how much of a dimension's failures fell under each value of a condition.
 
-    Args:
-        conditions: uid to what was set up; failures it doesn't know are left out.
-
-    Returns:
-        (value, share) in falling order of share; shares sum to 1 unless there are none.
+    The largest first; shares sum to 1 unless there are none. Failures whose conditions aren't known
+    are left out.
     """
     column, values = CAUSES.index(dimension), {}
     mass: Counter[str] = Counter()

@@ -43,11 +43,7 @@ KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
 
 
 def cohort_page(cohort: CohortStatistics, source: str) -> tuple[str, dict[str, bytes]]:
-    """Return one page of what trials say together, and its pictures by file name.
-
-    Args:
-        source: where they are from, for the title.
-    """
+    """Return one page of what trials of `source` say together, and its pictures by file name."""
     blocks: list[Markup] = []
     if cohort.table is not None:
         low, high = cohort.table.rate.low, cohort.table.rate.high
@@ -178,9 +174,7 @@ def groups_section(
 ) -> Section:
     """Return the section on failures that no signal explains, for a person to name.
 
-    Args:
-        source: the folder that holds the takes, for the command.
-        pictures: take uid to a few of its pictures, RGB.
+    Takes are in the folder `source`, a few of their pictures by uid, RGB, in `pictures`.
     """
     cards = []
     for group in groups:

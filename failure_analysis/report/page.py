@@ -38,11 +38,7 @@ FONTS: Final = {
 
 @dataclass(frozen=True)
 class Section:
-    """A headed part of a page.
-
-    Attributes:
-        body: HTML; build it with the functions of this module, which escape what they are given.
-    """
+    """A headed part of a page: HTML of this module's functions, which escape what they get."""
 
     title: str
     body: str
@@ -128,11 +124,7 @@ def table(
     rows: Iterable[Sequence[object]],
     numbers: Sequence[int] = (),
 ) -> Markup:
-    """Return a table.
-
-    Args:
-        numbers: columns that hold numbers and stand to the right.
-    """
+    """Return a table; the columns `numbers` stand to the right."""
 
     def cells(tag: str, values: Sequence[object]) -> Markup:
         kinds = ("n" if column in numbers else "" for column in range(len(values)))
@@ -166,9 +158,8 @@ class BarRow:
 def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = True) -> Markup:
     """Return rows of bars with their intervals, which stay readable on a phone.
 
-    Args:
-        span: the values at the left and right edge.
-        filled: draw bars from zero; else only the mark and the interval, beside a line at zero.
+    From the value at the left edge to that at the right. Unless `filled` there is only the mark and
+    the interval, beside a line at zero.
     """
     left, right = span
 
@@ -196,11 +187,7 @@ def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = Tr
 def heat(
     rows: Sequence[str], columns: Sequence[str], counts: Mapping[tuple[str, str], int]
 ) -> Markup:
-    """Return a table of counts, darker where there are more.
-
-    Args:
-        counts: (row, column) to count.
-    """
+    """Return a table of counts by (row, column), darker where there are more."""
     most = max(counts.values(), default=0) or 1
 
     def cells(row: str) -> Markup:

@@ -66,11 +66,7 @@ def diagnosis_report(
     pictures: Mapping[str, Sequence[Image]] | None = None,
     plan: Plan | None = None,
 ) -> str:
-    """Return the page.
-
-    Args:
-        pictures: take uid to a few of its pictures, RGB.
-    """
+    """Return the page; `pictures` are a few of a take's, RGB, by uid."""
     summary, cohort = diagnosis.summary, diagnosis.cohort
     subtitle = (
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "

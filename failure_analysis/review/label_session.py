@@ -51,11 +51,7 @@ type Said = Mapping[str, LabelEvent]
 
 @dataclass(frozen=True)
 class TakeStatement:
-    """What is said about one take; each key makes another of it.
-
-    Attributes:
-        dimensions: gap dimension to weight in (0, 1].
-    """
+    """What is said about one take; each key makes another of it. Weights are in (0, 1]."""
 
     outcome: str = Outcome.UNLABELLED.value
     failure_mode: str = ""
@@ -107,11 +103,7 @@ class TakeStatement:
         }
 
     def suggested(self, found: TakeDiagnosis | None) -> TakeStatement:
-        """Return what this, a take's recorded labels, and its diagnosis say together.
-
-        Args:
-            found: the diagnosis, None where there is none; a mode that is named already is kept.
-        """
+        """Return what recorded labels and a diagnosis say together; a named mode is kept."""
         said = {e.field: e.value for e in suggested_labels(found)} if found is not None else {}
         if not said or self.failure_mode or self.outcome in (Outcome.SUCCESS, Outcome.DISCARDED):
             return self
@@ -127,9 +119,6 @@ class TakeStatement:
 
         The outcome and the mode are always said, so that two labellers can be compared on them;
         phase and dimensions where there is something to say or to take away.
-
-        Args:
-            own: what they said before, by field.
         """
         at = labels.now()
         new = (
@@ -141,11 +130,7 @@ class TakeStatement:
 
 
 class LabellerView:
-    """A store's labels as one labeller may see them.
-
-    Args:
-        show_others: show what others say before the labeller has said something.
-    """
+    """A store's labels as one labeller may see them; others' before an own one if asked for."""
 
     def __init__(self, store: LabelStore, author: str, show_others: bool = False) -> None:
         store.refresh()
@@ -256,12 +241,7 @@ class LabelSaver:
         return len(self._acts)
 
     def put(self, events: Sequence[LabelEvent], known: Sequence[LabelEvent]) -> None:
-        """Have one act written.
-
-        Args:
-            events: what is said, all of it or none.
-            known: every event that was said before.
-        """
+        """Have one act, all of it or none, written; `known` is every event that was said before."""
         with self._changed:
             self._acts.append((tuple(events), tuple(known)))
             self._changed.notify_all()

@@ -35,9 +35,7 @@ WINDOW: Final = 80
 class TakeList(Element, component="take_list.js"):
     """A list of any length, of which only the rows around what can be seen are sent.
 
-    Args:
-        row: from a place in the list to what its row shows.
-        on_pick: called with the uid of a row that is clicked.
+    `row` tells what a place's row shows; `on_pick` is called with the uid of one that is clicked.
     """
 
     def __init__(
@@ -83,11 +81,7 @@ class TakeList(Element, component="take_list.js"):
 
 
 class TakePlayer(Element, component="player.js"):
-    """The videos of a take with its signals below, and every key of the page.
-
-    Args:
-        on_key: called with the name of every key that isn't the player's own.
-    """
+    """The videos of a take with its signals below, and every key of the page but the player's."""
 
     def __init__(self, on_key: Callable[[str], None]) -> None:
         super().__init__()
@@ -245,12 +239,7 @@ class Chip:
 
 
 class TakePanel:
-    """Shows what is open; says which key was clicked.
-
-    Args:
-        press: called with the key of a chip that was clicked.
-        on_note: called with the note while it is written.
-    """
+    """Shows what is open; says which chip was clicked, and the note while it is written."""
 
     def __init__(self, press: Callable[[Key], None], on_note: Callable[[str], None]) -> None:
         self._shown: tuple[object, ...] = ()
@@ -529,11 +518,7 @@ class ReviewPage:
     # Keys
 
     def press(self, name: str) -> None:
-        """Do what a key does.
-
-        Args:
-            name: as browsers name it, such as "m" or "Enter".
-        """
+        """Do what a key does, named as browsers name it, such as "m" or "Enter"."""
         dialog = self._help.box if self._help.box.value else self._agreement.box
         if dialog.value:
             dialog.close()

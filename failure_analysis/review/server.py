@@ -93,10 +93,7 @@ STYLE: Final = Path(__file__).with_name("page.css")
 
 
 def free_socket(port: int) -> socket.socket:
-    """Return a socket bound to a free port of this machine, `port` or one of the next.
-
-    Args:
-        port: the first to try; 0 for any.
+    """Return a socket bound to a free port of this machine, `port` or one of the next; 0: any.
 
     Raises:
         UnusableInputError: none is free.

@@ -24,12 +24,7 @@ _PHASE_EXACT_S: Final = 0.02
 
 @dataclass(frozen=True)
 class CurveLine:
-    """One curve.
-
-    Attributes:
-        t_s: times since the take began [s], shape (n,).
-        values: in the unit of its strip, shape (n,), NaN where missing.
-    """
+    """One curve over time since the take began, shape (n,), NaN where missing."""
 
     name: str
     t_s: FloatArray
@@ -47,12 +42,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class MarkedSpan:
-    """A stretch of time that is marked.
-
-    Attributes:
-        kind: `phase`, `intervention` or `safety`.
-        start_s: since the take began [s].
-    """
+    """A stretch of time that is marked: a `phase`, an `intervention` or `safety`."""
 
     kind: str
     start_s: float

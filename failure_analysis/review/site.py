@@ -30,12 +30,7 @@ LOOK_S: Final = 2.0
 
 
 class ReviewSuggester:
-    """Diagnoses takes one at a time, in another process.
-
-    Args:
-        units: as of `TakeSource`.
-        scene: likewise.
-    """
+    """Diagnoses takes one at a time, in another process; reads them as `TakeSource` does."""
 
     def __init__(self, root: Path, units: str = "", scene: StationScene = THE_CELLS) -> None:
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, units, scene))

@@ -47,12 +47,7 @@ REFERENCE_TAKES: Final = 40
 
 @dataclass(frozen=True)
 class CameraVideo:
-    """Where a camera's pictures of one take are.
-
-    Attributes:
-        start_s: time of the take's first picture in it [s].
-        frames: how many pictures; 0 where only the file knows.
-    """
+    """Where a camera's pictures of one take are: so many `frames`, 0 where only the file knows."""
 
     camera: str
     path: Path
@@ -153,11 +148,7 @@ MOST_FILES: Final = 240
 
 
 class Media:
-    """Makes and keeps the videos of the takes that were looked at last.
-
-    Args:
-        folder: where they are kept; emptied by whoever made it.
-    """
+    """Makes and keeps the videos of takes looked at last; whoever made the folder empties it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -168,8 +159,7 @@ class Media:
     def video(self, uid: str, picture: CameraVideo) -> Path:
         """Return a take's video of one camera, made when first asked for.
 
-        Args:
-            picture: where its pictures are; checked by the caller to lie where it may.
+        The caller has checked that the pictures lie where they may.
 
         Raises:
             UnusableInputError: it can't be read.

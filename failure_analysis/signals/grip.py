@@ -113,10 +113,8 @@ def apart_m(view: TakeView) -> float:
 def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
     """Change of a value from just before the gripper closes to just after lifting.
 
-    Both are at nearly the same pose, so that gravity on the arm itself drops out.
-
-    Args:
-        of: gives the values, shape (n,), of the columns of lift, elbow and wrist of an arm.
+    Both are at nearly the same pose, so that gravity on the arm itself drops out. `of` gives the
+    values, shape (n,), of the columns of lift, elbow and wrist.
     """
     motion = view.motion
     held = [g for g in grasps(motion) if g.held] if motion is not None else []

@@ -91,12 +91,7 @@ def registry() -> Mapping[str, Signal]:
 
 @dataclass(frozen=True)
 class TakeSignals:
-    """The signals of one take.
-
-    Attributes:
-        values: signal to value in its unit, NaN where it couldn't be seen.
-        unseen: source to why nothing of it could be seen.
-    """
+    """The signals of one take, NaN where one couldn't be seen, and by source why none could."""
 
     values: Mapping[str, float]
     unseen: Mapping[str, str]
@@ -117,12 +112,7 @@ def measure(view: TakeView) -> TakeSignals:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A value that speaks for a diagnosis.
-
-    Attributes:
-        value: its value, in `unit`; NaN where only the words say something.
-        message: the observation in words and numbers.
-    """
+    """An observation that speaks for a diagnosis; its value is NaN where only the words say it."""
 
     signal: str
     value: float

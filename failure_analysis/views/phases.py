@@ -115,12 +115,8 @@ def timeline(
 
     Approach until the gripper is told to close; grasp until the tool has lifted what it holds;
     transport until it has come down for the last time; place until shortly after it opens;
-    retreat, until the next attempt's approach. Without a gripper everything is approach.
-
-    Args:
-        tool: its tool path; without, lifting and lowering are taken to last `GRASP_S` and
-            `PLACE_S`.
-        closings: of the gripper; by default `grasps(motion)`.
+    retreat, until the next attempt's approach. Without a gripper everything is approach; without a
+    tool path lifting and lowering are taken to last `GRASP_S` and `PLACE_S`.
     """
     found, end_s = grasps(motion) if closings is None else closings, float(motion.t_s[-1])
     ends: list[tuple[Phase, float]] = []
@@ -177,13 +173,9 @@ def phase_at(
 
 
 def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Split a tracked scene into object and target on the table and whether the object is seen.
+    """Split a tracked scene, shape (n, 7), into object and target and whether the object is seen.
 
-    Args:
-        scene: `observation.environment_state`, shape (n, 7).
-
-    Returns:
-        Object and target [m], each shape (n, 2), and visible, shape (n,).
+    Places are on the table [m], each shape (n, 2).
     """
     from gaploop.sim.kinematics import PAN_AXIS_X_M
 

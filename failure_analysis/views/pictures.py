@@ -48,8 +48,7 @@ type Grey = NDArray[np.float32]
 class Background:
     """The cell as the camera usually sees it at the start, without object and target.
 
-    Attributes:
-        thumbnail: RGB, shape (96, 96, 3).
+    As a thumbnail, RGB, shape (96, 96, 3).
     """
 
     thumbnail: Image
@@ -95,15 +94,10 @@ class PictureSummary:
 def summarise(
     pictures: Iterator[Image], expected: int, background: Background | None
 ) -> PictureSummary | None:
-    """Look at a take's pictures once.
+    """Look once at a take's RGB pictures, in order; None without any.
 
-    Args:
-        pictures: RGB pictures in order.
-        expected: how many there should be, to spread the samples; 0 if unknown.
-        background: the cell's usual picture, for the camera's pose.
-
-    Returns:
-        The summary, or None where there is no picture at all.
+    So many as are expected spread the samples, 0 if unknown; the camera's pose is that against the
+    cell's usual picture.
     """
     samples, repeats, count = _sampled(pictures, expected)
     if not samples:

@@ -117,9 +117,7 @@ class PatchSpace:
     def apart(self, layers: Layers, own: int = -1) -> FloatArray:
         """Return how far each cell is from the nearest known one, shape (n_layers, h · w).
 
-        Args:
-            layers: of a picture.
-            own: the training take that it is from, whose cells don't count; -1 for none.
+        Cells of the picture's `own` training take don't count; -1 for none.
         """
         bank = self.bank[self.owner != own] if own >= 0 else self.bank
         ends = np.cumsum(self.widths)[:-1]
@@ -260,9 +258,8 @@ def ask(
 ) -> PolicyTrace | None:
     """Ask a policy along a take, every 0.1 s; None for a take without frames.
 
-    Args:
-        space: where it is at home; without it the distances are NaN.
-        patches: camera to where its cells are at home, for the cameras that are looked at.
+    `space` says where it is at home; without it the distances are NaN. `patches` say so of the
+    cells of the cameras that are looked at.
     """
     probe.reset()
     t_s, plans, features = [], [], []
@@ -323,9 +320,7 @@ def observations(take: Take, images: bool) -> Iterator[tuple[float, Observation]
 def overlap_rms(now: FloatArray, before: FloatArray, steps: int) -> float:
     """Return the rms difference of two plans made `steps` policy frames apart; NaN if disjoint.
 
-    Args:
-        now: the newer plan, shape (h, n).
-        before: the older one, shape (h, n).
+    Each of shape (h, n).
     """
     shared = min(len(before) - steps, len(now))
     if shared < 1:

@@ -126,16 +126,9 @@ class ToolPath:
 
 
 def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
-    """Return the tool centre at joint positions, or None for an arm that isn't known here.
+    """Return the tool centre [m], shape (n, 3), at joint positions; None for an unknown arm.
 
-    Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
-
-    Args:
-        q_rad: joint positions [rad], shape (n, n_joints).
-        joints: joint names, which tell the arm.
-
-    Returns:
-        Places in the base frame [m], shape (n, 3).
+    In the base frame. Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
     """
     from gaploop.sim.arms import arm_with_joints  # here: MuJoCo takes a moment to import
 
