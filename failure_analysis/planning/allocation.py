@@ -113,9 +113,7 @@ def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimensio
 
 
 def best_order(
-    gains: Mapping[GapDimension, FloatArray],
-    price: Mapping[GapDimension, float],
-    least_gain: float,
+    gains: Mapping[GapDimension, FloatArray], price: Mapping[GapDimension, float], least_gain: float
 ) -> list[GapDimension]:
     """Return takes in the order in which to buy them: most of `next_gains` for its price first.
 

@@ -183,11 +183,7 @@ type Weighed = tuple[tuple[RemedyOffer, ...], tuple[Alternative, ...]]
 
 
 def _weighed(
-    dimension: GapDimension,
-    quota: DimensionQuota,
-    failures: Failures,
-    outlook: Outlook,
-    ask: Ask,
+    dimension: GapDimension, quota: DimensionQuota, failures: Failures, outlook: Outlook, ask: Ask
 ) -> Weighed:
     """Return the remedies there are against a dimension, with what each brings and costs."""
     found = offers(dimension, ask.about, ask.image_policy) if ask.about else ()

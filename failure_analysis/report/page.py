@@ -120,9 +120,7 @@ def answers(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    numbers: Sequence[int] = (),
+    head: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()
 ) -> Markup:
     """Return a table; the columns `numbers` stand to the right."""
 

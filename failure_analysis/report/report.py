@@ -24,11 +24,7 @@ from gaploop.failure_analysis.report.cohort_page import (
     groups_section,
     headline,
 )
-from gaploop.failure_analysis.report.figures import (
-    count_grid,
-    familiarity_figure,
-    share_bars,
-)
+from gaploop.failure_analysis.report.figures import count_grid, familiarity_figure, share_bars
 from gaploop.failure_analysis.report.page import (
     BarRow,
     Section,

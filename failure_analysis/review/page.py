@@ -18,12 +18,7 @@ from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outco
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Who
 from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of
-from gaploop.failure_analysis.review.label_session import (
-    STEP,
-    LabelSession,
-    Said,
-    TakeStatement,
-)
+from gaploop.failure_analysis.review.label_session import STEP, LabelSession, Said, TakeStatement
 from gaploop.failure_analysis.review.site import ReviewSite
 from gaploop.failure_analysis.review.takes import Prepared
 from gaploop.failure_analysis.station import words
