@@ -7,17 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
 NAN = float("nan")
 
 
 def _measures(view: TakeView) -> dict[str, float]:
-    """Return what a take's pictures say; nothing where there are none."""
-    seen = view.pictures
-    if seen is None:
-        return {}
+    """Return what a take's pictures say."""
+    seen = known(view.pictures)
     object_px, target_px = (seen.scene.get(f"{of}_area_px", NAN) for of in ("object", "target"))
     shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
     ratio = {"area_ratio": object_px / target_px}
@@ -73,19 +71,19 @@ _READ: Final = (
 """Name, unit, floor, sentence, key in `_measures`, and doc of signals, as of `registry.Signal`."""
 
 
-def _reader(key: str, doc: str) -> Callable[[TakeView], float]:
+def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
     def read(view: TakeView) -> float:
         return _measures(view).get(key, NAN)
 
-    read.__doc__ = doc
+    read.__name__, read.__doc__ = name, doc
     return read
 
 
 for _name, _unit, _floor, _sentence, _key, _doc in _READ:
-    signal(_name, _unit, "images", _floor, _sentence)(_reader(_key, _doc))
+    signal(_unit, "images", _floor, _sentence)(_reader(_name, _key, _doc))
 
 
-@signal("camera_age_s", "s", "scene", 0.02, "the camera's picture is up to {value} old")
+@signal("s", "scene", 0.02, "the camera's picture is up to {value} old")
 def camera_age_s(view: TakeView) -> float:
     """95th percentile of the pictures' age when they were used, the oldest camera."""
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()

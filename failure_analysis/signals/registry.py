@@ -5,6 +5,7 @@ A signal is NaN where the take lacks its channel; `measure` then also says what 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import pkgutil
@@ -64,15 +65,31 @@ class Signal:
 REGISTRY: Final[dict[str, Signal]] = {}
 
 
+class MissingChannelError(Exception):
+    """A signal's channel is missing in a take."""
+
+
+def known[T](channel: T | None) -> T:
+    """Return a channel of a take; without it the signal that asks is NaN.
+
+    Raises:
+        MissingChannelError: the take lacks it.
+    """
+    if channel is None:
+        raise MissingChannelError
+    return channel
+
+
 def signal(
-    name: str, unit: str, source: str, floor: float, sentence: str
+    unit: str, source: str, floor: float, sentence: str
 ) -> Callable[[Callable[[TakeView], float]], Callable[[TakeView], float]]:
-    """Register the decorated function as a signal; its docstring becomes the signal's doc."""
+    """Register the decorated function as a signal of its name, its docstring as the doc."""
     if source not in SOURCES:
         raise unknown_choice("signal source", source, SOURCES)
 
     def register(function: Callable[[TakeView], float]) -> Callable[[TakeView], float]:
         doc = " ".join((function.__doc__ or "").split())
+        name = function.__name__
         REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, function)
         return function
 
@@ -103,10 +120,11 @@ class TakeSignals:
 def measure(view: TakeView) -> TakeSignals:
     """Compute every signal of a take."""
     unseen = view.blind()
-    values = {
-        name: math.nan if s.source in unseen else float(s.compute(view))
-        for name, s in registry().items()
-    }
+    values = dict.fromkeys(registry(), math.nan)
+    for name, spec in registry().items():
+        if spec.source not in unseen:
+            with contextlib.suppress(MissingChannelError):
+                values[name] = float(spec.compute(view))
     return TakeSignals(values, unseen)
 
 
