@@ -61,53 +61,37 @@ FLOORS: Final[Mapping[str, float]] = {
     "turn_rad": 0.002, "unfamiliar": 0.05,
 }  # fmt: skip
 """Spreads below these mean nothing; lengths in pixels of a 192 px picture."""
-D = GapDimension
-_CAST: Final = "camera {camera}: colours are cast ({value:+.2f} log, usually {usual:+.2f})"
-KINDS: Final[Mapping[str, tuple[str, GapDimension, str]]] = {
-    "brightness": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {brighter}, median grey {value:.0f} of 255, usually {usual:.0f}",
-    ),
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "brightness": ("light", ": {brighter}, median grey {value:.0f} of 255, usually {usual:.0f}"),
     "contrast": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} contrast, grey levels spread by {value:.0f}, usually {usual:.0f}",
+        "light", ": {more} contrast, grey levels spread by {value:.0f}, usually {usual:.0f}"
     ),
     "corners": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: corners have {value:.2f} times the middle's light, usually {usual:.2f}",
+        "light", ": corners have {value:.2f} times the middle's light, usually {usual:.2f}"
     ),
-    "saturation": (
-        "colour",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} colour, saturation {value:.0f} of 255, usually {usual:.0f}",
+    "saturation": ("colour", ": {more} colour, saturation {value:.0f} of 255, usually {usual:.0f}"),
+    "cast_red": ("colour", ": colours are cast along red ({value:+.2f} log, usually {usual:+.2f})"),
+    "cast_blue": (
+        "colour", ": colours are cast along blue ({value:+.2f} log, usually {usual:+.2f})"
     ),
-    "cast_red": ("colour", D.VISUAL_DOMAIN, _CAST.replace("cast (", "cast along red (")),
-    "cast_blue": ("colour", D.VISUAL_DOMAIN, _CAST.replace("cast (", "cast along blue (")),
     "sharpness": (
-        "sharpness",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} sharp, edges {value:.2f} times the contrast, usually {usual:.2f}",
+        "sharpness", ": {more} sharp, edges {value:.2f} times the contrast, usually {usual:.2f}"
     ),
-    "noise": (
-        "noise",
-        D.SENSOR_NOISE,
-        "camera {camera}: {more} noise, {value:.1f} grey levels, usually {usual:.1f}",
-    ),
+    "noise": ("noise", ": {more} noise, {value:.1f} grey levels, usually {usual:.1f}"),
     **dict.fromkeys(
-        ("moved_px", "scale", "turn_rad"),
-        ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
+        ("moved_px", "scale", "turn_rad"), ("moved", " has moved: its picture lies {way}")
     ),
     "unfamiliar": (
         "unfamiliar",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: pictures unlike those that the policy learned from, {value:.2f} of their "
-        "reach, usually {usual:.2f}",
+        ": pictures unlike those that the policy learned from, {value:.2f} of their reach, usually "
+        "{usual:.2f}",
     ),
-}
-"""Measure to kind, dimension and words of what is said of it."""
+}  # fmt: skip
+"""Measure to its kind and to what is said of a camera in which it is unusual."""
+OTHER_DIMENSIONS: Final = {
+    "noise": GapDimension.SENSOR_NOISE, "moved": GapDimension.SPATIAL_GEOMETRY,
+}  # fmt: skip
+"""Of kinds that don't speak for the visual domain."""
 PHOTOMETRY: Final = tuple(
     key for key in FLOORS if key not in ("moved_px", "scale", "turn_rad", "unfamiliar")
 )
@@ -165,17 +149,17 @@ class UsualCamera:
         """Return what of a camera's measures is far from usual, the farthest of a kind."""
         worst = dict[str, tuple[float, CameraFinding]]()
         for key, value in values.items():
-            kind, dimension, words = KINDS[key]
+            kind, words = KINDS[key]
             z = self.z(key, value)
             if not (z > UNFAMILIAR_Z if key == "unfamiliar" else abs(z) > NAMED_Z):
                 continue
             usual = self.values[key].mean
-            said = words.format(
-                camera=name, value=value, usual=usual, more="more" if z > 0 else "less",
+            said = f"camera {name}" + words.format(
+                value=value, usual=usual, more="more" if z > 0 else "less",
                 brighter="brighter" if z > 0 else "darker", way=describe_move(move) if move else "",
             )  # fmt: skip
             if abs(z) > worst.get(kind, (0.0, None))[0]:
-                worst[kind] = abs(z), CameraFinding(name, kind, said, dimension, value)
+                worst[kind] = abs(z), CameraFinding(name, kind, said, value)
         return [finding for _, finding in worst.values()]
 
     def spots(self, name: str, firsts: NDArray[np.uint8]) -> list[CameraFinding]:
@@ -207,7 +191,7 @@ class UsualCamera:
             if where is not None:
                 covers = float(where.mean())
                 message = f"camera {name}: {covers:.0%} of the picture {words}, {_place(where)}"
-                found.append(CameraFinding(name, kind, message, GapDimension.VISUAL_DOMAIN, covers))
+                found.append(CameraFinding(name, kind, message, covers))
         return found
 
 
@@ -224,8 +208,12 @@ class CameraFinding:
     camera: str
     kind: str
     message: str
-    dimension: GapDimension
     value: float
+
+    @property
+    def dimension(self) -> GapDimension:
+        """The gap dimension that it speaks for."""
+        return OTHER_DIMENSIONS.get(self.kind, GapDimension.VISUAL_DOMAIN)
 
 
 @dataclass(frozen=True)
@@ -377,15 +365,13 @@ class CameraReference:
             found.append(CameraFinding(
                 name, "size", f"camera {name} gives {w}x{h} pictures, the policy learned from "
                 f"{usual_w}x{usual_h}" + (": cropped or stretched" if cropped else ""),
-                GapDimension.VISUAL_DOMAIN, h * w / (usual_h * usual_w),
+                h * w / (usual_h * usual_w),
             ))  # fmt: skip
         alike = {n: matches(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
         best = max(alike, key=lambda n: alike[n])
         if best != name and alike[best] >= max(LEAST_MATCHES, 2 * alike[name]):
             message = f"camera {name} shows what {best} showed in training: swapped or renamed"
-            found.append(
-                CameraFinding(name, "swapped", message, GapDimension.VISUAL_DOMAIN, alike[best])
-            )
+            found.append(CameraFinding(name, "swapped", message, alike[best]))
         return found
 
     def save(self, path: Path) -> None:

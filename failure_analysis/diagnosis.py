@@ -30,7 +30,7 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
+from gaploop.failure_analysis.attribution.model import Attribution, EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.attribution.station_labels import (
     LEAST_LABELS,
@@ -55,7 +55,7 @@ NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
 NAMES_FROM_TRUST: Final = 0.7
 """Evidence that was right less often names nothing of a station, however well its takes agree."""
-_NO_SHARES: Final = {d.value: 0.0 for d in GapDimension}
+_NOTHING: Final = Attribution(dict.fromkeys(GapDimension, 0.0), 1.0, (), (), by="")
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
@@ -232,7 +232,7 @@ def diagnose(
     cohort: bool = False,
     force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
-    """Diagnose every failed take.
+    """Diagnose every failed take; neither injected truth nor simulator state is looked at.
 
     Args:
         takes: takes of one station; successful ones serve as reference where none is given.
@@ -247,9 +247,6 @@ def diagnose(
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
         force_classes: tells the class of force windows, beside the rules.
-
-    Returns:
-        The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
     usual = replace(choose_reference(every, reference), force_classes=force_classes)
@@ -353,7 +350,7 @@ def _station_model(
                 if f.failed and f.take.info.uid in causes]  # fmt: skip
     if model is None or not reference.takes or len(labelled) < LEAST_LABELS:
         return model, 0
-    rows = [features(f.measured, reference, f.call.mode).values for f, _ in labelled]
+    rows = [features(f.measured, reference, f.call.mode)[0] for f, _ in labelled]
     targets = weighted_targets([cause for _, cause in labelled])
     return recalibrated(model, np.array(rows), targets), len(labelled)
 
@@ -362,11 +359,10 @@ def _conclude(
     failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
-    why = attribute(measured, reference, call.mode, model) if failure.failed else None
-    shares = {d.value: s for d, s in why.dimensions.items()} if why else _NO_SHARES
-    none = why.none if why else 1.0
-    named = tuple(d.value for d in why.named) if why and not base.misleads else ()
-    if why and base.reference is ReferenceKind.STATION:
+    why = attribute(measured, reference, call.mode, model) if failure.failed else _NOTHING
+    shares, none = {d.value: s for d, s in why.dimensions.items()}, why.none
+    named = () if base.misleads else tuple(d.value for d in why.named)
+    if failure.failed and base.reference is ReferenceKind.STATION:
         trust = base.trust if base.misleads else 1.0
         shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
     return TakeDiagnosis(
@@ -377,11 +373,11 @@ def _conclude(
         dimensions=shares,
         none=none,
         abstained=not named,
-        evidence=(*call.evidence, *(why.evidence if why else ())),
+        evidence=(*call.evidence, *why.evidence),
         unseen=tuple(sorted(measured.unseen.values())),
         named=named,
-        candidates=why.candidates if why else (),
-        by=why.by if why else "",
+        candidates=why.candidates,
+        by=why.by,
     )
 
 
@@ -418,14 +414,14 @@ def summarise_causes(found: Sequence[TakeDiagnosis]) -> dict[str, Any]:
     }
 
 
-def suggested_labels(take: TakeDiagnosis, author: str = "gaploop") -> tuple[LabelEvent, ...]:
+def suggested_labels(take: TakeDiagnosis) -> tuple[LabelEvent, ...]:
     """Return what a diagnosis suggests as labels, of the lowest source: a person's word wins.
 
     No mode where none was seen, no phase where it can't be told, no dimensions when abstaining.
     """
 
     def event(field_name: str, value: Any, confidence: float) -> LabelEvent:
-        return LabelEvent(take.uid, field_name, value, author, "auto", confidence=confidence)
+        return LabelEvent(take.uid, field_name, value, "gaploop", "auto", confidence=confidence)
 
     events = []
     if take.mode != NO_MODE:

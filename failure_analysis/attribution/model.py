@@ -23,6 +23,7 @@ from gaploop.core.files import read_json
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution import features
+from gaploop.failure_analysis.signals.registry import Evidence
 
 SCHEMA: Final = "gaploop.attribution.v2"
 SHIPPED: Final = "model_so101_cell.json"
@@ -69,20 +70,26 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the model says about one take.
+class Attribution:
+    """Why a take failed, as far as its signals say.
 
     Attributes:
-        shares: dimension to share; with `none` they sum to 1.
-        none: share of "none of these".
-        named: dimensions that are named, most likely first; none when abstaining.
-        candidates: the conformal set, most likely first.
+        dimensions: dimension to posterior share; with `none` they sum to 1.
+        none: share of "nothing that can be seen".
+        named: the dimensions that are named, most likely first: one, two where both act, none
+            when abstaining.
+        candidates: dimensions, and "none", that hold the cause with the model's stated coverage;
+            empty where the rules alone judged.
+        evidence: strongest first.
+        by: who judged, "model" or "rules: …" with the reason.
     """
 
-    shares: Mapping[GapDimension, float]
+    dimensions: Mapping[GapDimension, float]
     none: float
     named: tuple[GapDimension, ...]
     candidates: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
+    by: str = "model"
 
 
 @dataclass(frozen=True)
@@ -115,17 +122,17 @@ class EvidenceModel:
         """Return the posterior of rows of features, shape (m, n), as shape (m, 10)."""
         return doubted(softmax(self.logits(rows)), self.doubt)
 
-    def judge(self, row: FloatArray) -> Judgement:
+    def judge(self, row: FloatArray) -> Attribution:
         """Return posterior, what is named, and the conformal set, of one row, shape (n,)."""
         placed = row[[self.names.index(features.PLACED)]]
         return self.judged(self.logits(row[None])[0], placed)
 
-    def judged(self, logits: FloatArray, placed: FloatArray) -> Judgement:
+    def judged(self, logits: FloatArray, placed: FloatArray) -> Attribution:
         """Return the same from logits, shape (10,), and the feature `PLACED`, shape (1,)."""
         p = doubted(softmax(logits), self.doubt)
         (sets,) = trusted(together(logits[None], placed, self.pairs), self.doubt)
         shares = {d: float(p[n]) for n, d in enumerate(GapDimension)}
-        return Judgement(
+        return Attribution(
             shares, float(p[-1]), named(sets, self.thresholds), candidates(p, self.thresholds.cuts)
         )
 
