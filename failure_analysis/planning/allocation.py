@@ -53,11 +53,6 @@ class Budget:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UnusableInputError(f"--budget.{name} is {value}: give 0 or more.")
 
-    @property
-    def by_the_hour(self) -> bool:
-        """Whether time is what runs out."""
-        return self.hours is not None or self.money is not None
-
 
 class Decision(StrEnum):
     """What becomes of a dimension."""
@@ -101,9 +96,9 @@ class DimensionQuota:
     next_gain: float = 0.0
 
 
-def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]) -> dict[
-    GapDimension, FloatArray
-]:  # fmt: skip
+def next_gains(
+    curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]
+) -> dict[GapDimension, FloatArray]:
     """Return what each dimension's 1st, 2nd, … take is expected to bring [points], (MOST_TAKES,).
 
     `points` are those of success that its failures cost.

@@ -132,17 +132,11 @@ def recorded_before(dimension: GapDimension) -> tuple[float, float]:
     return value["weight"] * done, value["weight"] * (tried - done)
 
 
-def why_no_response(dimension: GapDimension, image_policy: bool = False) -> str:
-    """Return why demonstrations may not fix a dimension, in words."""
-    return str(_no_response(dimension, image_policy)[1])
-
-
-def _no_response(dimension: GapDimension, image_policy: bool) -> tuple[float, str]:
+def no_response(dimension: GapDimension, image_policy: bool) -> tuple[float, str]:
+    """Return the chance that demonstrations don't fix a dimension, before any, and why."""
     value = _responses()
-    table = value["no_response"]
-    if image_policy:
-        table = table | value["no_response_of_image_policies"]
-    chance, why = table[dimension.value]
+    own = value["no_response_of_image_policies"] if image_policy else {}
+    chance, why = {**value["no_response"], **own}[dimension.value]
     return float(chance), str(why)
 
 
@@ -161,7 +155,7 @@ def prior_curves(
     `responses.json`. Those of policies that see pictures tell of their kind alone; where there are
     none, those of policies that see tracked poses stand in.
     """
-    curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
+    curves = {d: flat_curve(no_response(d, image_policy)[0]) for d in GapDimension}
     entries = sorted(entries, key=lambda entry: str(entry["id"]))
     own = set(_responses()["no_response_of_image_policies"]) if image_policy else set()
     own |= {e["dimension"] for e in entries if _sees_pictures(e) and image_policy}
@@ -186,12 +180,12 @@ def _sees_pictures(entry: Mapping[str, Any]) -> bool:
     return entry.get("sees") == "pictures"
 
 
-def flat_curve(no_response: float) -> Curve:
-    """Return what is believed before any trial; `no_response`: that demonstrations fix nothing."""
+def flat_curve(fixes_nothing: float) -> Curve:
+    """Return what is believed before any trial, with this chance that demonstrations fail."""
     weights = np.exp(-0.5 * (np.log(TAKES_NEEDED / TAU_MEDIAN) / TAU_LOG_SD) ** 2)
     weights /= weights.sum()
-    shares = np.full(len(RECOVERABLE), (1.0 - no_response) / (len(RECOVERABLE) - 1))
-    shares[0] = no_response
+    shares = np.full(len(RECOVERABLE), (1.0 - fixes_nothing) / (len(RECOVERABLE) - 1))
+    shares[0] = fixes_nothing
     return Curve(np.outer(shares, weights))
 
 

@@ -96,10 +96,6 @@ class RecordingEffort:
         attempts = (done + failed) / done
         return attempts * (self.take.mean_s + self.reset.mean_s) / 3600.0
 
-    def setup_hours(self, changes: float) -> float:
-        """Return the expected hours for changes of set-up, each weighted by its effort [h]."""
-        return changes * self.setup.mean_s / 3600.0
-
     def draw_hours(
         self,
         takes: Mapping[GapDimension, int],

@@ -58,8 +58,6 @@ RANGES: Final[Mapping[GapDimension, str]] = {
     D.ENVIRONMENTAL_COMPLEXITY: "TD",
 }
 """What is randomised against a dimension that wasn't measured."""
-
-
 STEPS: Final[Mapping[str, str]] = {
     "recalibrate": "Write a policy that allows for camera, joint zeros and light as the twin has "
     "them; nothing is trained. Try it in the twin, then at the station; what moves later shows in "
@@ -72,8 +70,6 @@ STEPS: Final[Mapping[str, str]] = {
     "fine-tune on them with nominal ones mixed in, and try it at the station.",
 }
 """How each remedy is carried out, in words."""
-
-
 PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
 QUICK: Final = "keypoint"
 """A kind of policy that learns from pictures in minutes."""
@@ -165,22 +161,18 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
         assumed = assumed | known["assumed_of_image_policies"].get(remedy, {})
     if dimension.value not in assumed:
         return None
-    sites = [
-        site
-        for site in known["sites"]
-        if (site["remedy"], site["dimension"]) == (remedy, dimension.value)
-        and (site.get("sees") == "pictures") == images
-    ]
     shares = [float(assumed[dimension.value])]
-    for site in sites:
-        (won, n), (won_after, n_after) = site["before"], site["after"]
-        failed = 1.0 - (won + 0.5) / (n + 1.0)
-        left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
-        shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
+    for site in known["sites"]:
+        of = (site["remedy"], site["dimension"], site.get("sees") == "pictures")
+        if of == (remedy, dimension.value, images):
+            (won, n), (won_after, n_after) = site["before"], site["after"]
+            failed = 1.0 - (won + 0.5) / (n + 1.0)
+            left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
+            shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
     mean = sum(shares) / len(shares)
     rng = np.random.default_rng([5, list(GapDimension).index(dimension)])
     drawn = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1.0 - mean), DRAWS)
-    return np.asarray(drawn), len(sites)
+    return np.asarray(drawn), len(shares) - 1
 
 
 def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
@@ -189,11 +181,13 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
     around one, too: they stand for the station.
     """
-    return tuple(
-        RemedyOffer(remedy, *found[:1], OPERATOR_H, _hours_of(remedy, about, images), found[1])
-        for remedy in _possible(dimension, about.twin, images)
-        if (found := fixed_by(remedy, dimension, images)) is not None
-    )
+    recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
+    found = []
+    for remedy in _possible(dimension, about.twin, images):
+        if (fixed := fixed_by(remedy, dimension, images)) is not None:
+            machine_h = machine_hours(about, images, recorded.get(remedy))
+            found.append(RemedyOffer(remedy, fixed[0], OPERATOR_H, machine_h, fixed[1]))
+    return tuple(found)
 
 
 def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Iterator[str]:
@@ -231,12 +225,6 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
         lines.append(["diagnose", str(again), *with_twin, f"--output_dir={found}"])
         lines.append(["plan", str(found), *with_twin, takes, *recorded])
     return tuple(shlex.join(["gaploop", *line]) for line in lines)
-
-
-def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
-    if remedy in ("recalibrate", "compensate"):
-        return machine_hours(about, images, None)
-    return machine_hours(about, images, TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
 
 
 def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:

@@ -35,7 +35,7 @@ from gaploop.failure_analysis.planning.allocation import (
     split_takes,
     worth_a_pilot,
 )
-from gaploop.failure_analysis.planning.curves import Curve, learn, why_no_response
+from gaploop.failure_analysis.planning.curves import Curve, learn, no_response
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,
@@ -119,16 +119,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     instead, and asks for no takes.
     """
     failures = Failures.of(diagnosis)
-    shares = (
-        {
-            d: float(share)
-            for d, share in zip(GapDimension, failures.posteriors.mean(axis=0), strict=False)
-            if share >= LEAST_SHARE
-        }
-        if failures.takes
-        else {}
-    )
-    shares = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+    means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
+    ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
+    shares = {d: share for share, d in ranked if share >= LEAST_SHARE}
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
     weighed = {d: _weighed(d, quota, failures, outlook, ask) for d, quota in quotas.items()}
@@ -157,6 +150,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     if any(takes.values()):
         machine_h += machine_hours(ask.about or PlanContext(), ask.image_policy, 0)
         rollout_h = ROLLOUTS * (ask.effort.take.mean_s + ask.effort.reset.mean_s) / 3600.0
+    measure: tuple[str, ...] = ()  # what brings better evidence; reproduced failures are best
+    if ask.about and diagnosis.takes and "reproduction" not in diagnosis.summary:
+        measure = measuring(ask.about, diagnosis.source)
     plan = Plan(
         plan_id,
         diagnosis.id,
@@ -171,9 +167,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         rollout_hours=round(rollout_h, 2),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
+        stop=_stop_words(quotas, ask.least_gain, diagnosis.summary),
         notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
-        measure=_measure(diagnosis, ask),
+        measure=measure,
     )
     return Planned(plan, outlook)
 
@@ -284,13 +280,6 @@ def _with_commands(items: Sequence[PlanItem], ask: Ask) -> list[PlanItem]:
     return found
 
 
-def _measure(diagnosis: Diagnosis, ask: Ask) -> tuple[str, ...]:
-    """Return the commands that bring better evidence; none where the failures were reproduced."""
-    if ask.about is None or not diagnosis.takes or "reproduction" in diagnosis.summary:
-        return ()
-    return measuring(ask.about, diagnosis.source)
-
-
 def _command_notes(items: Sequence[PlanItem], ask: Ask) -> Iterator[str]:
     """Yield what is lacking for a plan that runs by commands."""
     if ask.about is None:
@@ -340,11 +329,13 @@ def _by_gain(
         d: 100.0 * failures.cost(d) for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE
     }
     gains = next_gains(ask.curves, points)
-    price = {d: ask.effort.hours_per_take(d) if ask.budget.by_the_hour else 1.0 for d in points}
+    hourly = ask.budget.hours is not None or ask.budget.money is not None
+    price = {d: ask.effort.hours_per_take(d) if hourly else 1.0 for d in points}
 
     def expected_hours(takes: Mapping[GapDimension, int]) -> float:
         return sum(
-            n * ask.effort.hours_per_take(d) + ask.effort.setup_hours(_changes(d, n, failures, ask))
+            n * ask.effort.hours_per_take(d)
+            + _changes(d, n, failures, ask) * ask.effort.setup.mean_s / 3600.0
             for d, n in takes.items()
         )
 
@@ -463,7 +454,7 @@ def _verdict_words(
     part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
     match quota.decision:
         case Decision.NOT_FIXED:
-            why = why_no_response(dimension, image_policy)
+            _, why = no_response(dimension, image_policy)
             likely = "don't" if curve.responds < 0.2 else "probably don't"
             return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."
         case Decision.INSTEAD:
@@ -490,25 +481,21 @@ def _verdict_words(
             )
 
 
-def _hidden(summary: Mapping[str, Any]) -> list[str]:
-    """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
-    names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
-    return [words(name) for name in names]
-
-
 def _stop_words(
-    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, hidden: Sequence[str]
+    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
 ) -> str:
-    """Return why the plan ends where it does; `hidden` names what nobody could see."""
+    """Return why the plan ends where it does."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
         if hidden and not unclear:
             return (
-                f"Not decided: this diagnosis couldn't see {', '.join(hidden)}. Measure first: "
+                f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. "
+                "Measure first: "
                 "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
             )
         return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
