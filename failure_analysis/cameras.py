@@ -197,13 +197,7 @@ class UsualCamera:
 
 @dataclass(frozen=True)
 class CameraFinding:
-    """Something about one camera of a station.
-
-    Attributes:
-        kind: size, swapped, moved, light, colour, sharpness, noise, dirt, cover,
-            unfamiliar.
-        value: how much, in spreads, pixels or shares as the message says.
-    """
+    """Something about one camera of a station, in one line, and how much, in that line's unit."""
 
     camera: str
     kind: str

@@ -62,20 +62,13 @@ LABELLED_SHARE: Final = 0.05
 
 @dataclass(frozen=True)
 class TakeDiagnosis:
-    """What went wrong in one take.
+    """What went wrong in one take; but for the mode as `Attribution` has it.
 
     Attributes:
         mode: a failure mode, or "none" where no failure was seen.
         phase: a phase, or "" where it can't be told.
-        dimensions: gap dimension to share; with `none` they sum to 1.
-        none: share of "nothing that can be seen".
         abstained: the evidence is too weak or too close to name a dimension.
-        evidence: what it rests on, strongest first.
         unseen: what this take has no channel for, in words.
-        named: the dimensions that are named: one, two where both act, none when abstaining.
-        candidates: dimensions, and "none", among which the cause is with the model's stated
-            coverage; empty where the rules alone judged.
-        by: who judged the dimensions: "model", or "rules: …" with the reason.
     """
 
     uid: str
@@ -165,14 +158,11 @@ class Diagnosis:
     """What went wrong in a set of takes.
 
     Attributes:
-        id: names it in lineage.
         takes: one entry for each take that failed.
         summary: counts and mean shares; see `summarise`.
-        cohort: what all takes say together, where `diagnose` was asked for it; its figures are
-            `summary["across"]`.
-        base: what it rests on, where it was just made; `summary["evidence"]` has it in words.
-        cameras: what the cameras showed, where it was just made and the policy looks at pictures;
-            `summary["cameras"]` has it in numbers.
+        cohort: what all takes say together, where `diagnose` was asked for it.
+        base: what it rests on, where it was just made.
+        cameras: what they showed, where it was just made and the policy looks at pictures.
     """
 
     id: str

@@ -87,12 +87,9 @@ that went well is at hand: generous, so that only plain faults stand out. Assume
 
 @dataclass(frozen=True)
 class Reference:
-    """What is usual.
+    """What is usual, and in words where it comes from: from so many takes that went well.
 
     Attributes:
-        name: where it comes from, in words.
-        takes: how many takes that went well it holds.
-        background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
         force_classes: classes of force windows, where there were labels to learn them from.

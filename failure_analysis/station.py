@@ -40,13 +40,12 @@ RUNNERS_UP: Final = 0.5
 
 @dataclass(frozen=True)
 class StationVerdict:
-    """What the takes of one station say together.
+    """What the failures of one station say together, in words and as causes.
 
     Attributes:
         posterior: cause to share: dimensions, and "none", or "policy" and "not_measured" where
             failures were reproduced; sums to 1; empty without failures.
         named: the causes that are named, likeliest first.
-        takes: failures it was pooled from.
         leading: the likeliest cause, named or not; "" without failures.
     """
 
@@ -130,14 +129,8 @@ def hedged(
 ) -> tuple[dict[str, float], float]:
     """Return a take's shares and "none" where what is usual holds the station's own gaps.
 
-    Half of "nothing seen" goes to the causes that such a reference hides, and all of it is worth
-    as much as it was right when that was tried.
-
-    Args:
-        shares: dimension to share; with `none` they sum to 1.
-        none: share of "nothing seen".
-        hidden: the dimensions that can't be ruled out.
-        trust: share of such diagnoses that were right.
+    Half of "nothing seen" goes to the causes that such a reference hides, and all of it is worth as
+    much as it was right when that was tried: the share `trust`.
     """
     moved = 0.5 * none / len(hidden) if hidden else 0.0
     even = (1.0 - trust) / (len(shares) + 1)

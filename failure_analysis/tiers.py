@@ -51,12 +51,9 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True)
 class TierAccuracy:
-    """How often the likeliest cause was the right one.
+    """How often the likeliest cause was the right one, of what was counted, and where that stands.
 
-    Attributes:
-        top1: of the failures, or of the stations; an interval as wide as the scale where none was
-            published.
-        of: what was counted.
+    The interval is as wide as the scale where none was published.
     """
 
     top1: Estimate
@@ -105,11 +102,9 @@ class EvidenceBase:
 
     Attributes:
         tier: the highest that all diagnosed takes reach.
-        reference: kind of the takes that say what is usual.
         had: channels, in words.
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
-        other_driver: the reference is of another driver than the failures: a person or a script
-            drove what went well, the policy what failed.
+        other_driver: a person or a script drove what went well, the policy what failed.
     """
 
     tier: Tier

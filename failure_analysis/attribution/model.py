@@ -40,12 +40,7 @@ class Pairs:
     """What two causes at once are worth, from what each says alone.
 
     The log odds of both are those of the likelier one, plus `second` times those of the other
-    against "none", plus `odds`.
-
-    Attributes:
-        second: what evidence for a second cause is worth beside the first.
-        placed: share of `features.PLACED` that counts for a restated task as second cause.
-        odds: of a second cause where nothing speaks for or against it.
+    against "none", plus `odds`; of `features.PLACED` the share `placed` counts for a restated task.
     """
 
     second: float = 1.0
@@ -55,13 +50,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a posterior is sure enough to name something.
+    """Least shares of one cause alone, and of two together, from which on they are named.
 
-    Attributes:
-        name: least share of one cause acting alone that is named.
-        both: least share of two causes acting together that are named.
-        cuts: a cause belongs to the conformal set while the shares above its own sum to less than
-            this; in the order of `CAUSES`.
+    A cause belongs to the conformal set while the shares above its own sum to less than its cut, in
+    the order of `CAUSES`.
     """
 
     name: float

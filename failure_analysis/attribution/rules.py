@@ -146,8 +146,7 @@ class RuleEvidence:
 
     Attributes:
         left: dimension to strength of what no other dimension's evidence explains.
-        placed: strength of a restated task whatever else is unusual: what it would be worth if two
-            causes acted at once.
+        placed: strength of a restated task if two causes acted at once.
         evidence: what is left, strongest first, with its dimension.
     """
 

@@ -27,12 +27,9 @@ BINS: Final = 10
 
 @dataclass(frozen=True)
 class Prediction:
-    """What somebody says about one failed take.
+    """What somebody says about one failed take: shares, shape (10,), in the order of `CAUSES`.
 
-    Attributes:
-        shares: share of each cause, shape (10,), in the order of `CAUSES`; they sum to 1.
-        named: dimensions that are named; empty when abstaining.
-        candidates: the set that is said to hold the cause; empty where none is given.
+    Nothing is named when abstaining; `candidates` are the set that is said to hold the cause.
     """
 
     shares: FloatArray
@@ -47,13 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Case:
-    """One failed take of the benchmark.
-
-    Attributes:
-        id: "<station>/<scene>".
-        station: takes of one station aren't independent.
-        causes: injected dimensions; empty for none.
-    """
+    """One failed take of the benchmark, "<station>/<scene>", and what was injected, if anything."""
 
     id: str
     station: str
@@ -68,13 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its interval.
-
-    Attributes:
-        value: the number, or None where nothing was there to count.
-        interval: 95 %, by drawing stations anew.
-        n: takes that it rests on.
-    """
+    """A number over `n` takes, if any, with its 95 % interval, by drawing stations anew."""
 
     value: float | None
     interval: tuple[float, float] | None

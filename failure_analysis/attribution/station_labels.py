@@ -48,14 +48,10 @@ def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
 
 
 def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> EvidenceModel:
-    """Return the model corrected by a station's labelled failures.
+    """Return the model corrected by a station's labelled failures, shape (m, n).
 
     The shipped weights are the prior; a few dozen labels move what they contradict: evidence that
-    is always there at this station stops counting.
-
-    Args:
-        rows: features of labelled failures, shape (m, n).
-        of: their causes as target shares, shape (m, 10).
+    is always there at this station stops counting. `of` are target shares, shape (m, 10).
     """
     mean = model.weights / model.temperature
     precision = np.full_like(mean, LABEL_STIFFNESS)
@@ -81,9 +77,8 @@ def likeliest_weights(
         rows: their features, shape (m, n).
         of: their causes as target shares, shape (m, 10).
         counts: how much each counts, shape (m,).
-        mean: of the prior, shape (10, n).
-        precision: of the prior, likewise; a feature stays at the mean where any is infinite.
-        lowest: bounds from below, likewise.
+        mean: of the prior; its precision and the weights' lower bounds are of shape (10, n), too. A
+            feature stays at the mean where any precision is infinite.
     """
     from scipy.optimize import minimize
 

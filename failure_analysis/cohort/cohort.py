@@ -39,13 +39,10 @@ BESIDES: Final = ("domain", "station", "operator")
 
 @dataclass(frozen=True)
 class CohortStatistics:
-    """What a set of takes says together.
+    """What a set of takes, in words `counted`, says together.
 
-    Attributes:
-        counted: which takes, in words.
-        table: success by condition; None where no take says how it ended.
-        gaps: domain to simulation's success minus success there, like with like.
-        versions: policy versions in order of first use.
+    `table` is None where no take says how it ended; `gaps` are simulation's success minus that in
+    another domain, like with like; `versions` of the policy are in order of first use.
     """
 
     counted: str

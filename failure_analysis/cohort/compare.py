@@ -47,15 +47,13 @@ type Stratum = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Matched:
-    """The first set's success minus the second's, over what both have tried.
+    """The first set's success minus the second's, over what both have tried, and the raw rates.
 
     Attributes:
-        difference: -1 to 1.
-        first: the first set's raw rate, over what both have tried.
         strata: circumstances that both have tried.
         pairs: matched pairs, 0 where circumstances are strata.
         trials: trials in them, of the first and the second set.
-        unmatched: trials without a counterpart, of the first and the second set.
+        unmatched: trials without a counterpart, likewise.
     """
 
     difference: Estimate
@@ -121,12 +119,10 @@ def _strata(rows: Sequence[Trials], names: Sequence[str]) -> dict[Stratum, tuple
 
 @dataclass(frozen=True)
 class Change:
-    """Where success changed most.
+    """Where success, as raw rates, changed most.
 
     Attributes:
         at_ns: when the first trial after it began [ns since 1970, UTC].
-        before: success up to there; raw rate.
-        after: success from there on; raw rate.
         difference: after minus before. The place was chosen for being large: a bit too large.
         p: how often shuffled trials show as much.
         shuffled: what was shuffled, `sessions` or `takes`.
@@ -148,12 +144,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Version:
-    """One policy version beside the one before it.
+    """One policy version beside the one before it, over what both have tried, if anything.
 
-    Attributes:
-        since_before: its success minus that of the version before, over what both have tried;
-            None for the first one, and where they have tried nothing alike.
-        flagged: they differ, at 5 % for all versions together (Bonferroni).
+    It is flagged where they differ, at 5 % for all versions together (Bonferroni).
     """
 
     policy: str

@@ -42,11 +42,9 @@ type Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Failures that resemble each other.
+    """Failures that resemble each other, the most typical first; group A is the largest.
 
     Attributes:
-        name: A, B, …, the largest first.
-        uids: its takes, the most typical first.
         traits: what sets it apart, in words and numbers, the clearest first.
         modes: failure mode to how many of its takes show it.
     """

@@ -40,12 +40,7 @@ FOLDS: Final = 5
 
 @dataclass(frozen=True)
 class SignalTrack:
-    """The live signals along one take.
-
-    Attributes:
-        t_s: times [s], shape (m,).
-        values: shape (m, len(FEATURES)), NaN where unseen.
-    """
+    """The live signals along one take, shape (m, len(FEATURES)), NaN where unseen."""
 
     t_s: FloatArray
     values: FloatArray
@@ -58,11 +53,9 @@ class SignalTrack:
 
 @dataclass(frozen=True)
 class Usual:
-    """What successful takes show by elapsed time.
+    """What successful takes show by elapsed time: mean and spread, shape (bins, len(FEATURES)).
 
-    Attributes:
-        mean: shape (bins, len(FEATURES)), NaN where unseen.
-        spread: likewise; at least the signal's floor.
+    NaN where unseen; the spread is at least the signal's floor.
     """
 
     mean: FloatArray

@@ -47,12 +47,10 @@ plans anew."""
 
 @dataclass(frozen=True)
 class Alarm:
-    """A take that looks like failing.
+    """A take that looks like failing, so long after it began.
 
-    Attributes:
-        t_s: when, since the take began [s].
-        score: standard deviations of a successful take's score at that time.
-        p_value: share of successful takes whose score ever gets as high.
+    The score is in standard deviations of a successful take's at that time; the share `p_value` of
+    those ever get as high.
     """
 
     t_s: float

@@ -149,11 +149,9 @@ def force_mode(
 
 @dataclass(frozen=True)
 class Drives:
-    """Currents and speeds of one take's arm.
+    """Currents of one take's arm [A], shape (n, n_joints), and where no joint moves, shape (n,).
 
-    Attributes:
-        current_a: motor currents [A], shape (n, n_joints).
-        still: no joint moves, shape (n,); all False where no speeds were logged.
+    Nothing stands still where no speeds were logged.
     """
 
     current_a: FloatArray

@@ -82,12 +82,9 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True)
 class DimensionQuota:
-    """Takes of one dimension.
+    """Takes of one dimension: all of them, and those to record first, which differ for a pilot.
 
-    Attributes:
-        takes: all of them.
-        first: those to record before looking; all, but for a pilot.
-        next_gain: what one more is expected to bring [points].
+    `next_gain` is what one more is expected to bring [points].
     """
 
     decision: Decision
@@ -175,12 +172,8 @@ def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain
     """Return how many takes to record first to find out whether the rest is worth it; 0 for none.
 
     Value of information (Raiffa and Schlaifer 1961): going on as far as the pilot's rollouts say
-    that it pays is compared with recording everything at once, at `least_gain` points a take.
-
-    Args:
-        points: percentage points of success that the dimension's failures cost.
-        takes: what would be recorded at once.
-        most: how many may be recorded in the end.
+    that it pays, up to `most` takes, is compared with recording all `takes` at once, at
+    `least_gain` a take of the `points` that the dimension's failures cost.
     """
     if curve.responds >= OPEN_RESPONSE:
         return 0

@@ -53,14 +53,9 @@ RESPONSES: Final = Path(__file__).with_name("responses.json")
 
 @dataclass(frozen=True)
 class Trial:
-    """Success before and after a campaign.
+    """Success before and after a campaign, which counts once; by dimension its takes and share.
 
-    Attributes:
-        id: names it; a trial counts once.
-        takes: dimension to takes recorded for it.
-        shares: dimension to its share of the failures before, 0 to 1.
-        before: successes and rollouts before.
-        after: successes and rollouts after.
+    `before` and `after` are successes and rollouts.
     """
 
     id: str
@@ -259,10 +254,8 @@ def campaign_trial(
 ) -> Trial:
     """Return what a campaign's result says about the curves.
 
-    Args:
-        before: rollouts of the policy that the plan was made for.
-        after: rollouts of the policy adapted with its takes, in the same cell.
-        recorded: plan item to takes recorded; what the plan asked for unless given.
+    From rollouts of the policy that the plan was made for, and of the one adapted with its takes,
+    in the same cell. What was `recorded` by item is what the plan asked for unless given.
 
     Raises:
         UnusableInputError: nothing was recorded, or nothing rolled out.

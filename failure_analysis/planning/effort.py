@@ -45,12 +45,7 @@ class SeenTake:
 
 @dataclass(frozen=True)
 class Duration:
-    """A mean time and how sure it is.
-
-    Attributes:
-        sd_s: standard deviation of that mean [s].
-        basis: "measured", "stated" or "assumed".
-    """
+    """A mean time, "measured", "stated" or "assumed", with its standard deviation."""
 
     mean_s: float
     sd_s: float
@@ -69,8 +64,7 @@ class RecordingEffort:
     """What recording takes at a station.
 
     Attributes:
-        take: length of an attempt.
-        reset: from its end to the next one's start.
+        reset: from the end of an attempt to the next one's start.
         setup: what a change of set-up of effort 1 adds.
         recorded: demonstrations that succeeded and that failed, of those at hand.
         rate_per_hour: operator and station; None where nobody said.

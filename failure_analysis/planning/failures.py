@@ -35,13 +35,10 @@ DRAWS: Final = 4000
 
 @dataclass(frozen=True)
 class Failures:
-    """What is known of a policy's failures.
+    """What is known of a policy's failures, in an order of their own: that given doesn't matter.
 
-    Attributes:
-        takes: the failed takes, in an order of their own: nothing depends on the order given.
-        succeeded: rollouts that succeeded; 0 where none is known.
-        measured: share of all rollouts that a dimension costs, where they were reproduced in the
-            station's twin and it fails as the station does.
+    `measured` is the share of all rollouts that a dimension costs, where they were reproduced in
+    the station's twin and it fails as the station does.
     """
 
     takes: tuple[TakeDiagnosis, ...]
@@ -146,10 +143,8 @@ def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
 class Prospect:
     """What to expect of more takes of one dimension, everything else left as it is.
 
-    Attributes:
-        takes: numbers of takes, shape (n,).
-        gain: expected percentage points, and their 95 % interval, shape (n, 3): mean, low, high.
-        planned: takes that the plan asks for, those that may follow too.
+    Expected percentage points, and their 95 % interval, shape (n, 3), by numbers of takes; those
+    planned are with the ones that may follow.
     """
 
     dimension: GapDimension

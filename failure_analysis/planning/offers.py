@@ -86,10 +86,8 @@ class PlanContext:
 
     Attributes:
         folder: where the plan is written; what its commands make goes there.
-        policy: as for `--policy.path`.
-        twin: the station's, and its file; None where it wasn't measured.
-        record_with: options by which takes are recorded at the station, as they are typed; "" where
-            nobody said.
+        twin: the station's; None where it wasn't measured.
+        record_with: options by which takes are recorded at the station, as they are typed.
         takes: folders with takes of the station.
         machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
@@ -127,14 +125,9 @@ class PlanContext:
 
 @dataclass(frozen=True)
 class RemedyOffer:
-    """A remedy for one dimension.
+    """A remedy for one dimension, with draws of the share of its failures that it fixes, (DRAWS,).
 
-    Attributes:
-        remedy: one of core.plan's REMEDIES.
-        fixed: draws of the share of the dimension's failures that it fixes, shape (DRAWS,).
-        hours: of an operator [h].
-        machine_hours: of one core [h].
-        sites: how many sites the share rests on.
+    An operator's hours and those of one core; the share rests on so many `sites`.
     """
 
     remedy: str

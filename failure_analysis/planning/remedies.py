@@ -27,12 +27,11 @@ D = GapDimension
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about a dimension.
+    """What to do about a dimension, in words.
 
     Attributes:
-        instead: one of core.plan's REMEDIES: what to do where demonstrations don't fix it.
-        steps: how to do that, in words.
-        protocol: how to record demonstrations, in words.
+        instead: one of core.plan's REMEDIES where demonstrations don't fix it; `steps` say how.
+        protocol: how to record demonstrations.
         vary: conditions that the takes are spread over, all values of each.
         split_by: the condition by whose values takes are shared out, where failures differ in it.
         test: the cheapest test that tells whether this is the cause.
@@ -156,11 +155,9 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
 
 @dataclass(frozen=True)
 class SetupTakes:
-    """Takes that share their conditions.
+    """Takes that share their conditions, and go through the values of others in turn.
 
     Attributes:
-        conditions: what holds for all of them.
-        vary: condition to the values it takes in turn.
         mass: share of the dimension's failures that they are recorded against.
         suffix: what tells the part's item from others of its dimension; "" for an only one.
     """

@@ -57,7 +57,7 @@ def share_bars(
         top = max(shares.values(), default=0.0)
         colours = [ACCENT if shares[n] == top and top > 0 else PALE for n in names]
         axes.barh([words(n) for n in names], [shares[n] for n in names], color=colours, height=0.66)
-        ends = {name: shares[name] for name in names}
+        ends = dict(shares)
         for name, span in (intervals or {}).items():
             ends[name] = span.high
             axes.plot([span.low, span.high], [names.index(name)] * 2, color=SOFT, lw=1.2)
@@ -99,7 +99,6 @@ def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
 
     Beside `usual`, the median of a training take.
     """
-
     with new_figure(7.6, 2.4) as (figure, axes):
         for score in scores.values():
             axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
@@ -112,7 +111,6 @@ def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
 
 def effect_figure(rows: Sequence[tuple[str, Estimate, str]]) -> Any:
     """Return differences in success, -1 to 1, with intervals and verdict, one row each by name."""
-
     with new_figure(7.6, 0.32 * len(rows) + 0.9) as (figure, axes):
         axes.axvline(0, color="#aab3bd", lw=1)
         places = range(len(rows) - 1, -1, -1)

@@ -27,8 +27,6 @@ _ENVIRONMENT: Final = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
 )
-
-
 FONTS: Final = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -137,13 +135,7 @@ def table(
 
 @dataclass(frozen=True)
 class BarRow:
-    """One row of `bars`.
-
-    Attributes:
-        value: where its mark stands.
-        said: value and interval in words.
-        kind: "", "good", "bad" or "quiet".
-    """
+    """One row of `bars`: a mark with its interval, said in words; "", "good", "bad" or "quiet"."""
 
     name: str
     value: float
@@ -164,20 +156,19 @@ def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = Tr
     def place(value: float) -> float:
         return 100 * (min(max(value, left), right) - left) / (right - left)
 
+    def drawn(kind: str, begin: float, end: float | None = None) -> Markup:
+        width = "" if end is None else f";width:{end - begin:.2f}%"
+        return Markup('<i class="{}" style="left:{:.2f}%{}"></i>').format(kind, begin, width)
+
     def row(bar: BarRow) -> Markup:
-        begin, end = sorted((place(0.0), place(bar.value)))
-        body = Markup('<i class="bar" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
-            begin, end - begin
-        )
-        line = Markup('<i class="line" style="left:{:.2f}%"></i>').format(place(0.0))
-        reach = Markup('<i class="reach" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
-            place(bar.low), place(bar.high) - place(bar.low)
-        )
-        mark = Markup('<i class="mark" style="left:{:.2f}%"></i>').format(place(bar.value))
+        zero, value = place(0.0), place(bar.value)
+        low, high = min(zero, value), max(zero, value)
+        body = drawn("bar", low, high) if filled else drawn("line", zero)
+        reach = drawn("reach", place(bar.low), place(bar.high))
         return Markup(
             '<div class="row {}"><span class="name">{}</span><span class="track">{}{}{}</span>'
             '<span class="said">{}</span></div>'
-        ).format(bar.kind, bar.name, body if filled else line, reach, mark, bar.said)
+        ).format(bar.kind, bar.name, body, reach, drawn("mark", value), bar.said)
 
     return Markup('<div class="bars">{}</div>').format(Markup("").join(row(b) for b in rows))
 

@@ -40,12 +40,9 @@ def twin_page(
     curves: Sequence[OpenLoopCurve],
     is_real: bool = True,
 ) -> str:
-    """Return the page.
+    """Return the page of the arm's joints, gripper last, and of motion that was held out.
 
-    Args:
-        joints: the arm's joints, gripper last.
-        steps: what each parameter that was added brought, as of `FittedDrives`.
-        curves: motion that was held out.
+    `steps` say what each parameter that was added brought, as of `FittedDrives`.
     """
     differs = [p for p in twin.parameters if p.differs]
     open_ = [p for p in twin.parameters if not p.excited]

@@ -11,13 +11,9 @@ from gaploop.failure_analysis.station import words
 
 @dataclass(frozen=True)
 class Key:
-    """One key.
+    """One key, as browsers name it (KeyboardEvent.key), `Shift+` before names of several letters.
 
-    Attributes:
-        key: as browsers name it (KeyboardEvent.key), with `Shift+` before names of several letters.
-        action: what it does; those of `PLAYER` are done by the browser itself.
-        value: what the action is done with, or "".
-        group: heading in the help.
+    What it does, with which value; actions of `PLAYER` are done by the browser itself.
     """
 
     key: str

@@ -309,12 +309,9 @@ def rescue(events: Sequence[LabelEvent], folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a labeller is with the takes that are listed.
+    """How far a labeller is with the takes that are listed: those done, and all that need it.
 
-    Attributes:
-        done: labelled by this labeller.
-        total: those and the ones that still need it.
-        rate_per_min: takes labelled a minute while at work; 0 until it can be told.
+    The rate is of takes a minute while at work; 0 until it can be told.
     """
 
     done: int
@@ -330,13 +327,8 @@ class Progress:
 class LabelSession:
     """What the page shows and does, without the page.
 
-    Not for several threads: the saver's thread touches only its own fields.
-
-    Args:
-        found: diagnoses that are there already, by uid.
-        show_others: show what others say before one has said something.
-        use_suggestions: a label starts as what the diagnosis suggests.
-        clock: seconds, monotonic.
+    Not for several threads: the saver's thread touches only its own fields. Others' words are shown
+    before one has said something if asked for, and a label starts as what the diagnosis suggests.
     """
 
     def __init__(

@@ -191,15 +191,9 @@ MOST_LETTERS: Final = 22
 
 @dataclass(frozen=True)
 class Open:
-    """What is open in the page.
+    """What is open in the page: a take, and the draft that Enter would save.
 
-    Attributes:
-        take: as the labeller sees it.
-        draft: what Enter would save.
-        touched: the draft was changed by hand.
-        own: what the labeller has said.
-        waiting: the take is about to be diagnosed.
-        suggestions: suggestions are shown at all.
+    The draft may have been `touched` by hand, the take be `waiting` to be diagnosed.
     """
 
     take: Listed

@@ -150,12 +150,10 @@ def gated(served: FastAPI, token: str) -> FastAPI:
 def serve(
     built: Callable[[str], FastAPI], port: int, ready: Callable[[str], None], *, browser: bool
 ) -> None:
-    """Serve a page until the process is told to stop.
+    """Serve a page, built behind a gate with the token, until the process is told to stop.
 
-    Args:
-        built: makes what is served, behind a gate with the token that it is given.
-        port: the first port to try; 0 for any.
-        ready: called with the page's address, token included, once it can be opened.
+    `port` is as of `free_socket`; `ready` is called with the page's address, token included, once
+    it can be opened.
 
     Raises:
         UnusableInputError: no port is free.

@@ -52,13 +52,9 @@ class MarkedSpan:
 
 @dataclass(frozen=True)
 class Curves:
-    """All that is drawn under a take's video.
+    """All that is drawn under a take's video: strips from top to bottom, up to `end_s`, and spans.
 
-    Attributes:
-        frame_t_s: when each frame was recorded [s], shape (n,).
-        end_s: where the time axis ends [s].
-        strips: from top to bottom.
-        spans: phases, interventions, what the safety filter did.
+    Those are phases, interventions and what the safety filter did.
     """
 
     frame_t_s: FloatArray

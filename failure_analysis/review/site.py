@@ -93,13 +93,9 @@ log = logging.getLogger(__name__)
 
 
 class ReviewSite:
-    """One review that is being served.
+    """One review that is being served; takes are read as `TakeSource` does.
 
-    Args:
-        media_folder: where videos for the browser are kept; emptied by whoever made it.
-        suggester: diagnoses takes in the background, if anyone does.
-        units: as of `TakeSource`.
-        scene: likewise.
+    Whoever made the folder for media empties it.
     """
 
     def __init__(

@@ -60,11 +60,8 @@ class TakeSource:
     """Reads takes of one folder; refuses what its descriptions place outside it.
 
     Names in a dataset's or journal's descriptions are data: whoever wrote them could point at any
-    file of this machine, with `..` or with a symbolic link.
-
-    Args:
-        units: of joints of takes that don't say theirs; "" where they stay unknown.
-        scene: which camera comes first, and what colours object and target have.
+    file of this machine, with `..` or with a symbolic link. `units` are those of joints of takes
+    that don't say theirs, "" where they stay unknown.
     """
 
     def __init__(self, store: LabelStore, units: str = "", scene: StationScene = THE_CELLS) -> None:
@@ -237,15 +234,10 @@ MOST_TAKES: Final = 24
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the page shows of a take.
+    """What the page shows of a take: its videos' addresses by camera, or a message in their place.
 
-    Attributes:
-        cameras: camera to address of its video.
-        frame_t_s: when each frame was recorded [s].
-        fps: frames per second of the videos.
-        signals: options for ECharts, as JSON; "" where there is nothing to draw.
-        marks: from and to [s], and what is so then, in words.
-        message: what is said in place of a video, or "".
+    The signals are options for ECharts, as JSON, "" where there is nothing to draw; marks say from
+    and to [s] what is so then.
     """
 
     cameras: Mapping[str, str]

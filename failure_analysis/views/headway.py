@@ -30,10 +30,8 @@ class Headway:
 
     Attributes:
         way_m: way left from the tool over the object to the target [m].
-        least_m: the least it has been [m].
         lost_m: most that it has risen above its least [m].
         gained_s: when it last came down by `GAIN_M` [s].
-        t_s: time of the last frame [s].
         holding: something is held now.
     """
 
@@ -55,14 +53,9 @@ class Headway:
         visible: bool,
         short_rad: float,
     ) -> None:
-        """Take note of one frame.
+        """Take note of one frame: tool, object and target on the table plane [m], shape (2,) each.
 
-        Args:
-            tool_m: tool centre on the table plane [m], shape (2,).
-            object_m: tracked object [m], shape (2,).
-            target_m: tracked target [m], shape (2,).
-            visible: the object is seen.
-            short_rad: gripper's reading less its command [rad].
+        `short_rad` is the gripper's reading less its command.
         """
         self.t_s = t_s
         self._hold(tool_m, visible, short_rad)

@@ -46,11 +46,9 @@ def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
 
 
 def units_of(takes: Sequence[Take], stated: str = "") -> str:
-    """Return what takes that don't say their joints' units have them in; "" if all do.
+    """Return what takes of a folder that don't say their joints' units have them in; "" if all do.
 
-    Args:
-        takes: of one dataset or journal.
-        stated: a name of `UNITS` for takes that don't say theirs; "" to tell them from the values.
+    Those are what was `stated`, a name of `UNITS`, or are told from the values.
 
     Raises:
         UnusableInputError: no such units, others than a take says, or values that leave a doubt.

@@ -29,15 +29,13 @@ AGAIN_S = 1.0  # after opening, the next attempt's approach begins so much later
 
 @dataclass(frozen=True)
 class Grasp:
-    """One closing of the gripper.
+    """One closing of the gripper, by the times at which closing and opening were commanded.
 
     Attributes:
-        close_s: when closing was commanded [s].
-        open_s: when opening was commanded, or the end of the take [s].
-        released: opening was commanded.
-        width_rad: reading of the gripper once settled [rad].
-        short_rad: how far that is from the command: more than `HELD_RAD` means held [rad].
-        lost_s: when a held object went, before opening was commanded; NaN if it didn't [s].
+        open_s: the end of the take where it wasn't `released`.
+        width_rad: reading of the gripper once settled.
+        short_rad: how far that is from the command: more than `HELD_RAD` means held.
+        lost_s: when a held object went, before opening was commanded; NaN if it didn't.
         gripper: column of the gripper: of a pair, which hand it was.
     """
 
@@ -187,14 +185,9 @@ def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bo
 
 @dataclass(frozen=True)
 class ToolAndObject:
-    """Tracked object and tool together, at frame rate.
+    """Tracked object [m], shape (n, 2), and tool centre [m], shape (n, 3), at frame rate.
 
-    Attributes:
-        t_s: times of the frames [s], shape (n,).
-        object_m: tracked object [m], shape (n, 2).
-        visible: the object is seen, shape (n,).
-        tool_m: tool centre [m], shape (n, 3).
-        near: the tool has come within reach of the object by then, shape (n,).
+    `near` says that the tool has come within reach of the object by then.
     """
 
     t_s: FloatArray

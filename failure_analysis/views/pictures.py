@@ -73,12 +73,10 @@ class PictureSummary:
     """What the pictures of one take say; areas and shifts in pixels of a 192 px picture.
 
     Attributes:
-        photometry: brightness, contrast, saturation, casts, sharpness, noise, corners.
         pose: `shift_px`, `scale`, `turn_rad` against the background; empty without one.
         scene: blob counts and areas at the start, foreground share.
         hand_share: largest share of the picture that a coloured mover covers.
         repeat_share: share of consecutive pictures that are the same one.
-        first: first picture, RGB, 192 px, for a background.
         examples: a few pictures for reports, evenly spread, RGB, 192 px.
     """
 
@@ -303,13 +301,9 @@ def _hand(samples: list[Image]) -> float:
 
 @dataclass(frozen=True)
 class Similarity:
-    """How a picture lies on the reference.
+    """How a picture lies on the reference: its correlation once aligned, size and turn.
 
-    Attributes:
-        match: correlation of the two once aligned, -1 to 1.
-        shift_px: shift of the picture's middle (right, down) [px], shape (2,).
-        scale: size of the picture's content against the reference's.
-        turn_rad: its turn.
+    `shift_px` is that of the picture's middle (right, down), shape (2,).
     """
 
     match: float
@@ -328,10 +322,8 @@ class Similarity:
 def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
     """Find the similarity that lays `moving` on `fixed`, from several starts if need be.
 
-    Args:
-        fixed: reference, evened out to zero mean and unit spread, shape (n, n).
-        moving: the picture, likewise.
-        valid: 1 where the picture shows background, 0 elsewhere, shape (n, n).
+    Both of shape (n, n), evened out to zero mean and unit spread; `valid` is 1 where the picture
+    shows background.
     """
     best = _refine(fixed, moving, valid, np.zeros(4))
     if best.match < GOOD_MATCH:

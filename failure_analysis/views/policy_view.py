@@ -39,13 +39,10 @@ class CameraTrace:
     """What one camera showed along a take, and how far that is from what the policy learned from.
 
     Attributes:
-        size_px: height and width of its pictures.
-        first: first picture, RGB, shape (192, 192, 3).
-        photometry: brightness, casts, sharpness, noise and the like.
+        size_px: height and width of its pictures; `first` and `worst` are brought to 192 px.
         score: how unfamiliar each picture is to the policy's encoder, shape (m,); 1 is as far as
             one in a hundred cells of its training are from each other's takes. NaN where unknown.
-        worst: the least familiar picture, RGB, shape (192, 192, 3).
-        where: distance of each of its cells, shape (h, w); empty where unknown.
+        where: distance of each cell of the worst, shape (h, w); empty where unknown.
     """
 
     size_px: tuple[int, int]
@@ -164,17 +161,15 @@ def unfamiliar(where: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class PolicyTrace:
-    """A policy's view along one take.
+    """A policy's view along one take, shape (m,), each time that it was asked.
 
     Attributes:
-        t_s: when it was asked [s], shape (m,).
         disagreement_rad: rms difference of the arm's joints between what it plans now and what it
-            planned when asked before, over the steps that both cover [rad], shape (m,); NaN at
-            first, for a policy that plans one step, and where its units aren't degrees.
-        mahalanobis: distance of its features from the training data's, shape (m,).
-        neighbour: distance to its nearest training features, shape (m,).
-        cameras: by name, for a policy that looks at pictures.
-        measures: the signals of its cameras that `CameraReference.signals_of` gives.
+            planned when asked before, over the steps that both cover; NaN at first, for a policy
+            that plans one step, and where its units aren't degrees.
+        mahalanobis: distance of its features from the training data's.
+        neighbour: distance to its nearest training features.
+        measures: the signals of its cameras, as `CameraReference.measured` gives them.
     """
 
     t_s: FloatArray

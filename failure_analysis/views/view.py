@@ -108,13 +108,7 @@ class ArmMotion:
 
 @dataclass(frozen=True)
 class ToolPath:
-    """Tool centre over time, in the base frame.
-
-    Attributes:
-        t_s: times [s], shape (n,).
-        read_m: by the joint readings [m], shape (n, 3).
-        sent_m: by the commands [m], shape (n, 3).
-    """
+    """Tool centre over time in the base frame [m], shape (n, 3), by readings and by commands."""
 
     t_s: FloatArray
     read_m: FloatArray
@@ -154,11 +148,8 @@ def _kinematics(arm: CellArm) -> ArmIk:
 class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
-    Args:
-        background: the empty cell's picture, to tell whether the camera has moved.
-        images: decode the camera's pictures; without, image signals are missing.
-        start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
-        policy: what the policy that drove makes of the take, where it was asked.
+    The background and `start_pose_rad` are what is usual; without `images` none is decoded;
+    `policy` is what the one that drove makes of the take, where it was asked.
     """
 
     def __init__(
