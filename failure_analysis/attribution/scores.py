@@ -6,8 +6,7 @@ aren't independent, so intervals come from drawing whole stations anew.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -166,15 +165,6 @@ def expected_calibration_error(sure: FloatArray, right: NDArray[np.bool_]) -> fl
     return float(sum(gaps) / len(sure))
 
 
-def confusion(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
-    """Return injected cause → likeliest cause → number of takes, of takes with one or none."""
-    rows = {name: dict.fromkeys(CAUSES, 0) for name in CAUSES}
-    for case in cases:
-        if len(case.causes) <= 1:
-            rows[case.truth][case.said.top] += 1
-    return rows
-
-
 def read_predictions(path: Path) -> dict[str, Prediction]:
     """Read somebody's predictions, a JSON object a line.
 
@@ -210,20 +200,6 @@ def _prediction(line: str, where: str) -> tuple[str, Prediction]:
             f"{where}: shares sum to {sum(every):.3f}. Dimensions and none must sum to 1."
         )
     return key, Prediction(np.array(every) / sum(every), named, candidates)
-
-
-def prediction_line(key: str, said: Prediction) -> str:
-    """Return a prediction's line, as `read_predictions` reads it."""
-    shares: Mapping[str, float] = dict(zip(CAUSES, said.shares.tolist(), strict=True))
-    return json.dumps(
-        {
-            "id": key,
-            "dimensions": {d.value: shares[d.value] for d in GapDimension},
-            "none": shares[NONE],
-            "named": sorted(said.named),
-            "candidates": sorted(said.candidates),
-        }
-    )
 
 
 def read_truth(path: Path) -> dict[str, dict[str, Any]]:
