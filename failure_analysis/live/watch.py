@@ -34,7 +34,6 @@ SHIPPED: Final = Path(__file__).with_name("so101_cell.json")
 
 `python -m benchmarks detection` rebuilds it.
 """
-NAN: Final = float("nan")
 FALSE_ALARMS: Final = 0.05
 """Share of the takes that go well that may alarm."""
 ALARM: Final = "failure_alarm"
@@ -82,7 +81,7 @@ class PlanChange:
     @property
     def median_rad(self) -> float:
         """Median rms difference of overlapping plans so far [rad]."""
-        return float(np.median(self._differences)) if self._differences else NAN
+        return float(np.median(self._differences)) if self._differences else np.nan
 
 
 class SignalTracker:
@@ -113,7 +112,7 @@ class SignalTracker:
             self._plan.frame()
         if self._frames % self._every == 0:
             self.values = self._signals.values()
-            self.values["chunk_disagreement_rad"] = self._plan.median_rad if self._plan else NAN
+            self.values["chunk_disagreement_rad"] = self._plan.median_rad if self._plan else np.nan
             self.t_s.append(tick.t_s)
             self._rows.append([self.values[name] for name in FEATURES])
             self.sampled(tick.t_s)
@@ -203,8 +202,10 @@ def turns(take: Take) -> Iterator[Tick]:
     motion = view.motion
     if motion is None:
         return
-    unknown = np.full(len(motion.joints), np.nan)
-    loads = _loads(take, motion.joints)
+    record, unknown = take.telemetry, np.full(len(motion.joints), np.nan)
+    named = [arm for arm in record.arms() if record.joints(arm) == motion.joints]
+    named.sort(key=lambda arm: arm != "follower")
+    loads = record.stack(named[0], "load_pct") if named else None
     scene, frames_s = view.scene, take.frames.t_s
     frame = 0
     for k, t_s in enumerate(motion.t_s):
@@ -228,11 +229,3 @@ def turns(take: Take) -> Iterator[Tick]:
             policy_frame=is_frame,
         )
         frame += is_frame
-
-
-def _loads(take: Take, joints: tuple[str, ...]) -> FloatArray | None:
-    record = take.telemetry
-    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
-        if record.joints(arm) == joints:
-            return record.stack(arm, "load_pct")
-    return None

@@ -12,7 +12,6 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
-NAN = float("nan")
 QUIET_SAMPLES = 5
 FORCE, TORQUE = slice(3), slice(3, 6)
 
@@ -62,7 +61,7 @@ def force_end_n(view: TakeView) -> float:
 def force_jump_n(view: TakeView) -> float:
     """Largest change of the force between two samples."""
     jumps = _jumps(view, FORCE)
-    return float(np.max(jumps, where=np.isfinite(jumps), initial=0.0)) if len(jumps) else NAN
+    return float(np.max(jumps, where=np.isfinite(jumps), initial=0.0)) if len(jumps) else np.nan
 
 
 @signal("N m", "force", 0.1, "torque reaches {value} from rest")
@@ -75,4 +74,4 @@ def torque_peak_nm(view: TakeView) -> float:
 def torque_jump_nm(view: TakeView) -> float:
     """Largest change of the torque between two samples."""
     jumps = _jumps(view, TORQUE)
-    return float(np.nanmax(jumps)) if np.isfinite(jumps).any() else NAN
+    return float(np.nanmax(jumps)) if np.isfinite(jumps).any() else np.nan

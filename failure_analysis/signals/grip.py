@@ -13,7 +13,6 @@ from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
 from gaploop.failure_analysis.views.view import SLOW_RAD_S, TakeView
 
-NAN = float("nan")
 PADS_RAD: Final = (0.0, 0.3, 0.6)
 PADS_M: Final = (0.016, 0.040, 0.062)
 """Gripper angle [rad] to the distance of the pads [m] on so101-nexus 0.10.0's SO-101."""
@@ -33,7 +32,7 @@ def grasp_count(view: TakeView) -> float:
 def grip_short_rad(view: TakeView) -> float:
     """How far the closed jaws stay open against their command: the size of what they hold."""
     grasp = _main(view)
-    return grasp.short_rad if grasp.held else NAN
+    return grasp.short_rad if grasp.held else np.nan
 
 
 @signal("share", "motion", 0.1, "the jaws held something for {value} of the closure")
@@ -51,11 +50,11 @@ def grip_creep_rad(view: TakeView) -> float:
     """How far the jaws close on between settling on an object and opening again."""
     grasp, motion = _main(view), known(view.motion)
     if not grasp.held:
-        return NAN
+        return np.nan
     until = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
     read = motion.position_rad[inside, grasp.gripper]
-    return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else NAN
+    return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else np.nan
 
 
 @signal("m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
@@ -66,7 +65,7 @@ def grip_width_m(view: TakeView) -> float:
     """
     grasp = _main(view)
     if not grasp.held or view.tool is None:
-        return NAN
+        return np.nan
     low, high = np.argsort(np.abs(np.array(PADS_RAD) - grasp.width_rad))[:2]
     slope = (PADS_M[high] - PADS_M[low]) / (PADS_RAD[high] - PADS_RAD[low])
     return float(PADS_M[low] + slope * (grasp.width_rad - PADS_RAD[low]))
@@ -77,11 +76,11 @@ def slip_rad_s(view: TakeView) -> float:
     """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
     grasp, motion = _main(view), known(view.motion)
     if not grasp.held:
-        return NAN
+        return np.nan
     inside = (motion.t_s > grasp.close_s + 0.5) & (motion.t_s < grasp.open_s - 0.05)
     steady = np.abs(motion.sent_velocity_rad_s[:, grasp.gripper]) < SLOW_RAD_S
     speed = -motion.velocity_rad_s[inside & steady, grasp.gripper]
-    return float(max(0.0, speed.max())) if len(speed) >= 5 else NAN
+    return float(max(0.0, speed.max())) if len(speed) >= 5 else np.nan
 
 
 @signal("", "motion", 0.3, "what was held went {value} times")
@@ -98,7 +97,7 @@ def apart_m(view: TakeView) -> float:
     t_s = view.take.frames.t_s
     carried = visible & (t_s > grasp.close_s + 0.6) & (t_s < grasp.open_s - 0.1)
     if carried.sum() < 5 or not grasp.held:
-        return NAN
+        return np.nan
     away = [
         np.linalg.norm(tool.at(t)[:2] - xy)
         for t, xy in zip(t_s[carried], item[carried], strict=True)
@@ -118,7 +117,7 @@ def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> f
     before = (motion.t_s > grasp.close_s - 0.10) & (motion.t_s <= grasp.close_s)
     carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
     if before.sum() < 3 or carried.sum() < 5:
-        return NAN
+        return np.nan
     values = of(motion.arm_of(grasp.gripper)[1:4])
     return float(np.median(values[carried]) - np.median(values[before]))
 
@@ -130,7 +129,7 @@ def stuck_m(view: TakeView) -> float:
     item, _, visible = scene_xy_m(known(view.scene))
     after = visible & (view.take.frames.t_s > grasp.open_s + 0.3)
     if after.sum() < 5 or not grasp.released or not grasp.held:
-        return NAN
+        return np.nan
     places = item[after]
     return float(np.percentile(np.linalg.norm(places - np.median(places, axis=0), axis=1), 90))
 
@@ -140,7 +139,7 @@ def carry_current_a(view: TakeView) -> float:
     """Summed current of lift, elbow and wrist after lifting less that before the grasp."""
     current_a = known(view.motion).current_a
     if not np.isfinite(current_a).any():
-        return NAN
+        return np.nan
     return _lifting(view, lambda arm: np.nansum(np.abs(current_a[:, arm]), axis=1))
 
 
@@ -155,14 +154,14 @@ def _squeeze_a(view: TakeView, after_s: float) -> FloatArray:
 def grip_current_a(view: TakeView) -> float:
     """Median gripper current while it holds."""
     values = _squeeze_a(view, 0.4)
-    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else NAN
+    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else np.nan
 
 
 @signal("A", "currents", 0.03, "the gripper squeezes with up to {value}")
 def grip_current_peak_a(view: TakeView) -> float:
     """99th percentile of the gripper's current from its closing to its opening."""
     values = _squeeze_a(view, 0.0)
-    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else NAN
+    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else np.nan
 
 
 @signal("rad", "motion", 0.0008, "the arm sags {value} further while it carries")
@@ -198,7 +197,7 @@ def release_target_m(view: TakeView) -> float:
     grasp, tool, scene = _main(view), known(view.tool), known(view.scene)
     target = np.median(scene_xy_m(scene)[1], axis=0)
     away = np.linalg.norm(tool.at(grasp.open_s)[:2] - target)
-    return float(away) if grasp.released else NAN
+    return float(away) if grasp.released else np.nan
 
 
 @signal("rad", "motion", 0.004, "the arm starts {value} from its usual pose")
@@ -206,6 +205,6 @@ def start_pose_rad(view: TakeView) -> float:
     """Rms joint difference between the start readings and the reference's start pose."""
     motion, usual = known(view.motion), known(view.start_pose_rad)
     if len(usual) != len(motion.joints):
-        return NAN
+        return np.nan
     start = np.median(motion.position_rad[:3], axis=0)
     return float(np.sqrt(np.mean((start - usual)[motion.arm_joints] ** 2)))

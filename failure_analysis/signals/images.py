@@ -10,13 +10,11 @@ import numpy as np
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
-NAN = float("nan")
-
 
 def _measures(view: TakeView) -> dict[str, float]:
     """Return what a take's pictures say."""
     seen = known(view.pictures)
-    object_px, target_px = (seen.scene.get(f"{of}_area_px", NAN) for of in ("object", "target"))
+    object_px, target_px = (seen.scene.get(f"{of}_area_px", np.nan) for of in ("object", "target"))
     shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
     ratio = {"area_ratio": object_px / target_px}
     return {**seen.photometry, **seen.pose, **seen.scene, **shares, **ratio}
@@ -73,7 +71,7 @@ _READ: Final = (
 
 def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
     def read(view: TakeView) -> float:
-        return _measures(view).get(key, NAN)
+        return _measures(view).get(key, np.nan)
 
     read.__name__, read.__doc__ = name, doc
     return read
@@ -88,4 +86,4 @@ def camera_age_s(view: TakeView) -> float:
     """95th percentile of the pictures' age when they were used, the oldest camera."""
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()
             if len(a) and np.isfinite(a).any()]  # fmt: skip
-    return float(max(ages)) if ages else NAN
+    return float(max(ages)) if ages else np.nan

@@ -13,7 +13,6 @@ from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView, runs
 
-NAN = float("nan")
 SHAKE_HZ: Final = 2.5
 """An arm that is told to move smoothly has little motion above this [Hz]."""
 STILL_RAD_S: Final = 0.05
@@ -31,11 +30,11 @@ STEP_S: Final = 0.04
 def _joint_median(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Median of each joint's masked values, shape (n_joints,), NaN where there are too few."""
     columns = zip(values.T, mask.T, strict=True)
-    return np.array([np.median(v[m]) if m.sum() >= 10 else NAN for v, m in columns])
+    return np.array([np.median(v[m]) if m.sum() >= 10 else np.nan for v, m in columns])
 
 
 def _largest(values: FloatArray) -> float:
-    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else NAN
+    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else np.nan
 
 
 @lru_cache(maxsize=8)
@@ -120,7 +119,7 @@ def jitter_rad(view: TakeView) -> float:
         for j in motion.arm_joints
         if quiet[:, j].sum() >= 10
     ]
-    return float(np.median(spreads)) if spreads else NAN
+    return float(np.median(spreads)) if spreads else np.nan
 
 
 @signal("rad", "motion", 0.0004, "readings come in steps of {value}")
@@ -132,7 +131,7 @@ def quantum_rad(view: TakeView) -> float:
         values = np.unique(np.round(motion.position_rad[:, j], 7))
         if values[-1] - values[0] > 0.1:
             steps.append(np.percentile(np.diff(values), 20))
-    return float(np.median(steps)) if steps else NAN
+    return float(np.median(steps)) if steps else np.nan
 
 
 @signal("share", "motion", 0.01, "{value} of the readings repeat while moving")
@@ -141,7 +140,7 @@ def repeat_share(view: TakeView) -> float:
     motion = known(view.motion)
     moving = np.abs(motion.velocity_rad_s[1:]).max(axis=1) > MOVING_RAD_S
     same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
-    return float(same[moving].mean()) if moving.sum() >= 20 else NAN
+    return float(same[moving].mean()) if moving.sum() >= 20 else np.nan
 
 
 @signal("share", "motion", 0.005, "{value} of the readings are missing")
@@ -150,7 +149,7 @@ def dropout_share(view: TakeView) -> float:
     record = view.take.telemetry
     stacks = [record.stack(arm, "position_rad") for arm in record.arms()]
     seen = [s for s in stacks if s.size and np.isfinite(s).any()]
-    return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else NAN
+    return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else np.nan
 
 
 @signal("rad", "motion", 0.003, "after reversing, joints stop {value} apart")
@@ -166,7 +165,7 @@ def backlash_rad(view: TakeView) -> float:
     down = _joint_median(motion.residual_rad, motion.slow & (came < 0))
     gaps = np.sort(np.abs((down - up)[motion.arm_joints]))
     gaps = gaps[np.isfinite(gaps)]
-    return float(gaps[-2:].min()) if len(gaps) else NAN
+    return float(gaps[-2:].min()) if len(gaps) else np.nan
 
 
 @signal("", "motion", 0.02, "joints reach {value} of the commanded speed")
@@ -176,7 +175,7 @@ def speed_gain(view: TakeView) -> float:
     asked = np.percentile(np.abs(motion.sent_velocity_rad_s), 99, axis=0)[motion.arm_joints]
     done = np.percentile(np.abs(motion.velocity_rad_s), 99, axis=0)[motion.arm_joints]
     fast = asked > max(MOVING_RAD_S, 0.5 * float(asked.max()))
-    return float(np.median(done[fast] / asked[fast])) if fast.any() else NAN
+    return float(np.median(done[fast] / asked[fast])) if fast.any() else np.nan
 
 
 @signal("rad", "motion", 0.001, "the arm shakes by {value} rms")
@@ -232,20 +231,22 @@ def path_ratio(view: TakeView) -> float:
         np.abs(np.diff(values[::5, motion.arm_joints], axis=0)).sum()
         for values in (motion.position_rad, motion.sent_rad)
     ]
-    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else NAN
+    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else np.nan
 
 
 @signal("A", "currents", 0.01, "the arm holds itself with {value}")
 def hold_current_a(view: TakeView) -> float:
     """Median over the slowest half of the take of the summed absolute motor currents."""
     total = np.nansum(np.abs(known(view.currents_a)), axis=1)
-    return float(np.median(total)) if len(total) else NAN
+    return float(np.median(total)) if len(total) else np.nan
 
 
 def _peak(values: FloatArray, percentile: float) -> float:
     """Percentile over time of the largest absolute column; NaN where nothing is known."""
     seen = values[np.isfinite(values).any(axis=1)]
-    return float(np.percentile(np.nanmax(np.abs(seen), axis=1), percentile)) if len(seen) else NAN
+    return (
+        float(np.percentile(np.nanmax(np.abs(seen), axis=1), percentile)) if len(seen) else np.nan
+    )
 
 
 @signal("A", "currents", 0.02, "a motor draws up to {value}")
@@ -284,7 +285,7 @@ def oscillation_hz(view: TakeView) -> float:
     motion = known(view.motion)
     shake = shaking_rad_s(motion.residual_rad[:, motion.arm_joints], motion.rate_hz)
     if float(np.sqrt((shake**2).sum(axis=1).mean())) < SHAKING_RAD_S:
-        return NAN
+        return np.nan
     power = np.abs(np.fft.rfft(shake * np.hanning(len(shake))[:, None], axis=0)) ** 2
     hz = np.fft.rfftfreq(len(shake), 1.0 / motion.rate_hz)
     inside = (hz >= SHAKE_HZ) & (hz <= 0.3 * motion.rate_hz)  # above is quantisation, not motion
@@ -326,7 +327,7 @@ def path_efficiency(view: TakeView) -> float:
     places = np.stack([*(tool.at(t) for t in times), tool.read_m[-1]])
     direct = float(np.linalg.norm(np.diff(places, axis=0), axis=1).sum())
     taken = float(np.linalg.norm(np.diff(tool.read_m, axis=0), axis=1).sum())
-    return direct / taken if taken > 0.02 else NAN
+    return direct / taken if taken > 0.02 else np.nan
 
 
 def _sudden(values: FloatArray, rate_hz: float) -> float:
@@ -334,7 +335,7 @@ def _sudden(values: FloatArray, rate_hz: float) -> float:
     steps = max(1, round(TRANSIENT_S * rate_hz))
     change = np.abs(values[steps:] - values[:-steps])
     change = change[np.isfinite(change).any(axis=1)]
-    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else NAN
+    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else np.nan
 
 
 @signal("A", "currents", 0.03, "motor currents change by {value} within 40 ms")
@@ -352,7 +353,7 @@ def effort_a(view: TakeView) -> float:
     """Mean over the take of the summed absolute motor currents."""
     current_a = known(view.motion).current_a
     seen = np.isfinite(current_a).any()
-    return float(np.nansum(np.abs(current_a), axis=1).mean()) if seen else NAN
+    return float(np.nansum(np.abs(current_a), axis=1).mean()) if seen else np.nan
 
 
 @signal("%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")

@@ -8,12 +8,10 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
-NAN = float("nan")
-
 
 def _percentile(values: FloatArray, q: float) -> float:
     seen = values[np.isfinite(values)]
-    return float(np.percentile(seen, q)) if len(seen) else NAN
+    return float(np.percentile(seen, q)) if len(seen) else np.nan
 
 
 @signal("rad", "policy", 0.003, "successive plans differ by {value} rms")
@@ -58,7 +56,7 @@ def view_unfamiliar(view: TakeView) -> float:
     Distance of a picture's three least familiar cells from the nearest cells that the policy's
     encoder yields on its training takes (Roth et al. 2022), in those takes' own reach.
     """
-    return known(view.policy).measures.get("view_unfamiliar", NAN)
+    return known(view.policy).measures.get("view_unfamiliar", np.nan)
 
 
 @signal("px", "policy", 0.3, "a camera's view stands {value} from its place")
@@ -67,10 +65,10 @@ def view_moved_px(view: TakeView) -> float:
 
     By matched features and RANSAC.
     """
-    return known(view.policy).measures.get("view_moved_px", NAN)
+    return known(view.policy).measures.get("view_moved_px", np.nan)
 
 
 @signal("", "policy", 1.0, "a camera's light or colour stands {value} spreads off")
 def view_light(view: TakeView) -> float:
     """Spreads of light, colour or sharpness from the training takes, largest of any camera."""
-    return known(view.policy).measures.get("view_light", NAN)
+    return known(view.policy).measures.get("view_light", np.nan)

@@ -10,7 +10,6 @@ from gaploop.failure_analysis.views.headway import HOLD_S
 from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
 from gaploop.failure_analysis.views.view import TakeView, runs
 
-NAN = float("nan")
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
 
 
@@ -38,7 +37,7 @@ def hidden_hz(view: TakeView) -> float:
 def hidden_far_share(view: TakeView) -> float:
     """Share of the frames with the gripper away in which the object isn't seen."""
     seen = known(tool_and_object(view))
-    return float((~seen.visible[~seen.near]).mean()) if (~seen.near).sum() >= 5 else NAN
+    return float((~seen.visible[~seen.near]).mean()) if (~seen.near).sum() >= 5 else np.nan
 
 
 @signal("Hz", "scene", 0.1, "the detection jumps {value} times a second")
@@ -75,7 +74,7 @@ def end_distance_m(view: TakeView) -> float:
     item, target, visible = scene_xy_m(known(view.scene))
     last = max(1, round(0.2 * view.take.info.fps))
     if not visible[-last:].any():
-        return NAN  # the arm is still in the way
+        return np.nan  # the arm is still in the way
     place = np.median(target, axis=0)
     return float(np.linalg.norm(np.median(item[-last:], axis=0) - place))
 
@@ -86,7 +85,7 @@ def transported_m(view: TakeView) -> float:
     item, _, visible = scene_xy_m(known(view.scene))
     last = max(1, round(0.2 * view.take.info.fps))
     if not visible[-last:].any():
-        return NAN
+        return np.nan
     return float(np.linalg.norm(np.median(item[-last:], axis=0) - np.median(item[:last], axis=0)))
 
 
@@ -103,7 +102,7 @@ def release_offset_m(view: TakeView) -> float:
     """Distance of the tool at release and the object where it is tracked at the end."""
     seen, grasp = known(tool_and_object(view)), known(main_grasp(known(view.motion)))
     if not (grasp.released and grasp.held and seen.visible[-3:].any()):
-        return NAN
+        return np.nan
     index = int(np.searchsorted(seen.t_s, grasp.open_s).clip(0, len(seen.t_s) - 1))
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
 
@@ -131,6 +130,6 @@ def held_s(view: TakeView) -> float:
     """Time for which the jaws stop short of their command, counted from 0.3 s on."""
     motion = known(view.motion)
     if motion.gripper is None:
-        return NAN
+        return np.nan
     starts, stops = runs(motion.short_rad > HELD_RAD)
     return float(np.maximum((stops - starts) / motion.rate_hz - HOLD_S, 0.0).sum())

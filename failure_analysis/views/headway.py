@@ -17,7 +17,6 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
 from gaploop.failure_analysis.views.view import TakeView, tool_places
 
-NAN: Final = float("nan")
 HOLD_S: Final = 0.3
 """Jaws that stop short of their command this long hold something: closing takes less."""
 GAIN_M: Final = 0.005
@@ -35,7 +34,7 @@ class Headway:
         holding: something is held now.
     """
 
-    way_m: float = NAN
+    way_m: float = np.nan
     least_m: float = math.inf
     lost_m: float = 0.0
     gained_s: float = 0.0

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import Image
 
-NAN: Final = float("nan")
 SAMPLES: Final = 24
 """Pictures looked at closely, spread over the take."""
 SIZE_PX: Final = 192
@@ -188,7 +187,7 @@ def _noise(samples: Sequence[Image]) -> float:
         float(np.percentile(np.abs(b - a), 60)) / (0.8416 * np.sqrt(2.0))
         for a, b in itertools.pairwise(greys)
     ]
-    return float(np.median(spreads)) if spreads else NAN
+    return float(np.median(spreads)) if spreads else np.nan
 
 
 def _pose(first: Image, background: Background | None) -> tuple[dict[str, float], Image | None]:
@@ -258,10 +257,10 @@ def _blobs(picture: Image) -> dict[str, float]:
     blue = _contours(coloured & _blueish(hue), 60.0)
     values = {
         "object_blobs": float(len(red)),
-        "object_area_px": cv2.contourArea(red[0]) if red else NAN,
-        "target_area_px": cv2.contourArea(blue[0]) if blue else NAN,
-        "object_aspect": NAN,
-        "object_fill": NAN,
+        "object_area_px": cv2.contourArea(red[0]) if red else np.nan,
+        "target_area_px": cv2.contourArea(blue[0]) if blue else np.nan,
+        "object_aspect": np.nan,
+        "object_fill": np.nan,
     }
     if red:
         (_, (width, height), _) = cv2.minAreaRect(red[0])
