@@ -1,11 +1,10 @@
 """What each camera shows, and what a policy makes of it, against the takes that it learned from.
 
-A `CameraReference` is made once from training takes and lies as `cameras.npz` beside the policy. A
-take is set against it camera by camera: light, colour, sharpness and noise by photometry; the
-camera's place by matched features (Lowe 2004) and RANSAC; and in the policy's own encoder, cell by
-cell, by the distance to the nearest of its training's cells (PatchCore, Roth et al. 2022,
-arXiv:2106.08265), which says *where* in the picture something is that it never learned from. What a
-station's takes share, such as dirt on a lens, is looked for in the median of their first pictures.
+A `CameraReference` lies as `cameras.npz` beside the policy. A take is set against it camera by
+camera: light, colour, sharpness and noise by photometry; the camera's place by matched features
+(Lowe 2004) and RANSAC; and in the policy's own encoder by each cell's distance to the nearest of
+its training's (PatchCore, Roth et al. 2022, arXiv:2106.08265). What a station's takes share, such
+as dirt on a lens, is looked for in the median of their first pictures.
 """
 
 from __future__ import annotations

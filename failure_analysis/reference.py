@@ -213,10 +213,8 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
     """Return the best reference for `takes`: given, shipped, their own successes, or limits.
 
     One task's reference would make everything about another's takes look odd, so takes of several
-    of the embedded cell's tasks have no shipped one; takes told in other words are taken for
-    pick_place.
-
-    Whichever it is, force windows are set against their own set, which needs no labels.
+    tasks have no shipped one; takes told in other words are taken for pick_place. Force windows are
+    always set against their own set, which needs no labels.
     """
     chosen = given
     # The shipped ones are of control-rate records: frames alone come in other steps and lags.

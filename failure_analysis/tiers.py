@@ -1,8 +1,7 @@
 """What a diagnosis rests on: evidence tiers, kinds of reference, and how often each is right.
 
-A tier is what was recorded, each with all of those before it. How often the likeliest cause is the
-right one hangs on it, and on where the takes come from that say what is usual: recorded on the
-station that failed, they hold its gaps as well, and what never changes there looks usual.
+How often the likeliest cause is the right one hangs on what was recorded, and on where the takes
+come from that say what is usual: those of the station that failed hold its gaps as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A failed take as a row of numbers: what the rules say, and how far every signal is from usual.
 
-Everything is relative to the station's reference, so that a row means the same on another task,
-arm or camera. A distance counts from `QUIET_Z` spreads on and grows with its logarithm: ten times
-as far is one step more, whatever the signal. What can't be seen is 0, and flags say so.
+All is relative to the station's reference, so that a row means the same on another task, arm or
+camera. A distance counts from `LOUD_Z` spreads on, by its logarithm. What can't be seen is 0, and
+flags say so.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The learned model: a log-linear posterior over causes, calibrated, that names, or abstains.
 
 Shares are a softmax of `weights @ features / temperature`, less a doubt for each cause: how often
-evidence that points there isn't to be trusted at all. Every weight says how far one number speaks
-for one cause, so that the model can be read, and corrected by a few labels. Naming looks at two
-causes at once as well: one is named where it is likely alone, two where they are likely together.
-It ships as JSON; `python -m benchmarks attribution` rebuilds it.
+evidence that points there isn't to be trusted at all. One cause is named where it is likely alone,
+two where they are likely together. `python -m benchmarks attribution` rebuilds the JSON that ships.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The rules: which signal speaks for which gap dimension, and how loudly in one failed take.
 
-Each rule says that one signal, standing far enough from usual in one direction, speaks for one
-dimension. *Direct* rules read the channel in which a gap acts: a lag, a cast, a camera that moved.
-*Indirect* rules read how the attempt went: a slip, a jump. How it went is anybody's doing, so
-indirect evidence counts only as far as no direct evidence explains it. Evidence grows with the
-logarithm of the distance and is capped, so that one wild value doesn't settle everything.
+*Direct* rules read the channel in which a gap acts: a lag, a cast, a camera that moved. *Indirect*
+rules read how the attempt went: a slip, a jump. That is anybody's doing, so it counts only as far
+as no direct evidence explains it. Evidence grows with the logarithm of the distance from usual and
+is capped, so that one wild value doesn't settle everything.
 """
 
 from __future__ import annotations

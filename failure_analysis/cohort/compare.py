@@ -1,12 +1,9 @@
 """Trials compared like with like: sim beside real, one policy beside the next, before beside after.
 
-Where scenes pair up one to one, the interval is that of matched pairs, which is narrower the more
-the two agree; otherwise circumstances are strata, weighted as by Mantel and Haenszel.
-
-A change is looked for with a CUSUM of residuals, each trial's outcome minus the rate of its own
-circumstances, so that harder conditions later on aren't taken for a change. Its threshold is that
-of the same residuals in shuffled order: if nothing changed, one in twenty is flagged, whatever the
-number of trials. Whole sessions are shuffled where there are enough of them.
+Where scenes pair up one to one, the interval is that of matched pairs; otherwise circumstances are
+strata, weighted as by Mantel and Haenszel. A change is looked for with a CUSUM of residuals, each
+trial's outcome minus the rate of its own circumstances. Its threshold is that of the same residuals
+in shuffled order: if nothing changed, one in twenty is flagged, whatever the number of trials.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Groups among the failures that no signal explains, for a person to look at and name.
 
-Takes are compared by their signals, each in spreads from what is usual. They are split only where
-the groups are tighter than those of one normal cloud with the same covariance (as SigClust asks:
-Liu, Hayes, Nobel and Marron, JASA 103:1281, 2008), so that noise stays one group.
+Takes are compared by their signals, in spreads from usual. They are split only where the groups are
+tighter than those of one normal cloud with the same covariance (as SigClust asks: Liu, Hayes, Nobel
+and Marron, JASA 103:1281, 2008), so that noise stays one group.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """A running failure score, calibrated on takes that went well.
 
-Each live signal is set against what successful takes show *at the same elapsed time*: its
-deviation in spreads, upwards and downwards. A weighted sum of the deviations is the score. It is
-standardised by time again, and the alarm's threshold is the split-conformal quantile (Vovk et al.
-2005; for time-varying bands Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et
-al. 2025, arXiv:2503.08558) of the highest score that each successful take reaches, so that a take
-that goes well alarms with at most the stated probability. Nothing in it grows with time alone: a
-take that outlasts every successful one is set against the last time at which enough of them ran.
+Each live signal is set against what successful takes show *at the same elapsed time*, in spreads,
+upwards and downwards. The score is a weighted sum of these deviations, standardised by time again.
+The alarm's threshold is the split-conformal quantile (Vovk et al. 2005; for time-varying bands
+Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et al. 2025, arXiv:2503.08558) of
+the highest score of each successful take, so that one alarms with at most the stated probability. A
+take that outlasts them all is set against the last time at which enough of them ran.
 """
 
 from __future__ import annotations

@@ -116,10 +116,9 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
 
 
 def pushed_rad(motion: ArmMotion) -> FloatArray:
-    """Return how far each arm joint stands off its delayed command beyond what is usual [rad].
+    """Return how far each arm joint stands off its delayed command, (n, n_arm_joints), over 50 ms.
 
-    Usual is a low percentile of the take: play and weak drives are there all the time.
-    Shape (n, n_arm_joints), smoothed over 50 ms.
+    Beyond what is usual, a low percentile of the take: play and weak drives are there all the time.
     """
     off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))

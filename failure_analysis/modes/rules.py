@@ -1,9 +1,8 @@
 """Which failure was seen, and when, by rules on whatever channels a take has.
 
-Everything that may have ended the attempt is found with its time: `arm_events` in commands,
-readings and motor loads, `grasp_events` in the jaws and the tracked object. The mode is the first
-of them, in time, that the attempt didn't recover from; the definitions are in docs/diagnosis.md.
-A force window or motor currents alone still tell a collision from an obstruction.
+The mode is the first event, in time, that the attempt didn't recover from: of `arm_events` in
+commands, readings and loads, or `grasp_events` in jaws and tracked object. Definitions are in
+docs/diagnosis.md. A force window or motor currents alone still tell a collision.
 """
 
 from __future__ import annotations

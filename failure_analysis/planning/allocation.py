@@ -1,9 +1,8 @@
 """Which takes to record with a budget, and when to stop.
 
-The expected gain of a plan is the sum over dimensions of (failure rate x share x fixed share),
-each concave in its takes. So taking the best next take until the budget is spent is the best plan
-for that budget (Fox, Operations Research 14, 1966). Where the next take brings less than is worth
-it, the plan stops.
+The expected gain of a plan is the sum over dimensions of (failure rate x share x fixed share), each
+concave in its takes. So taking the best next take until the budget is spent, or the next one brings
+less than is worth it, is the best plan (Fox, Operations Research 14, 1966).
 """
 
 from __future__ import annotations

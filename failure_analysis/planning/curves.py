@@ -1,11 +1,10 @@
 """How far demonstrations fix a dimension: a learning curve with its uncertainty.
 
-Of the failures that a dimension causes, n takes fix the share r(n) = a (1 - exp(-n / tau)): `a` is
-what can be fixed at all, `tau` how many takes it needs. The posterior of (a, tau) lives on a grid,
-with a lump at a = 0 for "demonstrations don't fix this". It starts from `responses.json`: what
-takes brought at sites of the embedded cell, and how much that differed between sites (predictive
-recursion: Newton, Sankhya A 64, 2002). Every campaign's result, rollouts before and after, moves
-it on, and is kept from plan to plan in `curves.json`.
+Of the failures that a dimension causes, n takes fix the share r(n) = a (1 - exp(-n / tau)). The
+posterior of (a, tau) lives on a grid, with a lump at a = 0 for "demonstrations don't fix this". It
+starts from `responses.json`: what takes brought at sites of the embedded cell, and how much that
+differed between sites (predictive recursion: Newton, Sankhya A 64, 2002). Every campaign's rollouts
+before and after move it on, and are kept from plan to plan in `curves.json`.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ class Failures:
     def draw_shares(self, rng: np.random.Generator, draws: int) -> FloatArray:
         """Return draws of the causes' shares, shape (draws, len(CAUSES)).
 
-        A diagnosis that errs on one take of a station errs on the next for the same reason. So
-        part of the weight goes to causes drawn for all failures with one random number. Which
-        failures were seen at all is drawn too (a Dirichlet posterior).
+        A diagnosis that errs on one take of a station errs on the next for the same reason: part of
+        the weight goes to causes drawn for all failures with one random number. Which failures were
+        seen at all is drawn too (a Dirichlet posterior).
         """
         # How many failures have each cause where each is at quantile u of its posterior.
         u, last = rng.random(draws), len(CAUSES) - 1

@@ -1,8 +1,7 @@
 """Remedies that need no operator: what each is expected to fix, what it costs, how it is called.
 
-Of the failures that a dimension causes, a remedy fixes a share. It is drawn from a Beta
-distribution about the mean of the sites where the remedy was tried (`remedy_sites.json`); what is
-believed before any counts as one more site. Sites differ widely, and so does what is drawn.
+The share of a dimension's failures that a remedy fixes is drawn from a Beta distribution about the
+mean of the sites where it was tried (`remedy_sites.json`), and of what is believed before any.
 """
 
 from __future__ import annotations

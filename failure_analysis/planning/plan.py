@@ -1,9 +1,7 @@
 """From a diagnosis to a plan: what to collect, and what to do instead of collecting.
 
-Which gaps demonstrations fix was measured by fine-tuning under each of them (`responses.json`):
-camera pose, object, soft contact and weak or slack drives respond, dead time a little, pushes and
-light hardly. Of noise and clutter it is assumed: no number of examples tells the policy what its
-channels no longer carry.
+Which gaps demonstrations fix was measured by fine-tuning under each of them (`responses.json`); of
+noise and clutter it is assumed that they don't.
 """
 
 from __future__ import annotations
@@ -113,10 +111,9 @@ class Planned:
 def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     """Turn a diagnosis into a plan.
 
-    A dimension gets an item if it has a fair share of the failures. Takes go where the next one is
-    expected to bring most for its price, until the budget or the gain is used up. Where it is open
-    whether demonstrations help, a few are recorded first. What demonstrations don't fix is done
-    instead, and asks for no takes.
+    A dimension gets an item if it has a fair share of the failures. Takes go where the next one
+    brings most for its price, until the budget or the gain is used up; where it is open whether
+    they help, a few are recorded first. What demonstrations don't fix is done instead.
     """
     failures = Failures.of(diagnosis)
     means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []

@@ -1,9 +1,6 @@
-"""What fixes each dimension: how to record demonstrations against it, or what to do instead.
+"""What fixes each dimension: how to record demonstrations against it, and under which conditions.
 
-And under which conditions its takes are recorded (`setups_for`).
-
-The words follow `core.vocabulary`'s remedies; the tests are the cheapest that tell whether the
-remedy is the right one.
+Or what to do instead, with the cheapest test that tells whether that is the right remedy.
 """
 
 from __future__ import annotations

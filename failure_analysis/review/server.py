@@ -1,9 +1,8 @@
 """Serves a page to this machine, to whoever has the token, until it is stopped: the review's.
 
-Other users' programs and web pages that are open in the same browser are on this machine too. So
-every request, the web socket's included, needs the token: in the address at the first visit, in a
-cookie from then on. One that another page sends is refused by its origin, and one by another name
-for this machine by its host.
+Other users' programs and other web pages are on this machine too. So every request, the web
+socket's included, needs the token: in the address at the first visit, in a cookie from then on. One
+that another page sends is refused by its origin, one by another name of this machine by its host.
 """
 
 from __future__ import annotations

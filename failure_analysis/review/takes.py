@@ -1,9 +1,8 @@
 """One take as the page shows it: read from inside its folder, with videos that browsers play.
 
-A journal's Matroska files don't play in browsers, and a dataset's MP4 holds hundreds of episodes:
-each take gets one small MP4 per camera, its first picture at time 0. The packets are copied
-without decoding, each at exactly k / fps, so that seeking to a frame shows that frame. Where that
-can't be, the pictures are encoded anew.
+A journal's Matroska files don't play there, and a dataset's MP4 holds hundreds of episodes: each
+take gets one small MP4 per camera. The packets are copied without decoding, each at exactly k /
+fps, so that seeking to a frame shows that frame; where that can't be, they are encoded anew.
 """
 
 from __future__ import annotations

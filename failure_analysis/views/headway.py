@@ -1,8 +1,7 @@
 """Headway: how much of the way from the tool over the object to the target is left.
 
-The tracker loses the object under the gripper, so while the jaws hold something the object counts
-as being where the tool is. It runs forwards in time, so that a running rollout has the same
-numbers as a finished take.
+The tracker loses the object under the gripper, so while the jaws hold something it counts as being
+where the tool is. All runs forwards in time: a running rollout has a finished take's numbers.
 """
 
 from __future__ import annotations
