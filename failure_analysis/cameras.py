@@ -30,7 +30,7 @@ from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-from gaploop.failure_analysis.reference import UsualValue, usual_value
+from gaploop.failure_analysis.reference import UsualValue, usual_values
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
 from gaploop.failure_analysis.views.policy_view import (
     CameraTrace,
@@ -295,13 +295,10 @@ class CameraReference:
                 score = np.array([unfamiliar(where) for where in cells])
                 rows.append(usual.measured(replace(trace, score=score)))
                 measured[own][camera] = rows[-1]
-            values = {key: usual_value([row.get(key, np.nan) for row in rows]) for key in FLOORS}
-            seen_values = {key: value for key, value in values.items() if value is not None}
-            cameras[camera] = replace(usual, values=seen_values)
+            cameras[camera] = replace(usual, values=usual_values(rows, FLOORS))
         found = cls(name, cameras, {})
         signals = [found._signals(row) for row in measured]
-        usuals = {key: usual_value([row[key] for row in signals]) for key in signals[0]}
-        return replace(found, signals={k: v for k, v in usuals.items() if v is not None})
+        return replace(found, signals=usual_values(signals, signals[0]))
 
     @property
     def patches(self) -> dict[str, PatchSpace | None]:

@@ -29,7 +29,7 @@ from gaploop.failure_analysis.modes.foreign import (
     current_set,
     force_set,
 )
-from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
+from gaploop.failure_analysis.signals.registry import measure, registry
 from gaploop.failure_analysis.views.pictures import Background, background_of
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.sim.tasks import INSTRUCTIONS
@@ -142,26 +142,30 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     start: FloatArray | None = None
     if len(starts) >= LEAST_TAKES and len({len(s) for s in starts}) == 1:
         start = np.median(np.stack(starts), axis=0)
-    rows = [measure(TakeView(take, background, start_pose_rad=start)) for take in good]
+    rows = [measure(TakeView(take, background, start_pose_rad=start)).values for take in good]
     seen = dict.fromkeys(TakesOrigin(t.info.domain, t.info.station, t.info.kind) for t in good)
-    return Reference(name, len(good), nominals(rows), background, start, origins=tuple(seen))
+    return Reference(
+        name, len(good), usual_values(rows, registry()), background, start, origins=tuple(seen)
+    )
 
 
-def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
-    """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
-    found = {name: usual_value([row[name] for row in rows]) for name in registry()}
-    return {name: value for name, value in found.items() if value is not None}
+def usual_values(
+    rows: Sequence[Mapping[str, float]], names: Iterable[str]
+) -> dict[str, UsualValue]:
+    """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal.
 
-
-def usual_value(measured: Sequence[float]) -> UsualValue | None:
-    """Return median and spread of a signal over takes, as `nominals`; None if too few know it."""
-    values = np.array(measured)
-    values = values[np.isfinite(values)]
-    if len(values) < LEAST_TAKES:
-        return None
-    middle = float(np.median(values))
-    spread = 1.4826 * float(np.median(np.abs(values - middle)))
-    return UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
+    Those that fewer than `LEAST_TAKES` takes know are left out.
+    """
+    found = {}
+    for name in names:
+        values = np.array([row.get(name, math.nan) for row in rows])
+        values = values[np.isfinite(values)]
+        if len(values) >= LEAST_TAKES:
+            middle = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - middle)))
+            spread = max(spread, 0.5 * float(values.std()))
+            found[name] = UsualValue(middle, spread, len(values))
+    return found
 
 
 def save_reference(reference: Reference, path: Path) -> None:

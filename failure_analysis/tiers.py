@@ -18,6 +18,7 @@ from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
 from gaploop.failure_analysis.reference import OWN_TAKES, Reference
+from gaploop.failure_analysis.station import words
 
 D = GapDimension
 
@@ -146,20 +147,16 @@ class EvidenceBase:
             ReferenceKind.NONE: "no take that went well",
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
-        if self.accuracy is not None:
-            found.append(f"The likeliest cause is right in {self.accuracy}.")
-        else:
-            found.append("How often that is right hasn't been measured.")
+        right = f"The likeliest cause is right in {self.accuracy}."
+        found.append(right if self.accuracy else "How often that is right hasn't been measured.")
         if self.reference is ReferenceKind.STATION:
             found.append(
                 "Warning: what is usual was recorded on the station that failed. Gaps that are "
                 "always there look usual, too."
             )
         if self.blind_to:
-            found.append(
-                f"Can't be ruled out: {', '.join(d.value.replace('_', ' ') for d in self.blind_to)}"
-                "."
-            )
+            blind = ", ".join(words(d.value) for d in self.blind_to)
+            found.append(f"Can't be ruled out: {blind}.")
         return [*found, *(f"More: {step}" for step in self.more())]
 
     def with_twin(self, measured: Collection[str]) -> EvidenceBase:
@@ -227,7 +224,7 @@ def evidence_base(
     return EvidenceBase(
         tier,
         kind,
-        tuple(words for source, words in _HAD.items() if source not in lacking) if failed else (),
+        tuple(said for source, said in _HAD.items() if source not in lacking) if failed else (),
         tuple(d for d in D if d in blind) if failed else (),
         bool(reference.origins)
         and reference.name != OWN_TAKES

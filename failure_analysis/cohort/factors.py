@@ -131,14 +131,11 @@ def factor_table(
     effects = [_effect(design, fit, left_out, pair) for pair in sorted(design.columns)]
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
-    references_at = {
-        f: (level, rate(*design.count(f, level))) for f, level in design.references.items()
-    }
     return FactorTable(
         int(design.successes.sum()),
         int(design.trials.sum()),
         tuple(sorted(final, key=lambda e: (e.difference.value, e.factor, e.level))),
-        references_at,
+        {f: (level, rate(*design.count(f, level))) for f, level in design.references.items()},
         design.aside,
         len(left_out),
     )

@@ -106,8 +106,9 @@ def twin_page(
 
 
 def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
-    """Return the figure of held-out motion as PNG."""
-    return figure_png(_curves_figure(_clearest(curves), joints[:-1]))
+    """Return the figure of held-out motion as PNG, of the piece in which fitting changes most."""
+    clearest = max(curves, key=lambda c: np.abs((c.before_rad - c.after_rad)[:, :-1]).mean())
+    return figure_png(_curves_figure(clearest, joints[:-1]))
 
 
 def describe(parameter: TwinParameter) -> str:
@@ -148,13 +149,6 @@ def _number(value: float, unit: str) -> str:
 
 def _degrees(rad: float) -> str:
     return f"{np.degrees(rad):.2f}°"
-
-
-def _clearest(curves: Sequence[OpenLoopCurve]) -> OpenLoopCurve:
-    """Return the curve in which fitting changes most."""
-    return max(
-        curves, key=lambda c: float(np.abs(c.before_rad[:, :-1] - c.after_rad[:, :-1]).mean())
-    )
 
 
 def _curves_figure(curve: OpenLoopCurve, joints: Sequence[str]) -> Any:

@@ -86,9 +86,7 @@ class Listed:
         settled = self.episode.outcome in SETTLED
         if self.found is None or not self.found.abstained or self.why or settled:
             return ""
-        shares = self.found.dimensions
-        leading = max(shares, key=lambda name: shares[name], default="")
-        return leading if shares.get(leading, 0.0) > 0 else ""
+        return self.found.leaning
 
 
 def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:

@@ -172,12 +172,10 @@ class AgreementTable:
 
 _COLUMNS = [
     {"name": name, "label": label, "field": name, "align": "left"}
-    for name, label in (
-        ("field", ""),
-        ("people", "people"),
-        ("takes", "takes"),
-        ("raw", "agree"),
-        ("kappa", "kappa"),
+    for name, label in zip(
+        ("field", "people", "takes", "raw", "kappa"),
+        ("", "people", "takes", "agree", "kappa"),
+        strict=True,
     )
 ]
 

@@ -120,8 +120,8 @@ def background_of(firsts: list[Image]) -> Background | None:
     """Return the median of takes' first pictures: what moves between takes drops out."""
     if len(firsts) < 3:
         return None
-    small = [cv2.resize(p, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA) for p in firsts]
-    return Background(np.median(np.stack(small), axis=0).astype(np.uint8))
+    small = np.stack([squared(p, THUMB_PX) for p in firsts])
+    return Background(np.median(small, axis=0).astype(np.uint8))
 
 
 def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int, int]:
@@ -139,11 +139,11 @@ def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int
     return samples, repeats, count
 
 
-def squared(picture: Image) -> Image:
-    """Return a picture brought to 192 px a side."""
-    if picture.shape[:2] == (SIZE_PX, SIZE_PX):
+def squared(picture: Image, size_px: int = SIZE_PX) -> Image:
+    """Return a picture brought to `size_px` a side."""
+    if picture.shape[:2] == (size_px, size_px):
         return picture
-    resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
+    resized = cv2.resize(picture, (size_px, size_px), interpolation=cv2.INTER_AREA)
     return np.asarray(resized, dtype=np.uint8)
 
 
@@ -194,9 +194,7 @@ def _pose(first: Image, background: Background | None) -> tuple[dict[str, float]
     """Find how the first picture lies on the background, if it does, and lay it there."""
     if background is None:
         return {}, None
-    small = np.asarray(
-        cv2.resize(first, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA), dtype=np.uint8
-    )
+    small = squared(first, THUMB_PX)
     valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
     found = register(_even(background.thumbnail), _even(small), valid.astype(np.float32))
     if found.match < RIGID_MATCH:
