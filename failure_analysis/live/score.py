@@ -45,10 +45,6 @@ class SignalTrack:
     values: FloatArray
     failed: bool
 
-    def at(self, t_s: float) -> int:
-        """Return the last row that was there at `t_s` [s]."""
-        return max(int(np.searchsorted(self.t_s, t_s + 1e-6)) - 1, 0)
-
 
 @dataclass(frozen=True)
 class Usual:

@@ -101,10 +101,9 @@ class Planned:
 
     def prospects(self) -> tuple[Prospect, ...]:
         """Return what to expect of more takes, for each dimension in the plan's order."""
-        planned: dict[GapDimension, int] = {}
+        planned = Counter[GapDimension]()
         for item in self.plan.items:
-            total = planned.get(item.dimension, 0) + item.takes + item.may_follow
-            planned[item.dimension] = total
+            planned[item.dimension] += item.takes + item.may_follow
         return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
 
 
@@ -180,15 +179,10 @@ def _weighed(
 ) -> Weighed:
     """Return the remedies there are against a dimension, with what each brings and costs."""
     found = offers(dimension, ask.about, ask.image_policy) if ask.about else ()
-    priced = [
-        Alternative(
-            offer.remedy,
-            estimate(outlook.gain_of(dimension, offer.fixed), 1),
-            offer.hours,
-            offer.machine_hours,
-        )
-        for offer in found
-    ]
+    priced = []
+    for offer in found:
+        gain = estimate(outlook.gain_of(dimension, offer.fixed), 1)
+        priced.append(Alternative(offer.remedy, gain, offer.hours, offer.machine_hours))
     if quota.takes and found:
         changes = _changes(dimension, quota.takes, failures, ask)
         rng = np.random.default_rng(4)

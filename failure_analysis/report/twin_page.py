@@ -60,22 +60,14 @@ def twin_page(
         blocks.append(notice(UNEXPLAINED, "bad"))
     sections = [section("In a minute", "", blocks)]
     if differs:
-        sections.append(
-            section(
-                "What differs",
-                "Estimates with 90 % intervals; the nominal cell's value beside them.",
-                [table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))],
-            )
-        )
+        lead = "Estimates with 90 % intervals; the nominal cell's value beside them."
+        estimates = table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
+        sections.append(section("What differs", lead, [estimates]))
     if curves:
-        png = curves_png(curves, joints)
-        sections.append(
-            section(
-                "Held-out motion",
-                "From its goals alone, open loop: the nominal arm and the fitted one.",
-                [figure(png, "Error of the simulated arms against the readings, joint by joint.")],
-            )
-        )
+        lead = "From its goals alone, open loop: the nominal arm and the fitted one."
+        caption = "Error of the simulated arms against the readings, joint by joint."
+        drawn = figure(curves_png(curves, joints), caption)
+        sections.append(section("Held-out motion", lead, [drawn]))
     if len(steps) > 1:
         rows = [
             (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
