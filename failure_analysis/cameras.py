@@ -506,7 +506,6 @@ def _spot(cells: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
 
 
 def _place(where: NDArray[np.bool_]) -> str:
-    """Return in words where in the picture some cells are."""
     row, column = (
         float(np.mean(axis)) / n for axis, n in zip(np.nonzero(where), where.shape, strict=True)
     )

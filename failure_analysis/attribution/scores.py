@@ -117,7 +117,6 @@ def _macro(cases: Sequence[Case], seed: int) -> Figure:
 
 
 def _ece(cases: Sequence[Case], seed: int) -> Figure:
-    """Expected calibration error of the likeliest cause."""
     sure, right = _certainty(cases)
     return _resampled(
         cases, lambda drawn: expected_calibration_error(sure[drawn], right[drawn]), seed

@@ -273,7 +273,6 @@ class _HighPass:
         self._first, self._second = np.zeros(width), np.zeros(width)
 
     def step(self, x: FloatArray) -> FloatArray:
-        """Return the next filtered sample, shape (width,)."""
         b, a = self._b, self._a
         y = b[0] * x + self._first  # direct form II, transposed
         self._first = b[1] * x - a[1] * y + self._second
@@ -307,7 +306,6 @@ class _SceneSoFar:
         self._headway.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
 
     def values(self) -> Mapping[str, float]:
-        """Return the signals of the scene so far; NaN where nothing tracks."""
         way, seen = self._headway, self._frames
         return {
             "hidden_share": self._hidden / seen if seen else np.nan,

@@ -116,7 +116,6 @@ class _Arm:
         self._tool = view.tool if motion is view.motion else None
 
     def events(self) -> list[Event]:
-        """Return what the attempt didn't recover from."""
         held = self.held
         since_s = -math.inf if held.gripped_s is None else held.gripped_s
         drifted, shook = drifting(self.motion, self.touched), self.shook
@@ -137,7 +136,6 @@ class _Arm:
         return any(contact.end_s + SETTLE_S < end for end in ends if end >= since_s)
 
     def phase(self, event: Event) -> Phase:
-        """Return the phase in which something happened."""
         fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
         closings = self.held.closings or None
         return fixed.get(event.mode) or phase_at(self.motion, event.at_s, self._tool, closings)

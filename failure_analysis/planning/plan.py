@@ -410,7 +410,6 @@ def _items(
 
 
 def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
-    """Return the evidence for a dimension."""
     mine = [t for t in failures.named if t.top == dimension.value]
     text = (
         f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
@@ -475,7 +474,6 @@ def _verdict_words(
 def _stop_words(
     quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
 ) -> str:
-    """Return why the plan ends where it does."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
@@ -501,7 +499,6 @@ def _stop_words(
 def _notes(
     failures: Failures, summary: Mapping[str, Any], effort: RecordingEffort
 ) -> tuple[str, ...]:
-    """Return what else to know, or to find out first."""
     n, named = len(failures.takes), len(failures.named)
     unseen: Mapping[str, int] = summary.get("unseen", {})
     channels = ""

@@ -122,7 +122,6 @@ def where_section(result: FactorTable) -> Section:
 
 
 def _shown(result: FactorTable) -> list[Effect]:
-    """Return the effects worth drawing: those that are shown to matter first."""
     ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:SHOWN]
     return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
 

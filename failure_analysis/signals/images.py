@@ -12,7 +12,6 @@ from gaploop.failure_analysis.views.view import TakeView
 
 
 def _measures(view: TakeView) -> dict[str, float]:
-    """Return what a take's pictures say."""
     seen = known(view.pictures)
     object_px, target_px = (seen.scene.get(f"{of}_area_px", np.nan) for of in ("object", "target"))
     shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
