@@ -108,8 +108,3 @@ KEYS: Final[tuple[Key, ...]] = (
 GROUPS: Final = tuple(dict.fromkeys(k.group for k in KEYS))
 BY_KEY: Final = {k.key: k for k in KEYS} | {"=": next(k for k in KEYS if k.key == "+")}
 """`=` is `+` without Shift on an American keyboard."""
-
-
-def cap_of(action: str, value: str) -> str:
-    """Return what is printed on the first key of an action."""
-    return next(k.cap for k in KEYS if (k.action, k.value) == (action, value))
