@@ -7,6 +7,7 @@ successful takes; and absolute limits that hold for any arm of this size.
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
@@ -19,7 +20,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.foreign import (
@@ -30,7 +31,7 @@ from gaploop.failure_analysis.modes.foreign import (
     force_set,
 )
 from gaploop.failure_analysis.signals.registry import measure, registry
-from gaploop.failure_analysis.views.pictures import Background, background_of
+from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.sim.tasks import INSTRUCTIONS
 
@@ -100,7 +101,7 @@ class Reference:
     name: str
     takes: int
     signals: Mapping[str, UsualValue]
-    background: Background | None = None
+    background: Image | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
     force_classes: ForceClasses | None = None
@@ -116,12 +117,13 @@ class Reference:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the reference file holds."""
+        picture = b"" if self.background is None else picture_png(self.background)
         return {
             "schema": SCHEMA,
             "name": self.name,
             "takes": self.takes,
             "signals": {k: asdict(v) for k, v in self.signals.items()},
-            "background": self.background.to_json() if self.background else "",
+            "background": b64encode(picture).decode(),
             "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
             "origins": [[o.domain.value, o.station, o.kind.value] for o in self.origins],
         }
@@ -195,7 +197,7 @@ def load_reference(path: Path) -> Reference:
             str(value["name"]),
             int(value["takes"]),
             signals,
-            Background.from_json(picture) if picture else None,
+            picture_of(b64decode(picture)) if picture else None,
             np.asarray(start, dtype=np.float64) if start else None,
             origins=tuple(
                 TakesOrigin(Domain(domain), str(station), TakeKind(kind))

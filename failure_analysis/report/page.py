@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
 
 from gaploop.core.files import write_atomically
 from gaploop.core.types import Image
 from gaploop.failure_analysis.station import words
+from gaploop.failure_analysis.views.pictures import picture_png
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("gaploop.failure_analysis.report", "."),
@@ -70,12 +69,6 @@ def save_figure(fig: Any, path: Path, caption: str = "") -> Markup:
     png = figure_png(fig)
     write_atomically(path, png)
     return figure(png, caption)
-
-
-def picture_png(picture: Image) -> bytes:
-    """Return an RGB picture, shape (height, width, 3), as PNG."""
-    done, data = cv2.imencode(".png", cv2.cvtColor(np.asarray(picture), cv2.COLOR_RGB2BGR))
-    return data.tobytes() if done else b""
 
 
 def _source(png: bytes) -> str:

@@ -36,13 +36,13 @@ from gaploop.failure_analysis.report.page import (
     more,
     notice,
     page,
-    picture_png,
     section,
     table,
     take_card,
     text,
 )
 from gaploop.failure_analysis.station import words
+from gaploop.failure_analysis.views.pictures import picture_png
 
 SIM_TO_SIM: Final = (
     "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "

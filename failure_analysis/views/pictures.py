@@ -6,7 +6,6 @@ turn and scale (`register`).
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,28 +42,19 @@ STARTS: Final = 3
 type Grey = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Background:
-    """The cell as the camera usually sees it at the start, without object and target.
+def picture_png(picture: Image) -> bytes:
+    """Return an RGB picture, shape (height, width, 3), as PNG."""
+    done, data = cv2.imencode(".png", cv2.cvtColor(np.asarray(picture), cv2.COLOR_RGB2BGR))
+    return data.tobytes() if done else b""
 
-    As a thumbnail, RGB, shape (96, 96, 3).
-    """
 
-    thumbnail: Image
-
-    def to_json(self) -> str:
-        """Return it as base64 of a PNG."""
-        done, data = cv2.imencode(".png", cv2.cvtColor(self.thumbnail, cv2.COLOR_RGB2BGR))
-        return base64.b64encode(data.tobytes()).decode() if done else ""
-
-    @classmethod
-    def from_json(cls, text: str) -> Background:
-        """Read what `to_json` wrote; raises ValueError where it isn't a picture."""
-        raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-        picture: Any = cv2.imdecode(raw, cv2.IMREAD_COLOR) if len(raw) else None
-        if picture is None:
-            raise ValueError("background is not a PNG")
-        return cls(np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), dtype=np.uint8))
+def picture_of(png: bytes) -> Image:
+    """Read what `picture_png` returned; raises ValueError where it isn't a picture."""
+    raw = np.frombuffer(png, dtype=np.uint8)
+    picture: Any = cv2.imdecode(raw, cv2.IMREAD_COLOR) if len(raw) else None
+    if picture is None:
+        raise ValueError("background is not a PNG")
+    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,7 @@ class PictureSummary:
 
 
 def summarise(
-    pictures: Iterator[Image], expected: int, background: Background | None
+    pictures: Iterator[Image], expected: int, background: Image | None
 ) -> PictureSummary | None:
     """Look once at a take's RGB pictures, in order; None without any.
 
@@ -116,12 +106,15 @@ def summarise(
     )
 
 
-def background_of(firsts: list[Image]) -> Background | None:
-    """Return the median of takes' first pictures: what moves between takes drops out."""
+def background_of(firsts: list[Image]) -> Image | None:
+    """Return the cell as its camera usually sees it at the start, RGB, shape (96, 96, 3).
+
+    The median of takes' first pictures: what moves between takes drops out.
+    """
     if len(firsts) < 3:
         return None
     small = np.stack([squared(p, THUMB_PX) for p in firsts])
-    return Background(np.median(small, axis=0).astype(np.uint8))
+    return np.asarray(np.median(small, axis=0), dtype=np.uint8)
 
 
 def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int, int]:
@@ -190,13 +183,13 @@ def _noise(samples: Sequence[Image]) -> float:
     return float(np.median(spreads)) if spreads else np.nan
 
 
-def _pose(first: Image, background: Background | None) -> tuple[dict[str, float], Image | None]:
+def _pose(first: Image, background: Image | None) -> tuple[dict[str, float], Image | None]:
     """Find how the first picture lies on the background, if it does, and lay it there."""
     if background is None:
         return {}, None
     small = squared(first, THUMB_PX)
     valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
-    found = register(_even(background.thumbnail), _even(small), valid.astype(np.float32))
+    found = register(_even(background), _even(small), valid.astype(np.float32))
     if found.match < RIGID_MATCH:
         return {"match": found.match}, small
     aligned = cv2.warpAffine(
@@ -224,9 +217,9 @@ def _coloured(picture: Image) -> NDArray[np.bool_]:
     return np.asarray((hsv[..., 1] > SATURATED) & (hsv[..., 2] > 50))
 
 
-def _foreground(aligned: Image, background: Background) -> float:
+def _foreground(aligned: Image, background: Image) -> float:
     """Share of the picture that is neither background, object nor target."""
-    now, usual = aligned.astype(np.float64), background.thumbnail.astype(np.float64)
+    now, usual = aligned.astype(np.float64), background.astype(np.float64)
     gain = (np.median(usual, axis=(0, 1)) + 1.0) / (np.median(now, axis=(0, 1)) + 1.0)
     differs = np.abs(now * gain - usual).max(axis=2) > 1.6 * DIFFERS
     hue = cv2.cvtColor(aligned, cv2.COLOR_RGB2HSV)[..., 0]

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.failure_analysis.views.joints import angles_rad, answering
-from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
+from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class TakeView:
     def __init__(
         self,
         take: Take,
-        background: Background | None = None,
+        background: Image | None = None,
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
         policy: PolicyTrace | None = None,
