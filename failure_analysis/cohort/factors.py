@@ -126,9 +126,9 @@ def factor_table(
         UnusableInputError: no trials, or a reference that isn't there.
     """
     design = make_design(gathered(rows), references)
-    fit = fit_logistic(design.matrix, design.successes, design.trials)
-    left_out = _left_out(design, fit)
-    effects = [_effect(design, fit, left_out, pair) for pair in sorted(design.columns)]
+    beta, covariance = fit_logistic(design.matrix, design.successes, design.trials)
+    left_out = _left_out(design, beta)
+    effects = [_effect(design, beta, covariance, left_out, pair) for pair in sorted(design.columns)]
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
     return FactorTable(
@@ -143,7 +143,8 @@ def factor_table(
 
 def _effect(
     design: DesignMatrix,
-    fit: LogisticFit,
+    beta: FloatArray,
+    covariance: FloatArray,
     left_out: Sequence[FloatArray | None],
     pair: tuple[str, str],
 ) -> Effect:
@@ -151,9 +152,9 @@ def _effect(
     column, reference = design.columns[pair], design.references[factor]
     base, other = design.at(factor, reference), design.at(factor, level)
     weight = design.trials * design.is_at(factor, level)
-    value, gradient = difference_of_rates(fit.coefficients, base, other, weight)
-    se = math.sqrt(max(float(gradient @ fit.covariance @ gradient), 0.0))
-    se_log_odds = math.sqrt(float(fit.covariance[column, column]))
+    value, gradient = difference_of_rates(beta, base, other, weight)
+    se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
+    se_log_odds = math.sqrt(float(covariance[column, column]))
     freedom, note = math.inf, ""
     if left_out:
         with_level = min(design.clusters_at(factor, at) for at in (level, reference))
@@ -170,7 +171,7 @@ def _effect(
                 "between clusters may be the cause"
             )
     reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-    log_odds = float(fit.coefficients[column])
+    log_odds = float(beta[column])
     odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
     p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
     return Effect(
@@ -191,7 +192,7 @@ def _jackknife(values: Sequence[float]) -> float:
     return math.sqrt((n - 1) / n * float(np.sum((np.array(values) - np.mean(values)) ** 2)))
 
 
-def _left_out(design: DesignMatrix, fit: LogisticFit) -> list[FloatArray | None]:
+def _left_out(design: DesignMatrix, start: FloatArray) -> list[FloatArray | None]:
     """Return the coefficients without each cluster in turn; NaN where only it had a level.
 
     None where the rest doesn't tell the coefficients apart; empty where clusters are too few.
@@ -208,9 +209,9 @@ def _left_out(design: DesignMatrix, fit: LogisticFit) -> list[FloatArray | None]
             found.append(None)
             continue
         beta = np.full(matrix.shape[1], np.nan)
-        beta[alive] = fit_logistic(
-            matrix[:, alive], design.successes[keep], design.trials[keep], fit.coefficients[alive]
-        ).coefficients
+        beta[alive], _ = fit_logistic(
+            matrix[:, alive], design.successes[keep], design.trials[keep], start[alive]
+        )
         found.append(beta)
     return found
 
@@ -342,21 +343,13 @@ def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:
     return f"{', '.join(kept)} taken together: it can't be told from them"
 
 
-@dataclass(frozen=True)
-class LogisticFit:
-    """A fitted regression: log odds, shape (p,), and covariance by the penalised likelihood."""
-
-    coefficients: FloatArray
-    covariance: FloatArray
-
-
 def fit_logistic(
     design: FloatArray, successes: FloatArray, trials: FloatArray, start: FloatArray | None = None
-) -> LogisticFit:
+) -> tuple[FloatArray, FloatArray]:
     """Fit successes out of trials, shape (n,) each, with Firth's penalty.
 
-    The design, shape (n, p), is of full column rank over rows that have trials; coefficients begin
-    from `start`.
+    Returns log odds, shape (p,), and their covariance by the penalised likelihood. The design,
+    shape (n, p), is of full column rank over rows that have trials.
     """
     beta = np.zeros(design.shape[1]) if start is None else start.copy()
     for _ in range(MAX_TURNS):
@@ -371,7 +364,7 @@ def fit_logistic(
         if float(np.abs(step).max()) < TOLERANCE:
             break
     chance = expit(design @ beta)
-    return LogisticFit(beta, _inverse(design, trials * chance * (1 - chance)))
+    return beta, _inverse(design, trials * chance * (1 - chance))
 
 
 def _inverse(design: FloatArray, weight: FloatArray) -> FloatArray:

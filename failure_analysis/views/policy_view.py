@@ -172,7 +172,6 @@ class PolicyTrace:
         measures: the signals of its cameras, as `CameraReference.measured` gives them.
     """
 
-    t_s: FloatArray
     disagreement_rad: FloatArray
     mahalanobis: FloatArray
     neighbour: FloatArray
@@ -284,7 +283,6 @@ def ask(
     nothing = np.full(len(t_s), np.nan)
     stacked = np.stack(features)
     return PolicyTrace(
-        np.array(t_s),
         disagreement,
         space.mahalanobis(stacked) if space is not None else nothing,
         space.neighbour(stacked) if space is not None else nothing,
