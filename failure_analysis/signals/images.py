@@ -11,14 +11,6 @@ from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
 
-def _measures(view: TakeView) -> dict[str, float]:
-    seen = known(view.pictures)
-    object_px, target_px = (seen.scene.get(f"{of}_area_px", np.nan) for of in ("object", "target"))
-    shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
-    ratio = {"area_ratio": object_px / target_px}
-    return {**seen.photometry, **seen.pose, **seen.scene, **shares, **ratio}
-
-
 _READ: Final = (
     ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
      "brightness", "Median grey level of the pictures, 0 to 255."),
@@ -65,12 +57,12 @@ _READ: Final = (
     ("picture_repeats", "share", 0.05, "{value} of the pictures repeat",
      "repeat_share", "Share of consecutive pictures that are the same picture."),
 )  # fmt: skip
-"""Name, unit, floor, sentence, key in `_measures`, and doc of signals, as of `registry.Signal`."""
+"""Name, unit, floor, sentence, key in `PictureSummary`, and doc of signals, as of `registry.Signal`."""
 
 
 def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
     def read(view: TakeView) -> float:
-        return _measures(view).get(key, np.nan)
+        return known(view.pictures).values.get(key, np.nan)
 
     read.__name__, read.__doc__ = name, doc
     return read

@@ -59,21 +59,14 @@ def picture_of(png: bytes) -> Image:
 
 @dataclass(frozen=True)
 class PictureSummary:
-    """What the pictures of one take say; areas and shifts in pixels of a 192 px picture.
+    """What the pictures of one take say, by name; areas and shifts are those of a 192 px picture.
 
-    Attributes:
-        pose: `shift_px`, `scale`, `turn_rad` against the background; empty without one.
-        scene: blob counts and areas at the start, foreground share.
-        hand_share: largest share of the picture that a coloured mover covers.
-        repeat_share: share of consecutive pictures that are the same one.
-        examples: a few pictures for reports, evenly spread, RGB, 192 px.
+    Light and noise; the camera's pose, where there is a background; blobs and foreground at the
+    start; the largest share that a coloured mover covers, and that of pictures that repeat. The
+    first picture and a few examples, evenly spread, are RGB of 192 px.
     """
 
-    photometry: dict[str, float]
-    pose: dict[str, float]
-    scene: dict[str, float]
-    hand_share: float
-    repeat_share: float
+    values: dict[str, float]
     first: Image
     examples: tuple[Image, ...]
 
@@ -90,20 +83,12 @@ def summarise(
     if not samples:
         return None
     first = samples[0]
-    pose, aligned = _pose(first, background)
-    scene = _blobs(first)
-    if aligned is not None and background is not None:
-        scene["foreground_share"] = _foreground(aligned, background)
-    middle = len(samples) // 2
-    return PictureSummary(
-        photometry=photometry(samples),
-        pose=pose,
-        scene=scene,
-        hand_share=_hand(samples),
-        repeat_share=repeats / max(count - 1, 1),
-        first=first,
-        examples=(first, samples[middle], samples[-1]),
-    )
+    values = {**photometry(samples), **_blobs(first)}
+    values |= {"hand_share": _hand(samples), "repeat_share": repeats / max(count - 1, 1)}
+    if background is not None:
+        pose, aligned = _pose(first, background)
+        values |= {**pose, "foreground_share": _foreground(aligned, background)}
+    return PictureSummary(values, first, (first, samples[len(samples) // 2], samples[-1]))
 
 
 def background_of(firsts: list[Image]) -> Image | None:
@@ -183,10 +168,8 @@ def _noise(samples: Sequence[Image]) -> float:
     return float(np.median(spreads)) if spreads else np.nan
 
 
-def _pose(first: Image, background: Image | None) -> tuple[dict[str, float], Image | None]:
+def _pose(first: Image, background: Image) -> tuple[dict[str, float], Image]:
     """Find how the first picture lies on the background, if it does, and lay it there."""
-    if background is None:
-        return {}, None
     small = squared(first, THUMB_PX)
     valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
     found = register(_even(background), _even(small), valid.astype(np.float32))
@@ -253,6 +236,7 @@ def _blobs(picture: Image) -> dict[str, float]:
         "object_aspect": np.nan,
         "object_fill": np.nan,
     }
+    values["area_ratio"] = values["object_area_px"] / values["target_area_px"]
     if red:
         (_, (width, height), _) = cv2.minAreaRect(red[0])
         long, short = max(width, height) + 1.0, min(width, height) + 1.0
