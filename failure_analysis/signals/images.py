@@ -10,7 +10,6 @@ import numpy as np
 from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
 
-
 _READ: Final = (
     ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
      "brightness", "Median grey level of the pictures, 0 to 255."),
@@ -57,7 +56,7 @@ _READ: Final = (
     ("picture_repeats", "share", 0.05, "{value} of the pictures repeat",
      "repeat_share", "Share of consecutive pictures that are the same picture."),
 )  # fmt: skip
-"""Name, unit, floor, sentence, key in `PictureSummary`, and doc of signals, as of `registry.Signal`."""
+"""Name, unit, floor, sentence, key in what pictures say, and doc, as of `registry.Signal`."""
 
 
 def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
