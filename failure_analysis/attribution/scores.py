@@ -6,7 +6,7 @@ aren't independent, so intervals come from drawing whole stations anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -173,13 +173,13 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
     Raises:
         UnusableInputError: the file is missing, or a line can't be used.
     """
-    lines = read_text(path).splitlines()
-    found = {}
-    for number, line in enumerate(lines, 1):
+    return dict(_prediction(line, where) for line, where in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
-            key, value = _prediction(line, f"{path}, line {number}")
-            found[key] = value
-    return found
+            yield line, f"{path}, line {number}"
 
 
 def _prediction(line: str, where: str) -> tuple[str, Prediction]:
@@ -207,16 +207,13 @@ def read_truth(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         UnusableInputError: it is missing or a line of it can't be read.
     """
-    lines = read_text(path).splitlines()
     truth: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for line, where in _lines(path):
         try:
             value = parse_json(line)
             truth[str(value["uid"])] = value
         except DAMAGE as error:
             raise UnusableInputError(
-                f"{path}, line {number}: not a truth record ({error}). Remove or fix that line."
+                f"{where}: not a truth record ({error}). Remove or fix that line."
             ) from None
     return truth
