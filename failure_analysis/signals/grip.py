@@ -147,7 +147,7 @@ def _squeeze_a(view: TakeView, after_s: float) -> FloatArray:
     """Return the gripper's currents [A] from so long after it closes until it opens, (n,)."""
     grasp, motion = _main(view), known(view.motion)
     inside = (motion.t_s > grasp.close_s + after_s) & (motion.t_s < grasp.open_s)
-    return np.abs(motion.current_a[inside, grasp.gripper])
+    return np.asarray(np.abs(motion.current_a[inside, grasp.gripper]))
 
 
 @signal("A", "currents", 0.02, "the gripper squeezes with {value}")
