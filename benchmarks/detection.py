@@ -101,6 +101,11 @@ def analysed(done: Mapping[str, Sequence[Rolled]], seed: int) -> dict[str, Any]:
     }
 
 
+def row_at(track: SignalTrack, t_s: float) -> int:
+    """Return the last row of a track that was there at `t_s` [s]."""
+    return max(int(np.searchsorted(track.t_s, t_s + 1e-6)) - 1, 0)
+
+
 def _is_fit(rolls: Sequence[Rolled]) -> bool:
     """Say whether enough nominal takes went well to say what is usual."""
     from gaploop.failure_analysis.live.score import LEAST_TAKES
@@ -155,7 +160,7 @@ def learn_weights(
             for end in rng.choice(ends, LANDMARKS) * rng.uniform(0.4, 1.0, LANDMARKS):
                 if end > track.t_s[-1]:
                     continue  # at equal elapsed time: it doesn't run any more
-                k = track.at(float(end))
+                k = row_at(track, float(end))
                 rows.append(usual.deviations(track.t_s[k : k + 1], track.values[k : k + 1])[0])
                 failed.append(track.failed)
     model = LogisticRegression(C=0.03, class_weight="balanced", max_iter=2000)
@@ -220,7 +225,7 @@ def auroc(tracks: Sequence[SignalTrack], scores: Scores, share: float, seed: int
     for i, bad in enumerate(failed):
         for j, good in enumerate(went):
             t_s = share * min(bad.t_s[-1], good.t_s[-1])
-            high, low = along[id(bad)][bad.at(t_s)], along[id(good)][good.at(t_s)]
+            high, low = along[id(bad)][row_at(bad, t_s)], along[id(good)][row_at(good, t_s)]
             wins[i, j] = 0.5 if high == low or np.isnan(high + low) else float(high > low)
     rng = np.random.default_rng([seed, 5])
     bad_share, good_share = (

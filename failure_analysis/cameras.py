@@ -1,11 +1,10 @@
 """What each camera shows, and what a policy makes of it, against the takes that it learned from.
 
-A `CameraReference` is made once from training takes and lies as `cameras.npz` beside the policy. A
-take is set against it camera by camera: light, colour, sharpness and noise by photometry; the
-camera's place by matched features (Lowe 2004) and RANSAC; and in the policy's own encoder, cell by
-cell, by the distance to the nearest of its training's cells (PatchCore, Roth et al. 2022,
-arXiv:2106.08265), which says *where* in the picture something is that it never learned from. What a
-station's takes share, such as dirt on a lens, is looked for in the median of their first pictures.
+A `CameraReference` lies as `cameras.npz` beside the policy. A take is set against it camera by
+camera: light, colour, sharpness and noise by photometry; the camera's place by matched features
+(Lowe 2004) and RANSAC; and in the policy's own encoder by each cell's distance to the nearest of
+its training's (PatchCore, Roth et al. 2022, arXiv:2106.08265). What a station's takes share, such
+as dirt on a lens, is looked for in the median of their first pictures.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gaploop.core.take import Take
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
-from gaploop.failure_analysis.reference import UsualValue, usual_value
+from gaploop.failure_analysis.reference import UsualValue, usual_values
 from gaploop.failure_analysis.views.pictures import SIZE_PX, Similarity, squared
 from gaploop.failure_analysis.views.policy_view import (
     CameraTrace,
@@ -61,53 +60,37 @@ FLOORS: Final[Mapping[str, float]] = {
     "turn_rad": 0.002, "unfamiliar": 0.05,
 }  # fmt: skip
 """Spreads below these mean nothing; lengths in pixels of a 192 px picture."""
-D = GapDimension
-_CAST: Final = "camera {camera}: colours are cast ({value:+.2f} log, usually {usual:+.2f})"
-KINDS: Final[Mapping[str, tuple[str, GapDimension, str]]] = {
-    "brightness": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {brighter}, median grey {value:.0f} of 255, usually {usual:.0f}",
-    ),
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "brightness": ("light", ": {brighter}, median grey {value:.0f} of 255, usually {usual:.0f}"),
     "contrast": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} contrast, grey levels spread by {value:.0f}, usually {usual:.0f}",
+        "light", ": {more} contrast, grey levels spread by {value:.0f}, usually {usual:.0f}"
     ),
     "corners": (
-        "light",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: corners have {value:.2f} times the middle's light, usually {usual:.2f}",
+        "light", ": corners have {value:.2f} times the middle's light, usually {usual:.2f}"
     ),
-    "saturation": (
-        "colour",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} colour, saturation {value:.0f} of 255, usually {usual:.0f}",
+    "saturation": ("colour", ": {more} colour, saturation {value:.0f} of 255, usually {usual:.0f}"),
+    "cast_red": ("colour", ": colours are cast along red ({value:+.2f} log, usually {usual:+.2f})"),
+    "cast_blue": (
+        "colour", ": colours are cast along blue ({value:+.2f} log, usually {usual:+.2f})"
     ),
-    "cast_red": ("colour", D.VISUAL_DOMAIN, _CAST.replace("cast (", "cast along red (")),
-    "cast_blue": ("colour", D.VISUAL_DOMAIN, _CAST.replace("cast (", "cast along blue (")),
     "sharpness": (
-        "sharpness",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: {more} sharp, edges {value:.2f} times the contrast, usually {usual:.2f}",
+        "sharpness", ": {more} sharp, edges {value:.2f} times the contrast, usually {usual:.2f}"
     ),
-    "noise": (
-        "noise",
-        D.SENSOR_NOISE,
-        "camera {camera}: {more} noise, {value:.1f} grey levels, usually {usual:.1f}",
-    ),
+    "noise": ("noise", ": {more} noise, {value:.1f} grey levels, usually {usual:.1f}"),
     **dict.fromkeys(
-        ("moved_px", "scale", "turn_rad"),
-        ("moved", D.SPATIAL_GEOMETRY, "camera {camera} has moved: its picture lies {way}"),
+        ("moved_px", "scale", "turn_rad"), ("moved", " has moved: its picture lies {way}")
     ),
     "unfamiliar": (
         "unfamiliar",
-        D.VISUAL_DOMAIN,
-        "camera {camera}: pictures unlike those that the policy learned from, {value:.2f} of their "
-        "reach, usually {usual:.2f}",
+        ": pictures unlike those that the policy learned from, {value:.2f} of their reach, usually "
+        "{usual:.2f}",
     ),
-}
-"""Measure to kind, dimension and words of what is said of it."""
+}  # fmt: skip
+"""Measure to its kind and to what is said of a camera in which it is unusual."""
+OTHER_DIMENSIONS: Final = {
+    "noise": GapDimension.SENSOR_NOISE, "moved": GapDimension.SPATIAL_GEOMETRY,
+}  # fmt: skip
+"""Of kinds that don't speak for the visual domain."""
 PHOTOMETRY: Final = tuple(
     key for key in FLOORS if key not in ("moved_px", "scale", "turn_rad", "unfamiliar")
 )
@@ -165,26 +148,23 @@ class UsualCamera:
         """Return what of a camera's measures is far from usual, the farthest of a kind."""
         worst = dict[str, tuple[float, CameraFinding]]()
         for key, value in values.items():
-            kind, dimension, words = KINDS[key]
+            kind, words = KINDS[key]
             z = self.z(key, value)
             if not (z > UNFAMILIAR_Z if key == "unfamiliar" else abs(z) > NAMED_Z):
                 continue
             usual = self.values[key].mean
-            said = words.format(
-                camera=name, value=value, usual=usual, more="more" if z > 0 else "less",
+            said = f"camera {name}" + words.format(
+                value=value, usual=usual, more="more" if z > 0 else "less",
                 brighter="brighter" if z > 0 else "darker", way=describe_move(move) if move else "",
             )  # fmt: skip
             if abs(z) > worst.get(kind, (0.0, None))[0]:
-                worst[kind] = abs(z), CameraFinding(name, kind, said, dimension, value)
+                worst[kind] = abs(z), CameraFinding(name, kind, said, value)
         return [finding for _, finding in worst.values()]
 
     def spots(self, name: str, firsts: NDArray[np.uint8]) -> list[CameraFinding]:
         """Return where nearly all takes lack detail or show something else: dirt, a cover.
 
-        Args:
-            name: of the camera.
-            firsts: first pictures of takes, shape (n, 192, 192, 3); from fewer than three nothing
-                is told.
+        From their first pictures, shape (n, 192, 192, 3); from fewer than three nothing is told.
         """
         if len(firsts) < 3:
             return []
@@ -210,28 +190,23 @@ class UsualCamera:
             if where is not None:
                 covers = float(where.mean())
                 message = f"camera {name}: {covers:.0%} of the picture {words}, {_place(where)}"
-                found.append(CameraFinding(name, kind, message, GapDimension.VISUAL_DOMAIN, covers))
+                found.append(CameraFinding(name, kind, message, covers))
         return found
 
 
 @dataclass(frozen=True)
 class CameraFinding:
-    """Something about one camera of a station.
-
-    Attributes:
-        camera: its name.
-        kind: size, swapped, moved, light, colour, sharpness, noise, dirt, cover,
-            unfamiliar.
-        message: in one line.
-        dimension: the gap dimension that it speaks for.
-        value: how much, in spreads, pixels or shares as the message says.
-    """
+    """Something about one camera of a station, in one line, and how much, in that line's unit."""
 
     camera: str
     kind: str
     message: str
-    dimension: GapDimension
     value: float
+
+    @property
+    def dimension(self) -> GapDimension:
+        """The gap dimension that it speaks for."""
+        return OTHER_DIMENSIONS.get(self.kind, GapDimension.VISUAL_DOMAIN)
 
 
 @dataclass(frozen=True)
@@ -239,8 +214,6 @@ class StationCameras:
     """What the cameras of a station showed in its failed takes, against a policy's training.
 
     Attributes:
-        reference: what they are set against.
-        findings: what is unusual, by camera.
         values: camera to measure to its median over the takes.
         scores: camera to take to how unfamiliar its pictures are, every 0.1 s.
         worst: camera to the take whose pictures are least familiar, and what it showed.
@@ -282,12 +255,9 @@ class StationCameras:
 
 @dataclass(frozen=True)
 class CameraReference:
-    """What the cameras showed in the takes that a policy learned from.
+    """What the cameras showed in the takes, `name` in words, that a policy learned from.
 
-    Attributes:
-        name: which takes, in words.
-        cameras: by name.
-        signals: signal of the registry to its usual value over those takes.
+    `signals` holds the registry's own of what is usual in them.
     """
 
     name: str
@@ -296,14 +266,9 @@ class CameraReference:
 
     @classmethod
     def build(cls, takes: Iterable[Take], name: str, probe: PolicyProbe) -> CameraReference | None:
-        """Return the reference of a policy's training takes.
+        """Return the reference of a policy's training takes; `MOST_TAKES`, spread over all, do.
 
         None where the policy looks at no pictures, or fewer than `LEAST_TAKES` takes have any.
-
-        Args:
-            takes: what it learned from; `MOST_TAKES` of them, spread over all, are looked at.
-            name: which takes, in words.
-            probe: the policy.
         """
         every = [t for t in takes if t.cameras and len(t.frames)] if probe.needs_images else []
         if len(every) < LEAST_TAKES:
@@ -330,13 +295,10 @@ class CameraReference:
                 score = np.array([unfamiliar(where) for where in cells])
                 rows.append(usual.measured(replace(trace, score=score)))
                 measured[own][camera] = rows[-1]
-            values = {key: usual_value([row.get(key, np.nan) for row in rows]) for key in FLOORS}
-            seen_values = {key: value for key, value in values.items() if value is not None}
-            cameras[camera] = replace(usual, values=seen_values)
+            cameras[camera] = replace(usual, values=usual_values(rows, FLOORS))
         found = cls(name, cameras, {})
         signals = [found._signals(row) for row in measured]
-        usuals = {key: usual_value([row[key] for row in signals]) for key in signals[0]}
-        return replace(found, signals={k: v for k, v in usuals.items() if v is not None})
+        return replace(found, signals=usual_values(signals, signals[0]))
 
     @property
     def patches(self) -> dict[str, PatchSpace | None]:
@@ -393,15 +355,13 @@ class CameraReference:
             found.append(CameraFinding(
                 name, "size", f"camera {name} gives {w}x{h} pictures, the policy learned from "
                 f"{usual_w}x{usual_h}" + (": cropped or stretched" if cropped else ""),
-                GapDimension.VISUAL_DOMAIN, h * w / (usual_h * usual_w),
+                h * w / (usual_h * usual_w),
             ))  # fmt: skip
         alike = {n: matches(camera.picture, squared(picture)) for n, camera in self.cameras.items()}
         best = max(alike, key=lambda n: alike[n])
         if best != name and alike[best] >= max(LEAST_MATCHES, 2 * alike[name]):
             message = f"camera {name} shows what {best} showed in training: swapped or renamed"
-            found.append(
-                CameraFinding(name, "swapped", message, GapDimension.VISUAL_DOMAIN, alike[best])
-            )
+            found.append(CameraFinding(name, "swapped", message, alike[best]))
         return found
 
     def save(self, path: Path) -> None:
@@ -546,7 +506,6 @@ def _spot(cells: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
 
 
 def _place(where: NDArray[np.bool_]) -> str:
-    """Return in words where in the picture some cells are."""
     row, column = (
         float(np.mean(axis)) / n for axis, n in zip(np.nonzero(where), where.shape, strict=True)
     )

@@ -30,7 +30,7 @@ from gaploop.core.vocabulary import (
     dimension,
 )
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import EvidenceModel, shipped_model
+from gaploop.failure_analysis.attribution.model import Attribution, EvidenceModel, shipped_model
 from gaploop.failure_analysis.attribution.posterior import attribute
 from gaploop.failure_analysis.attribution.station_labels import (
     LEAST_LABELS,
@@ -55,29 +55,20 @@ NO_MODE: Final = "none"
 """Mode of a take in which no failure was seen."""
 NAMES_FROM_TRUST: Final = 0.7
 """Evidence that was right less often names nothing of a station, however well its takes agree."""
-_NO_SHARES: Final = {d.value: 0.0 for d in GapDimension}
+_NOTHING: Final = Attribution(dict.fromkeys(GapDimension, 0.0), 1.0, (), (), by="")
 LABELLED_SHARE: Final = 0.05
 """Dimensions below this share are left out of suggested labels."""
 
 
 @dataclass(frozen=True)
 class TakeDiagnosis:
-    """What went wrong in one take.
+    """What went wrong in one take; but for the mode as `Attribution` has it.
 
     Attributes:
-        uid: the take.
-        episode: its index in the dataset, or None.
         mode: a failure mode, or "none" where no failure was seen.
         phase: a phase, or "" where it can't be told.
-        dimensions: gap dimension to share; with `none` they sum to 1.
-        none: share of "nothing that can be seen".
         abstained: the evidence is too weak or too close to name a dimension.
-        evidence: what it rests on, strongest first.
         unseen: what this take has no channel for, in words.
-        named: the dimensions that are named: one, two where both act, none when abstaining.
-        candidates: dimensions, and "none", among which the cause is with the model's stated
-            coverage; empty where the rules alone judged.
-        by: who judged the dimensions: "model", or "rules: …" with the reason.
     """
 
     uid: str
@@ -167,15 +158,11 @@ class Diagnosis:
     """What went wrong in a set of takes.
 
     Attributes:
-        id: names it in lineage.
-        source: what was diagnosed, in words.
         takes: one entry for each take that failed.
         summary: counts and mean shares; see `summarise`.
-        cohort: what all takes say together, where `diagnose` was asked for it; its figures are
-            `summary["across"]`.
-        base: what it rests on, where it was just made; `summary["evidence"]` has it in words.
-        cameras: what the cameras showed, where it was just made and the policy looks at pictures;
-            `summary["cameras"]` has it in numbers.
+        cohort: what all takes say together, where `diagnose` was asked for it.
+        base: what it rests on, where it was just made.
+        cameras: what they showed, where it was just made and the policy looks at pictures.
     """
 
     id: str
@@ -235,12 +222,11 @@ def diagnose(
     cohort: bool = False,
     force_classes: ForceClasses | None = None,
 ) -> Diagnosis:
-    """Diagnose every failed take.
+    """Diagnose every failed take; neither injected truth nor simulator state is looked at.
 
     Args:
         takes: takes of one station; successful ones serve as reference where none is given.
         reference: what is usual; chosen by `choose_reference` if None.
-        source: what is diagnosed, for lineage.
         images: look at pictures too (one decode per take).
         on_take: called with each take that was measured, for progress.
         ask_policy: returns what the policy that drove makes of a take; it isn't asked if None.
@@ -251,9 +237,6 @@ def diagnose(
         cohort: also compare the takes with each other: what each condition costs, changes over
             time, groups among the failures that nothing explains.
         force_classes: tells the class of force windows, beside the rules.
-
-    Returns:
-        The diagnosis. Neither injected truth nor simulator state is looked at.
     """
     every = list(takes)
     usual = replace(choose_reference(every, reference), force_classes=force_classes)
@@ -357,7 +340,7 @@ def _station_model(
                 if f.failed and f.take.info.uid in causes]  # fmt: skip
     if model is None or not reference.takes or len(labelled) < LEAST_LABELS:
         return model, 0
-    rows = [features(f.measured, reference, f.call.mode).values for f, _ in labelled]
+    rows = [features(f.measured, reference, f.call.mode)[0] for f, _ in labelled]
     targets = weighted_targets([cause for _, cause in labelled])
     return recalibrated(model, np.array(rows), targets), len(labelled)
 
@@ -366,11 +349,10 @@ def _conclude(
     failure: _MeasuredFailure, reference: Reference, model: EvidenceModel | None, base: EvidenceBase
 ) -> TakeDiagnosis:
     take, measured, call = failure.take, failure.measured, failure.call
-    why = attribute(measured, reference, call.mode, model) if failure.failed else None
-    shares = {d.value: s for d, s in why.dimensions.items()} if why else _NO_SHARES
-    none = why.none if why else 1.0
-    named = tuple(d.value for d in why.named) if why and not base.misleads else ()
-    if why and base.reference is ReferenceKind.STATION:
+    why = attribute(measured, reference, call.mode, model) if failure.failed else _NOTHING
+    shares, none = {d.value: s for d, s in why.dimensions.items()}, why.none
+    named = () if base.misleads else tuple(d.value for d in why.named)
+    if failure.failed and base.reference is ReferenceKind.STATION:
         trust = base.trust if base.misleads else 1.0
         shares, none = hedged(shares, none, [d.value for d in base.blind_to], trust)
     return TakeDiagnosis(
@@ -381,11 +363,11 @@ def _conclude(
         dimensions=shares,
         none=none,
         abstained=not named,
-        evidence=(*call.evidence, *(why.evidence if why else ())),
+        evidence=(*call.evidence, *why.evidence),
         unseen=tuple(sorted(measured.unseen.values())),
         named=named,
-        candidates=why.candidates if why else (),
-        by=why.by if why else "",
+        candidates=why.candidates,
+        by=why.by,
     )
 
 
@@ -422,14 +404,14 @@ def summarise_causes(found: Sequence[TakeDiagnosis]) -> dict[str, Any]:
     }
 
 
-def suggested_labels(take: TakeDiagnosis, author: str = "gaploop") -> tuple[LabelEvent, ...]:
+def suggested_labels(take: TakeDiagnosis) -> tuple[LabelEvent, ...]:
     """Return what a diagnosis suggests as labels, of the lowest source: a person's word wins.
 
     No mode where none was seen, no phase where it can't be told, no dimensions when abstaining.
     """
 
     def event(field_name: str, value: Any, confidence: float) -> LabelEvent:
-        return LabelEvent(take.uid, field_name, value, author, "auto", confidence=confidence)
+        return LabelEvent(take.uid, field_name, value, "gaploop", "auto", confidence=confidence)
 
     events = []
     if take.mode != NO_MODE:

@@ -7,6 +7,7 @@ successful takes; and absolute limits that hold for any arm of this size.
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
@@ -19,7 +20,7 @@ from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import read_json, write_json
 from gaploop.core.station import SIM_STATION
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.failure_analysis.modes.force_classes import ForceClasses
 from gaploop.failure_analysis.modes.foreign import (
@@ -29,8 +30,8 @@ from gaploop.failure_analysis.modes.foreign import (
     current_set,
     force_set,
 )
-from gaploop.failure_analysis.signals.registry import TakeSignals, measure, registry
-from gaploop.failure_analysis.views.pictures import Background, background_of
+from gaploop.failure_analysis.signals.registry import measure, registry
+from gaploop.failure_analysis.views.pictures import background_of, picture_of, picture_png
 from gaploop.failure_analysis.views.view import TakeView
 from gaploop.sim.tasks import INSTRUCTIONS
 
@@ -87,13 +88,9 @@ that went well is at hand: generous, so that only plain faults stand out. Assume
 
 @dataclass(frozen=True)
 class Reference:
-    """What is usual.
+    """What is usual, and in words where it comes from: from so many takes that went well.
 
     Attributes:
-        name: where it comes from, in words.
-        takes: how many takes that went well it holds.
-        signals: signal to its usual value and spread.
-        background: the empty cell's picture.
         start_pose_rad: where the arm starts [rad], shape (n_joints,).
         force: what the set's force windows say, for force logs.
         force_classes: classes of force windows, where there were labels to learn them from.
@@ -104,7 +101,7 @@ class Reference:
     name: str
     takes: int
     signals: Mapping[str, UsualValue]
-    background: Background | None = None
+    background: Image | None = None
     start_pose_rad: FloatArray | None = None
     force: ForceSet | None = None
     force_classes: ForceClasses | None = None
@@ -120,12 +117,13 @@ class Reference:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the reference file holds."""
+        picture = b"" if self.background is None else picture_png(self.background)
         return {
             "schema": SCHEMA,
             "name": self.name,
             "takes": self.takes,
             "signals": {k: asdict(v) for k, v in self.signals.items()},
-            "background": self.background.to_json() if self.background else "",
+            "background": b64encode(picture).decode(),
             "start_pose_rad": [] if self.start_pose_rad is None else self.start_pose_rad.tolist(),
             "origins": [[o.domain.value, o.station, o.kind.value] for o in self.origins],
         }
@@ -146,26 +144,30 @@ def build_reference(takes: Iterable[Take], name: str) -> Reference | None:
     start: FloatArray | None = None
     if len(starts) >= LEAST_TAKES and len({len(s) for s in starts}) == 1:
         start = np.median(np.stack(starts), axis=0)
-    rows = [measure(TakeView(take, background, start_pose_rad=start)) for take in good]
+    rows = [measure(TakeView(take, background, start_pose_rad=start)).values for take in good]
     seen = dict.fromkeys(TakesOrigin(t.info.domain, t.info.station, t.info.kind) for t in good)
-    return Reference(name, len(good), nominals(rows), background, start, origins=tuple(seen))
+    return Reference(
+        name, len(good), usual_values(rows, registry()), background, start, origins=tuple(seen)
+    )
 
 
-def nominals(rows: Sequence[TakeSignals]) -> dict[str, UsualValue]:
-    """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal."""
-    found = {name: usual_value([row[name] for row in rows]) for name in registry()}
-    return {name: value for name, value in found.items() if value is not None}
+def usual_values(
+    rows: Sequence[Mapping[str, float]], names: Iterable[str]
+) -> dict[str, UsualValue]:
+    """Return median and spread (1.4826 MAD, at least half the standard deviation) by signal.
 
-
-def usual_value(measured: Sequence[float]) -> UsualValue | None:
-    """Return median and spread of a signal over takes, as `nominals`; None if too few know it."""
-    values = np.array(measured)
-    values = values[np.isfinite(values)]
-    if len(values) < LEAST_TAKES:
-        return None
-    middle = float(np.median(values))
-    spread = 1.4826 * float(np.median(np.abs(values - middle)))
-    return UsualValue(middle, max(spread, 0.5 * float(values.std())), len(values))
+    Those that fewer than `LEAST_TAKES` takes know are left out.
+    """
+    found = {}
+    for name in names:
+        values = np.array([row.get(name, math.nan) for row in rows])
+        values = values[np.isfinite(values)]
+        if len(values) >= LEAST_TAKES:
+            middle = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - middle)))
+            spread = max(spread, 0.5 * float(values.std()))
+            found[name] = UsualValue(middle, spread, len(values))
+    return found
 
 
 def save_reference(reference: Reference, path: Path) -> None:
@@ -195,7 +197,7 @@ def load_reference(path: Path) -> Reference:
             str(value["name"]),
             int(value["takes"]),
             signals,
-            Background.from_json(picture) if picture else None,
+            picture_of(b64decode(picture)) if picture else None,
             np.asarray(start, dtype=np.float64) if start else None,
             origins=tuple(
                 TakesOrigin(Domain(domain), str(station), TakeKind(kind))
@@ -217,10 +219,8 @@ def choose_reference(takes: Sequence[Take], given: Reference | None = None) -> R
     """Return the best reference for `takes`: given, shipped, their own successes, or limits.
 
     One task's reference would make everything about another's takes look odd, so takes of several
-    of the embedded cell's tasks have no shipped one; takes told in other words are taken for
-    pick_place.
-
-    Whichever it is, force windows are set against their own set, which needs no labels.
+    tasks have no shipped one; takes told in other words are taken for pick_place. Force windows are
+    always set against their own set, which needs no labels.
     """
     chosen = given
     # The shipped ones are of control-rate records: frames alone come in other steps and lags.

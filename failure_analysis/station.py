@@ -40,14 +40,12 @@ RUNNERS_UP: Final = 0.5
 
 @dataclass(frozen=True)
 class StationVerdict:
-    """What the takes of one station say together.
+    """What the failures of one station say together, in words and as causes.
 
     Attributes:
         posterior: cause to share: dimensions, and "none", or "policy" and "not_measured" where
             failures were reproduced; sums to 1; empty without failures.
         named: the causes that are named, likeliest first.
-        takes: failures it was pooled from.
-        message: in words.
         leading: the likeliest cause, named or not; "" without failures.
     """
 
@@ -81,8 +79,7 @@ def cause_words(cause: str) -> str:
 def pooled(takes: Sequence[tuple[Mapping[str, float], float]]) -> FloatArray:
     """Return the posterior of a station over the nine dimensions and "none", shape (10,).
 
-    Args:
-        takes: of each failure the shares of the dimensions, and of "none".
+    From each failure's shares of the dimensions, and of "none".
     """
     rows = np.array([[*(shares[d.value] for d in GapDimension), none] for shares, none in takes])
     n = len(rows)
@@ -102,8 +99,6 @@ def verdict(
     """Return a posterior with what is named, and in words.
 
     Args:
-        posterior: cause to share.
-        takes: failures behind it.
         also: causes that are named whatever their share, because they were measured, to how
             likely each acts.
         may_name: nothing is named without.
@@ -134,14 +129,8 @@ def hedged(
 ) -> tuple[dict[str, float], float]:
     """Return a take's shares and "none" where what is usual holds the station's own gaps.
 
-    Half of "nothing seen" goes to the causes that such a reference hides, and all of it is worth
-    as much as it was right when that was tried.
-
-    Args:
-        shares: dimension to share; with `none` they sum to 1.
-        none: share of "nothing seen".
-        hidden: the dimensions that can't be ruled out.
-        trust: share of such diagnoses that were right.
+    Half of "nothing seen" goes to the causes that such a reference hides, and all of it is worth as
+    much as it was right when that was tried: the share `trust`.
     """
     moved = 0.5 * none / len(hidden) if hidden else 0.0
     even = (1.0 - trust) / (len(shares) + 1)

@@ -1,8 +1,7 @@
 """What a diagnosis rests on: evidence tiers, kinds of reference, and how often each is right.
 
-A tier is what was recorded, each with all of those before it. How often the likeliest cause is the
-right one hangs on it, and on where the takes come from that say what is usual: recorded on the
-station that failed, they hold its gaps as well, and what never changes there looks usual.
+How often the likeliest cause is the right one hangs on what was recorded, and on where the takes
+come from that say what is usual: those of the station that failed hold its gaps as well.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.core.vocabulary import Domain, GapDimension, TakeKind
 from gaploop.failure_analysis.reference import OWN_TAKES, Reference
+from gaploop.failure_analysis.station import words
 
 D = GapDimension
 
@@ -51,13 +51,9 @@ class ReferenceKind(StrEnum):
 
 @dataclass(frozen=True)
 class TierAccuracy:
-    """How often the likeliest cause was the right one.
+    """How often the likeliest cause was the right one, of what was counted, and where that stands.
 
-    Attributes:
-        top1: of the failures, or of the stations; an interval as wide as the scale where none was
-            published.
-        of: what was counted.
-        source: where the figure stands.
+    The interval is as wide as the scale where none was published.
     """
 
     top1: Estimate
@@ -106,11 +102,9 @@ class EvidenceBase:
 
     Attributes:
         tier: the highest that all diagnosed takes reach.
-        reference: kind of the takes that say what is usual.
         had: channels, in words.
         blind_to: dimensions that can't be ruled out, whatever the takes look like.
-        other_driver: the reference is of another driver than the failures: a person or a script
-            drove what went well, the policy what failed.
+        other_driver: a person or a script drove what went well, the policy what failed.
     """
 
     tier: Tier
@@ -153,20 +147,16 @@ class EvidenceBase:
             ReferenceKind.NONE: "no take that went well",
         }[self.reference]
         found = [f"Evidence: {self.tier} ({', '.join(self.had)}), against {reference}."]
-        if self.accuracy is not None:
-            found.append(f"The likeliest cause is right in {self.accuracy}.")
-        else:
-            found.append("How often that is right hasn't been measured.")
+        right = f"The likeliest cause is right in {self.accuracy}."
+        found.append(right if self.accuracy else "How often that is right hasn't been measured.")
         if self.reference is ReferenceKind.STATION:
             found.append(
                 "Warning: what is usual was recorded on the station that failed. Gaps that are "
                 "always there look usual, too."
             )
         if self.blind_to:
-            found.append(
-                f"Can't be ruled out: {', '.join(d.value.replace('_', ' ') for d in self.blind_to)}"
-                "."
-            )
+            blind = ", ".join(words(d.value) for d in self.blind_to)
+            found.append(f"Can't be ruled out: {blind}.")
         return [*found, *(f"More: {step}" for step in self.more())]
 
     def with_twin(self, measured: Collection[str]) -> EvidenceBase:
@@ -222,13 +212,7 @@ def seen_as(take: Take, tier: str) -> Take:
 def evidence_base(
     failed: Sequence[Take], unseen: Iterable[Collection[str]], reference: Reference
 ) -> EvidenceBase:
-    """Return what a diagnosis of some failed takes rests on.
-
-    Args:
-        failed: what was diagnosed.
-        unseen: of each of them, the sources of signals that it lacks.
-        reference: what they were set against.
-    """
+    """Return what a diagnosis of failed takes rests on; `unseen`: the sources that each lacks."""
     lacking = set[str]().union(*unseen)
     tier = Tier.LEROBOT
     if failed and all(t.telemetry.arms() for t in failed):
@@ -240,7 +224,7 @@ def evidence_base(
     return EvidenceBase(
         tier,
         kind,
-        tuple(words for source, words in _HAD.items() if source not in lacking) if failed else (),
+        tuple(said for source, said in _HAD.items() if source not in lacking) if failed else (),
         tuple(d for d in D if d in blind) if failed else (),
         bool(reference.origins)
         and reference.name != OWN_TAKES

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +20,10 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_atomically
 from gaploop.core.journal_format import read_journal
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Outcome
+from gaploop.core.vocabulary import GapDimension, Outcome
 from gaploop.failure_analysis.attribution import features, scores
-from gaploop.failure_analysis.attribution.model import EvidenceModel
-from gaploop.failure_analysis.attribution.scores import Prediction
+from gaploop.failure_analysis.attribution.model import CAUSES, NONE, EvidenceModel
+from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.attribution.station_labels import recalibrated
 from gaploop.failure_analysis.diagnosis import diagnose_take, prepared
 from gaploop.failure_analysis.reference import Reference
@@ -64,7 +65,7 @@ def every_figure(
         "length_matched_top1": {
             name: study.length_matched(said, durations) for name, said in cases.items()
         },
-        "confusion": scores.confusion(cases["ours"]),
+        "confusion": confusion(cases["ours"]),
         "parts": {
             part: _plain(scores.score(study.cases(_chosen(found, names), ours)))
             for part, names in PARTS.items()
@@ -227,12 +228,33 @@ def _gains(
     return before, after
 
 
+def confusion(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
+    """Return injected cause → likeliest cause → number of takes, of takes with one or none."""
+    rows = {name: dict.fromkeys(CAUSES, 0) for name in CAUSES}
+    for case in cases:
+        if len(case.causes) <= 1:
+            rows[case.truth][case.said.top] += 1
+    return rows
+
+
+def prediction_line(key: str, said: Prediction) -> str:
+    """Return a prediction's line, as `read_predictions` reads it."""
+    shares: Mapping[str, float] = dict(zip(CAUSES, said.shares.tolist(), strict=True))
+    return json.dumps(
+        {
+            "id": key,
+            "dimensions": {d.value: shares[d.value] for d in GapDimension},
+            "none": shares[NONE],
+            "named": sorted(said.named),
+            "candidates": sorted(said.candidates),
+        }
+    )
+
+
 def write_predictions(path: Path, found: Found, model: EvidenceModel) -> None:
     """Write our predictions for the test parts, in the form that others hand in."""
     predict = study.by_model(model)
-    lines = [
-        scores.prediction_line(study.case_id(f.take), predict(f)) for f in _chosen(found, STRICT)
-    ]
+    lines = [prediction_line(study.case_id(f.take), predict(f)) for f in _chosen(found, STRICT)]
     write_atomically(path, "\n".join([*lines, ""]))
 
 

@@ -18,8 +18,8 @@ from benchmarks.corpus.fit import LabelledFailures, balanced, joined, targets
 from benchmarks.corpus.signals import MeasuredTake
 from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.attribution import features
-from gaploop.failure_analysis.attribution.model import CAUSES, EvidenceModel, Judgement
-from gaploop.failure_analysis.attribution.posterior import Attribution, by_rules
+from gaploop.failure_analysis.attribution.model import CAUSES, Attribution, EvidenceModel
+from gaploop.failure_analysis.attribution.posterior import by_rules
 from gaploop.failure_analysis.attribution.rules import rule_evidence
 from gaploop.failure_analysis.attribution.scores import Case, Prediction
 from gaploop.failure_analysis.reference import Reference
@@ -74,8 +74,8 @@ def failures(
 
 def as_failure(take: MeasuredTake, reference: Reference) -> Failure:
     """Return a failed take as a row of features."""
-    found = features.features(take.measured, reference, take.failure_mode)
-    return Failure(take, found.values, by_rules(found.rules))
+    row, rules = features.features(take.measured, reference, take.failure_mode)
+    return Failure(take, row, by_rules(rules))
 
 
 def masked(take: MeasuredTake, sources: Iterable[str]) -> MeasuredTake:
@@ -207,9 +207,9 @@ def by_model(model: EvidenceModel) -> Callable[[Failure], Prediction]:
     return lambda failure: as_prediction(model.judge(failure.row))
 
 
-def as_prediction(judged: Judgement) -> Prediction:
+def as_prediction(judged: Attribution) -> Prediction:
     """Return what the model says as any entry of the benchmark would."""
-    shares = np.array([*judged.shares.values(), judged.none])
+    shares = np.array([*judged.dimensions.values(), judged.none])
     return Prediction(
         shares, frozenset(d.value for d in judged.named), frozenset(judged.candidates)
     )

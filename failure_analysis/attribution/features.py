@@ -1,14 +1,13 @@
 """A failed take as a row of numbers: what the rules say, and how far every signal is from usual.
 
-Everything is relative to the station's reference, so that a row means the same on another task,
-arm or camera. A distance counts from `QUIET_Z` spreads on and grows with its logarithm: ten times
-as far is one step more, whatever the signal. What can't be seen is 0, and flags say so.
+All is relative to the station's reference, so that a row means the same on another task, arm or
+camera. A distance counts from `LOUD_Z` spreads on, by its logarithm. What can't be seen is 0, and
+flags say so.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -33,19 +32,6 @@ LEFT_OUT: Final = frozenset({"force", "policy"})
 """Sources that few takes have: nothing was learned about them."""
 
 
-@dataclass(frozen=True)
-class Features:
-    """A row of numbers about one failed take.
-
-    Attributes:
-        values: shape (n,), in the order of `names()`.
-        rules: what the rules say, in words and numbers.
-    """
-
-    values: FloatArray
-    rules: RuleEvidence
-
-
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of a row's entries."""
@@ -64,14 +50,10 @@ def _signals() -> tuple[str, ...]:
     return tuple(sorted(n for n, s in registry().items() if s.source not in LEFT_OUT))
 
 
-def features(measured: TakeSignals, reference: Reference, mode: FailureMode | None) -> Features:
-    """Return the row of one failed take.
-
-    Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode.
-    """
+def features(
+    measured: TakeSignals, reference: Reference, mode: FailureMode | None
+) -> tuple[FloatArray, RuleEvidence]:
+    """Return a failed take's row, shape (n,), in the order of `names()`, and what rules say."""
     rules = rule_evidence(measured, reference, mode)
     task = rules.left[GapDimension.TASK_SPECIFICATION]
     sides: list[float] = []
@@ -88,7 +70,7 @@ def features(measured: TakeSignals, reference: Reference, mode: FailureMode | No
         *(float(source in measured.unseen or source not in known) for source in SOURCES),
         _log_odds(max(rules.placed, task)) - _log_odds(task),
     ]
-    return Features(np.array(values), rules)
+    return np.array(values), rules
 
 
 def _log_odds(strength: float) -> float:

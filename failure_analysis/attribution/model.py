@@ -1,10 +1,8 @@
 """The learned model: a log-linear posterior over causes, calibrated, that names, or abstains.
 
 Shares are a softmax of `weights @ features / temperature`, less a doubt for each cause: how often
-evidence that points there isn't to be trusted at all. Every weight says how far one number speaks
-for one cause, so that the model can be read, and corrected by a few labels. Naming looks at two
-causes at once as well: one is named where it is likely alone, two where they are likely together.
-It ships as JSON; `python -m benchmarks attribution` rebuilds it.
+evidence that points there isn't to be trusted at all. One cause is named where it is likely alone,
+two where they are likely together. `python -m benchmarks attribution` rebuilds the JSON that ships.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from gaploop.core.files import read_json
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import GapDimension
 from gaploop.failure_analysis.attribution import features
+from gaploop.failure_analysis.signals.registry import Evidence
 
 SCHEMA: Final = "gaploop.attribution.v2"
 SHIPPED: Final = "model_so101_cell.json"
@@ -39,12 +38,7 @@ class Pairs:
     """What two causes at once are worth, from what each says alone.
 
     The log odds of both are those of the likelier one, plus `second` times those of the other
-    against "none", plus `odds`.
-
-    Attributes:
-        second: what evidence for a second cause is worth beside the first.
-        placed: share of `features.PLACED` that counts for a restated task as second cause.
-        odds: of a second cause where nothing speaks for or against it.
+    against "none", plus `odds`; of `features.PLACED` the share `placed` counts for a restated task.
     """
 
     second: float = 1.0
@@ -54,13 +48,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a posterior is sure enough to name something.
+    """Least shares of one cause alone, and of two together, from which on they are named.
 
-    Attributes:
-        name: least share of one cause acting alone that is named.
-        both: least share of two causes acting together that are named.
-        cuts: a cause belongs to the conformal set while the shares above its own sum to less than
-            this; in the order of `CAUSES`.
+    A cause belongs to the conformal set while the shares above its own sum to less than its cut, in
+    the order of `CAUSES`.
     """
 
     name: float
@@ -69,20 +60,26 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What the model says about one take.
+class Attribution:
+    """Why a take failed, as far as its signals say.
 
     Attributes:
-        shares: dimension to share; with `none` they sum to 1.
-        none: share of "none of these".
-        named: dimensions that are named, most likely first; none when abstaining.
-        candidates: the conformal set, most likely first.
+        dimensions: dimension to posterior share; with `none` they sum to 1.
+        none: share of "nothing that can be seen".
+        named: the dimensions that are named, most likely first: one, two where both act, none
+            when abstaining.
+        candidates: dimensions, and "none", that hold the cause with the model's stated coverage;
+            empty where the rules alone judged.
+        evidence: strongest first.
+        by: who judged, "model" or "rules: …" with the reason.
     """
 
-    shares: Mapping[GapDimension, float]
+    dimensions: Mapping[GapDimension, float]
     none: float
     named: tuple[GapDimension, ...]
     candidates: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
+    by: str = "model"
 
 
 @dataclass(frozen=True)
@@ -90,13 +87,10 @@ class EvidenceModel:
     """Weights, calibration and thresholds.
 
     Attributes:
-        names: names of the features, in order.
         weights: shape (10, n), rows in the order of `CAUSES`.
         temperature: divides the logits.
         doubt: how much of each cause's share is spread over all of them, whatever the evidence;
             in the order of `CAUSES`.
-        pairs: what two causes at once are worth.
-        thresholds: when to name.
         coverage: stated coverage of the conformal sets.
         about: where it comes from: takes, seed, code.
     """
@@ -118,17 +112,17 @@ class EvidenceModel:
         """Return the posterior of rows of features, shape (m, n), as shape (m, 10)."""
         return doubted(softmax(self.logits(rows)), self.doubt)
 
-    def judge(self, row: FloatArray) -> Judgement:
+    def judge(self, row: FloatArray) -> Attribution:
         """Return posterior, what is named, and the conformal set, of one row, shape (n,)."""
         placed = row[[self.names.index(features.PLACED)]]
         return self.judged(self.logits(row[None])[0], placed)
 
-    def judged(self, logits: FloatArray, placed: FloatArray) -> Judgement:
+    def judged(self, logits: FloatArray, placed: FloatArray) -> Attribution:
         """Return the same from logits, shape (10,), and the feature `PLACED`, shape (1,)."""
         p = doubted(softmax(logits), self.doubt)
         (sets,) = trusted(together(logits[None], placed, self.pairs), self.doubt)
         shares = {d: float(p[n]) for n, d in enumerate(GapDimension)}
-        return Judgement(
+        return Attribution(
             shares, float(p[-1]), named(sets, self.thresholds), candidates(p, self.thresholds.cuts)
         )
 
@@ -146,15 +140,10 @@ def doubted(shares: FloatArray, doubt: Sequence[float] | FloatArray) -> FloatArr
 
 
 def together(logits: FloatArray, placed: FloatArray, pairs: Pairs) -> FloatArray:
-    """Return the posterior over one cause, none, and two at once.
+    """Return the posterior over one cause, none, and two at once, shape (m, 46).
 
-    Args:
-        logits: of each cause alone, shape (m, 10).
-        placed: the feature `PLACED`, shape (m,).
-        pairs: what two at once are worth.
-
-    Returns:
-        Shape (m, 46): the ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`.
+    The ten of `CAUSES`, each alone, then the pairs `FIRST`, `SECOND`; from the logits of each cause
+    alone, shape (m, 10), and the feature `PLACED`, shape (m,).
     """
     beside = logits.copy()
     beside[:, TASK] += pairs.placed * placed

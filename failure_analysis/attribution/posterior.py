@@ -7,16 +7,15 @@ station a reference; the rules alone give it elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from gaploop.core.vocabulary import FailureMode, GapDimension
 from gaploop.failure_analysis.attribution.features import features
-from gaploop.failure_analysis.attribution.model import EvidenceModel
+from gaploop.failure_analysis.attribution.model import Attribution, EvidenceModel
 from gaploop.failure_analysis.attribution.rules import SHOWN, RuleEvidence, rule_evidence
 from gaploop.failure_analysis.reference import Reference
-from gaploop.failure_analysis.signals.registry import Evidence, TakeSignals
+from gaploop.failure_analysis.signals.registry import TakeSignals
 
 NONE_SCORE: Final = 1.2
 """What unexplained failures score: as much as a signal some 5 spreads from usual."""
@@ -26,48 +25,13 @@ NEEDED: Final = ("motion", "scene", "images")
 """Sources without any of which the model would judge by what it lacks."""
 
 
-@dataclass(frozen=True)
-class Attribution:
-    """Why a take failed, as far as its signals say.
-
-    Attributes:
-        dimensions: dimension to posterior share; with `none` they sum to 1.
-        none: share of "nothing that can be seen".
-        named: the dimensions that are named, most likely first: one, two where both act, none
-            when abstaining.
-        candidates: dimensions, and "none", that hold the cause with the model's stated coverage;
-            empty where the rules alone judged.
-        evidence: strongest first.
-        by: who judged, "model" or "rules: …" with the reason.
-    """
-
-    dimensions: Mapping[GapDimension, float]
-    none: float
-    named: tuple[GapDimension, ...]
-    candidates: tuple[str, ...]
-    evidence: tuple[Evidence, ...]
-    by: str
-
-    @property
-    def abstained(self) -> bool:
-        """Whether no dimension is named."""
-        return not self.named
-
-
 def attribute(
     measured: TakeSignals,
     reference: Reference,
     mode: FailureMode | None,
     model: EvidenceModel | None = None,
 ) -> Attribution:
-    """Return the posterior over gap dimensions for one failed take.
-
-    Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode.
-        model: the learned model; the rules alone judge without.
-    """
+    """Return the posterior over gap dimensions for one failed take; without model by the rules."""
     why = "no model"
     if model is not None:
         lacking = [measured.unseen[s] for s in NEEDED if s in measured.unseen]
@@ -76,29 +40,26 @@ def attribute(
         why = why if reference.takes else "no take that went well says what is usual"
     if why or model is None:
         return by_rules(rule_evidence(measured, reference, mode), why)
-    row = features(measured, reference, mode)
-    judged = model.judge(row.values)
-    order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.shares[d]))}
-    ranked = sorted(row.rules.evidence, key=lambda pair: order[pair[0]])
+    row, rules = features(measured, reference, mode)
+    judged = model.judge(row)
+    order = {d: n for n, d in enumerate(sorted(GapDimension, key=lambda d: -judged.dimensions[d]))}
+    ranked = sorted(rules.evidence, key=lambda pair: order[pair[0]])
     firsts = dict(reversed(ranked))  # the strongest of each dimension
     rest = [e for d, e in ranked if e is not firsts[d]]
     shown = [*(firsts[d] for d in order if d in firsts), *rest][:SHOWN]
-    return Attribution(
-        judged.shares, judged.none, judged.named, judged.candidates, tuple(shown), "model"
-    )
+    return replace(judged, evidence=tuple(shown))
 
 
 def by_rules(rules: RuleEvidence, why: str = "") -> Attribution:
     """Return the posterior by the rules alone; `why` says why no model judged."""
-    scores = rules.left
-    weights = {name: math.exp(score) - 1.0 for name, score in scores.items()}
+    weights = {name: math.exp(score) - 1.0 for name, score in rules.left.items()}
     total = sum(weights.values()) + math.exp(NONE_SCORE)
     shares = {name: weight / total for name, weight in weights.items()}
-    ranked = sorted(shares, key=lambda d: -shares[d])
+    first, second = sorted(shares, key=lambda d: -shares[d])[:2]
+    close = shares[first] - shares[second] < ABSTAIN_MARGIN
     none = math.exp(NONE_SCORE) / total
-    close = shares[ranked[0]] - shares[ranked[1]] < ABSTAIN_MARGIN
-    abstained = max(scores.values()) < ABSTAIN_SCORE or close or none > shares[ranked[0]]
+    abstained = max(rules.left.values()) < ABSTAIN_SCORE or close or none > shares[first]
     evidence = tuple(e for _, e in rules.evidence[:SHOWN])
-    named = () if abstained else (ranked[0],)
+    named = () if abstained else (first,)
     by = f"rules: {why}" if why else "rules"
     return Attribution(shares, 1.0 - sum(shares.values()), named, (), evidence, by)

@@ -1,10 +1,9 @@
 """The rules: which signal speaks for which gap dimension, and how loudly in one failed take.
 
-Each rule says that one signal, standing far enough from usual in one direction, speaks for one
-dimension. *Direct* rules read the channel in which a gap acts: a lag, a cast, a camera that moved.
-*Indirect* rules read how the attempt went: a slip, a jump. How it went is anybody's doing, so
-indirect evidence counts only as far as no direct evidence explains it. Evidence grows with the
-logarithm of the distance and is capped, so that one wild value doesn't settle everything.
+*Direct* rules read the channel in which a gap acts: a lag, a cast, a camera that moved. *Indirect*
+rules read how the attempt went: a slip, a jump. That is anybody's doing, so it counts only as far
+as no direct evidence explains it. Evidence grows with the logarithm of the distance from usual and
+is capped, so that one wild value doesn't settle everything.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ class Rule:
     """One signal speaking for one dimension.
 
     Attributes:
-        dimension: what it speaks for.
-        signal: name of the signal.
         side: +1 above usual, -1 below, 0 both.
         weight: 1 where the signal is that gap itself, less where others cause it too.
         modes: failure modes it holds for; all where empty.
@@ -148,8 +145,7 @@ class RuleEvidence:
 
     Attributes:
         left: dimension to strength of what no other dimension's evidence explains.
-        placed: strength of a restated task whatever else is unusual: what it would be worth if two
-            causes acted at once.
+        placed: strength of a restated task if two causes acted at once.
         evidence: what is left, strongest first, with its dimension.
     """
 
@@ -177,13 +173,7 @@ class _Hit:
 def rule_evidence(
     measured: TakeSignals, reference: Reference, mode: FailureMode | None
 ) -> RuleEvidence:
-    """Return what every rule says about one failed take.
-
-    Args:
-        measured: its signals.
-        reference: what is usual.
-        mode: its failure mode, for rules that only hold for some.
-    """
+    """Return what every rule says about one failed take."""
     direct = [h for rule in DIRECT if (h := _hit(rule, measured, reference, mode))]
     indirect = [h for rule in INDIRECT if (h := _hit(rule, measured, reference, mode))]
     task = None

@@ -6,8 +6,7 @@ aren't independent, so intervals come from drawing whole stations anew.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +26,9 @@ BINS: Final = 10
 
 @dataclass(frozen=True)
 class Prediction:
-    """What somebody says about one failed take.
+    """What somebody says about one failed take: shares, shape (10,), in the order of `CAUSES`.
 
-    Attributes:
-        shares: share of each cause, shape (10,), in the order of `CAUSES`; they sum to 1.
-        named: dimensions that are named; empty when abstaining.
-        candidates: the set that is said to hold the cause; empty where none is given.
+    Nothing is named when abstaining; `candidates` are the set that is said to hold the cause.
     """
 
     shares: FloatArray
@@ -47,14 +43,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Case:
-    """One failed take of the benchmark.
-
-    Attributes:
-        id: "<station>/<scene>".
-        station: takes of one station aren't independent.
-        causes: injected dimensions; empty for none.
-        said: the prediction.
-    """
+    """One failed take of the benchmark, "<station>/<scene>", and what was injected, if anything."""
 
     id: str
     station: str
@@ -69,13 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its interval.
-
-    Attributes:
-        value: the number, or None where nothing was there to count.
-        interval: 95 %, by drawing stations anew.
-        n: takes that it rests on.
-    """
+    """A number over `n` takes, if any, with its 95 % interval, by drawing stations anew."""
 
     value: float | None
     interval: tuple[float, float] | None
@@ -134,7 +117,6 @@ def _macro(cases: Sequence[Case], seed: int) -> Figure:
 
 
 def _ece(cases: Sequence[Case], seed: int) -> Figure:
-    """Expected calibration error of the likeliest cause."""
     sure, right = _certainty(cases)
     return _resampled(
         cases, lambda drawn: expected_calibration_error(sure[drawn], right[drawn]), seed
@@ -175,25 +157,11 @@ def _resampled(cases: Sequence[Case], measure: Measure, seed: int) -> Figure:
 
 
 def expected_calibration_error(sure: FloatArray, right: NDArray[np.bool_]) -> float:
-    """Mean distance of certainty and accuracy over `BINS` bins of equal count.
-
-    Args:
-        sure: share of the likeliest cause, shape (m,).
-        right: whether it was the cause, shape (m,).
-    """
+    """Mean distance of certainty and accuracy, shape (m,) each, over `BINS` bins of equal count."""
     order = np.argsort(sure, kind="stable")
     parts = [p for p in np.array_split(order, BINS) if len(p)]
     gaps = [len(p) * abs(float(sure[p].mean()) - float(right[p].mean())) for p in parts]
     return float(sum(gaps) / len(sure))
-
-
-def confusion(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
-    """Return injected cause → likeliest cause → number of takes, of takes with one or none."""
-    rows = {name: dict.fromkeys(CAUSES, 0) for name in CAUSES}
-    for case in cases:
-        if len(case.causes) <= 1:
-            rows[case.truth][case.said.top] += 1
-    return rows
 
 
 def read_predictions(path: Path) -> dict[str, Prediction]:
@@ -205,13 +173,13 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
     Raises:
         UnusableInputError: the file is missing, or a line can't be used.
     """
-    lines = read_text(path).splitlines()
-    found = {}
-    for number, line in enumerate(lines, 1):
+    return dict(_prediction(line, where) for line, where in _lines(path))
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
-            key, value = _prediction(line, f"{path}, line {number}")
-            found[key] = value
-    return found
+            yield line, f"{path}, line {number}"
 
 
 def _prediction(line: str, where: str) -> tuple[str, Prediction]:
@@ -233,36 +201,19 @@ def _prediction(line: str, where: str) -> tuple[str, Prediction]:
     return key, Prediction(np.array(every) / sum(every), named, candidates)
 
 
-def prediction_line(key: str, said: Prediction) -> str:
-    """Return a prediction's line, as `read_predictions` reads it."""
-    shares: Mapping[str, float] = dict(zip(CAUSES, said.shares.tolist(), strict=True))
-    return json.dumps(
-        {
-            "id": key,
-            "dimensions": {d.value: shares[d.value] for d in GapDimension},
-            "none": shares[NONE],
-            "named": sorted(said.named),
-            "candidates": sorted(said.candidates),
-        }
-    )
-
-
 def read_truth(path: Path) -> dict[str, dict[str, Any]]:
     """Read a `truth.jsonl`: uid to what was injected or labelled.
 
     Raises:
         UnusableInputError: it is missing or a line of it can't be read.
     """
-    lines = read_text(path).splitlines()
     truth: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for line, where in _lines(path):
         try:
             value = parse_json(line)
             truth[str(value["uid"])] = value
         except DAMAGE as error:
             raise UnusableInputError(
-                f"{path}, line {number}: not a truth record ({error}). Remove or fix that line."
+                f"{where}: not a truth record ({error}). Remove or fix that line."
             ) from None
     return truth

@@ -27,10 +27,7 @@ def engineer_labels(path: Path) -> dict[str, dict[str, float]]:
     """Return uid to dimension to weight, of the labels that engineers gave and didn't take back.
 
     Suggestions and operators' words are left out: the model would learn from itself. An engineer's
-    empty label says that none of the dimensions is the cause.
-
-    Args:
-        path: a `labels.jsonl`; nothing is said where there is none.
+    empty label says that none of the dimensions is the cause. Without a file nothing is said.
 
     Raises:
         UnusableInputError: a line of it can't be read.
@@ -51,15 +48,10 @@ def weighted_targets(causes: Sequence[Mapping[str, float]]) -> FloatArray:
 
 
 def recalibrated(model: EvidenceModel, rows: FloatArray, of: FloatArray) -> EvidenceModel:
-    """Return the model corrected by a station's labelled failures.
+    """Return the model corrected by a station's labelled failures, shape (m, n).
 
     The shipped weights are the prior; a few dozen labels move what they contradict: evidence that
-    is always there at this station stops counting.
-
-    Args:
-        model: as shipped.
-        rows: features of labelled failures, shape (m, n).
-        of: their causes as target shares, shape (m, 10).
+    is always there at this station stops counting. `of` are target shares, shape (m, 10).
     """
     mean = model.weights / model.temperature
     precision = np.full_like(mean, LABEL_STIFFNESS)
@@ -85,9 +77,8 @@ def likeliest_weights(
         rows: their features, shape (m, n).
         of: their causes as target shares, shape (m, 10).
         counts: how much each counts, shape (m,).
-        mean: of the prior, shape (10, n).
-        precision: of the prior, likewise; a feature stays at the mean where any is infinite.
-        lowest: bounds from below, likewise.
+        mean: of the prior; its precision and the weights' lower bounds are of shape (10, n), too. A
+            feature stays at the mean where any precision is infinite.
     """
     from scipy.optimize import minimize
 

@@ -39,15 +39,10 @@ BESIDES: Final = ("domain", "station", "operator")
 
 @dataclass(frozen=True)
 class CohortStatistics:
-    """What a set of takes says together.
+    """What a set of takes, in words `counted`, says together.
 
-    Attributes:
-        counted: which takes, in words.
-        table: success by condition; None where no take says how it ended.
-        gaps: domain to simulation's success minus success there, like with like.
-        change: where success changed most over time.
-        versions: policy versions in order of first use.
-        groups: failures that no signal explains, grouped.
+    `table` is None where no take says how it ended; `gaps` are simulation's success minus that in
+    another domain, like with like; `versions` of the policy are in order of first use.
     """
 
     counted: str
@@ -94,12 +89,9 @@ def cohort_of_takes(
     unexplained: Sequence[Unexplained] = (),
     usual: Mapping[str, UsualValue] | None = None,
 ) -> CohortStatistics:
-    """Return what takes say together.
+    """Return what takes or episodes that were judged say together, in any order.
 
-    Args:
-        attempts: takes or episodes, in any order; those that were judged count.
-        unexplained: failures without a clear cause.
-        usual: signal to what is usual, for those.
+    `usual` is signal to what is usual, for failures that are `unexplained`.
     """
     judged, counted = attempted(attempts)
     groups = group_unexplained(unexplained, usual or {})
@@ -116,9 +108,7 @@ def cohort_of_trials(
 
     Args:
         rows: trials, all with the same factors.
-        counted: which trials these are, in words.
         references: factor to the level that others are compared with, where not the usual one.
-        groups: failures that no signal explains, grouped.
 
     Raises:
         UnusableInputError: a reference that isn't there.

@@ -1,12 +1,9 @@
 """Trials compared like with like: sim beside real, one policy beside the next, before beside after.
 
-Where scenes pair up one to one, the interval is that of matched pairs, which is narrower the more
-the two agree; otherwise circumstances are strata, weighted as by Mantel and Haenszel.
-
-A change is looked for with a CUSUM of residuals, each trial's outcome minus the rate of its own
-circumstances, so that harder conditions later on aren't taken for a change. Its threshold is that
-of the same residuals in shuffled order: if nothing changed, one in twenty is flagged, whatever the
-number of trials. Whole sessions are shuffled where there are enough of them.
+Where scenes pair up one to one, the interval is that of matched pairs; otherwise circumstances are
+strata, weighted as by Mantel and Haenszel. A change is looked for with a CUSUM of residuals, each
+trial's outcome minus the rate of its own circumstances. Its threshold is that of the same residuals
+in shuffled order: if nothing changed, one in twenty is flagged, whatever the number of trials.
 """
 
 from __future__ import annotations
@@ -47,16 +44,13 @@ type Stratum = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Matched:
-    """The first set's success minus the second's, over what both have tried.
+    """The first set's success minus the second's, over what both have tried, and the raw rates.
 
     Attributes:
-        difference: -1 to 1.
-        first: the first set's raw rate, over what both have tried.
-        second: the second's.
         strata: circumstances that both have tried.
         pairs: matched pairs, 0 where circumstances are strata.
         trials: trials in them, of the first and the second set.
-        unmatched: trials without a counterpart, of the first and the second set.
+        unmatched: trials without a counterpart, likewise.
     """
 
     difference: Estimate
@@ -77,11 +71,7 @@ def matched(
 ) -> Matched | None:
     """Return the difference between two sets of trials, or None where nothing matches.
 
-    Args:
-        first: such as simulation.
-        second: such as the real robot.
-        besides: factors that may differ between counterparts, such as the station.
-        confidence: of the interval, two-sided.
+    Counterparts may differ in the factors `besides`, such as the station.
     """
     names = sorted({n for row in (*first, *second) for n in row.levels} - set(besides))
     one, two = _strata(first, names), _strata(second, names)
@@ -126,13 +116,10 @@ def _strata(rows: Sequence[Trials], names: Sequence[str]) -> dict[Stratum, tuple
 
 @dataclass(frozen=True)
 class Change:
-    """Where success changed most.
+    """Where success, as raw rates, changed most.
 
     Attributes:
         at_ns: when the first trial after it began [ns since 1970, UTC].
-        uid: that trial.
-        before: success up to there; raw rate.
-        after: success from there on; raw rate.
         difference: after minus before. The place was chosen for being large: a bit too large.
         p: how often shuffled trials show as much.
         shuffled: what was shuffled, `sessions` or `takes`.
@@ -154,15 +141,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Version:
-    """One policy version beside the one before it.
+    """One policy version beside the one before it, over what both have tried, if anything.
 
-    Attributes:
-        policy: its id.
-        successes: raw count.
-        trials: raw count.
-        since_before: its success minus that of the version before, over what both have tried;
-            None for the first one, and where they have tried nothing alike.
-        flagged: they differ, at 5 % for all versions together (Bonferroni).
+    It is flagged where they differ, at 5 % for all versions together (Bonferroni).
     """
 
     policy: str
@@ -180,9 +161,7 @@ class Version:
 def change(rows: Sequence[Trials], shuffles: int = SHUFFLES) -> Change | None:
     """Return where success changed most over time, or None where that can't be said.
 
-    Args:
-        rows: single trials with their times, in any order.
-        shuffles: how many times to shuffle; the same ones every time.
+    Rows are single trials with their times, in any order; shuffles are the same ones every time.
     """
     rows = sorted((r for r in rows if r.t0_ns and r.trials == 1), key=lambda r: (r.t0_ns, r.uid))
     if len(rows) < LEAST_TRIALS:

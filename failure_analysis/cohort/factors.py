@@ -1,25 +1,20 @@
 """Which condition costs success: differences in percentage points, all other factors alike.
 
 One logistic regression on all factors at once, with Firth's penalty, read as differences of rates
-(g-computation), since people think in points, not in odds: how much more often would the trials at
-a level have gone well at the reference, everything else as it was in them. Averaging over those
-trials only, nothing is said about combinations that nobody tried. Chosen over
+(g-computation): how much more often would the trials at a level have gone well at the reference,
+everything else as it was in them. Nothing is said about combinations that nobody tried.
 
-- a mixed-effects regression: statsmodels fits it by a variational approximation that states too
-  narrow intervals, and with the handful of sessions that a station has, the variance between them
-  can't be estimated; leaving out one session after the other (jackknife, CR3, with a t interval)
-  holds its level there (MacKinnon, Nielsen and Webb, J Econometrics 232:272, 2023);
-- Mantel-Haenszel over strata: with several conditions varied at once nearly every stratum holds
-  one arm only. `compare.matched` compares like with like where strata are full.
+A mixed-effects regression states too narrow intervals in statsmodels, and can't estimate the
+variance between a station's handful of sessions; leaving out one after the other (jackknife, CR3,
+with a t interval) holds its level there (MacKinnon, Nielsen and Webb, J Econometrics 232:272,
+2023). Mantel-Haenszel (`compare.matched`) wants full strata, which several conditions varied at
+once don't leave.
 
-Where a level never failed, or never succeeded, plain maximum likelihood runs off to infinity
-(separation), which is the common case with a dozen takes a condition. Firth's penalty (Biometrika
-80:27, 1993; Heinze and Schemper, Stat Med 21:2409, 2002) keeps the estimate finite and takes out
-its first-order bias. Adding half of each row's leverage to successes and to failures is the same
-thing, and is how it is computed here.
-
-Every difference has its own 95 % interval. What is called a cost or a gain is so at 5 % for all
-differences of a table together (Holm).
+Where a level never failed, or never succeeded, maximum likelihood runs off to infinity. Firth's
+penalty (Biometrika 80:27, 1993; Heinze and Schemper, Stat Med 21:2409, 2002) keeps the estimate
+finite and takes out its first-order bias; it adds half of each row's leverage to successes and to
+failures. Every difference has its own 95 % interval; what is called a cost or a gain is so at 5 %
+for all differences of a table together (Holm).
 """
 
 from __future__ import annotations
@@ -61,15 +56,9 @@ class Effect:
     """What a level of a factor does to success, beside the factor's reference level.
 
     Attributes:
-        factor: such as lighting.
-        level: such as dim.
-        successes: raw count.
-        trials: raw count.
         difference: success of its trials minus what it would have been at the reference, all else
-            as it was, -1 to 1.
-        odds_ratio: the same as odds, all else alike.
-        p: two-sided, for this difference alone.
-        p_family: the same, allowing for all differences of the table (Holm).
+            as it was, -1 to 1; `odds_ratio` says the same as odds.
+        p_family: as `p`, allowing for all differences of the table (Holm).
         note: what the interval doesn't allow for, in words.
     """
 
@@ -98,12 +87,9 @@ class Effect:
 
 @dataclass(frozen=True)
 class FactorTable:
-    """What every factor does to success.
+    """What every factor does to success: an effect for each level but the reference, worst first.
 
     Attributes:
-        successes: in all.
-        trials: in all.
-        effects: one for each level but the reference, the costliest first.
         references: factor to its reference level and success there.
         aside: factor that varied but couldn't be judged, to why.
         clusters: how many there are; 0 where the interval takes trials as independent.
@@ -140,19 +126,16 @@ def factor_table(
         UnusableInputError: no trials, or a reference that isn't there.
     """
     design = make_design(gathered(rows), references)
-    fit = fit_logistic(design.matrix, design.successes, design.trials)
-    left_out = _left_out(design, fit)
-    effects = [_effect(design, fit, left_out, pair) for pair in sorted(design.columns)]
+    beta, covariance = fit_logistic(design.matrix, design.successes, design.trials)
+    left_out = _left_out(design, beta)
+    effects = [_effect(design, beta, covariance, left_out, pair) for pair in sorted(design.columns)]
     adjusted = holm([e.p for e in effects])
     final = [replace(e, p_family=p) for e, p in zip(effects, adjusted, strict=True)]
-    references_at = {
-        f: (level, rate(*design.count(f, level))) for f, level in design.references.items()
-    }
     return FactorTable(
         int(design.successes.sum()),
         int(design.trials.sum()),
         tuple(sorted(final, key=lambda e: (e.difference.value, e.factor, e.level))),
-        references_at,
+        {f: (level, rate(*design.count(f, level))) for f, level in design.references.items()},
         design.aside,
         len(left_out),
     )
@@ -160,7 +143,8 @@ def factor_table(
 
 def _effect(
     design: DesignMatrix,
-    fit: LogisticFit,
+    beta: FloatArray,
+    covariance: FloatArray,
     left_out: Sequence[FloatArray | None],
     pair: tuple[str, str],
 ) -> Effect:
@@ -168,9 +152,9 @@ def _effect(
     column, reference = design.columns[pair], design.references[factor]
     base, other = design.at(factor, reference), design.at(factor, level)
     weight = design.trials * design.is_at(factor, level)
-    value, gradient = difference_of_rates(fit.coefficients, base, other, weight)
-    se = math.sqrt(max(float(gradient @ fit.covariance @ gradient), 0.0))
-    se_log_odds = math.sqrt(float(fit.covariance[column, column]))
+    value, gradient = difference_of_rates(beta, base, other, weight)
+    se = math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
+    se_log_odds = math.sqrt(float(covariance[column, column]))
     freedom, note = math.inf, ""
     if left_out:
         with_level = min(design.clusters_at(factor, at) for at in (level, reference))
@@ -187,7 +171,7 @@ def _effect(
                 "between clusters may be the cause"
             )
     reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-    log_odds = float(fit.coefficients[column])
+    log_odds = float(beta[column])
     odds = (math.exp(min(log_odds + k * reach * se_log_odds, 700.0)) for k in (0, -1, 1))
     p = 2 * float(stats.t.sf(abs(value) / se, freedom)) if se > 0 else 1.0
     return Effect(
@@ -208,7 +192,7 @@ def _jackknife(values: Sequence[float]) -> float:
     return math.sqrt((n - 1) / n * float(np.sum((np.array(values) - np.mean(values)) ** 2)))
 
 
-def _left_out(design: DesignMatrix, fit: LogisticFit) -> list[FloatArray | None]:
+def _left_out(design: DesignMatrix, start: FloatArray) -> list[FloatArray | None]:
     """Return the coefficients without each cluster in turn; NaN where only it had a level.
 
     None where the rest doesn't tell the coefficients apart; empty where clusters are too few.
@@ -225,9 +209,9 @@ def _left_out(design: DesignMatrix, fit: LogisticFit) -> list[FloatArray | None]
             found.append(None)
             continue
         beta = np.full(matrix.shape[1], np.nan)
-        beta[alive] = fit_logistic(
-            matrix[:, alive], design.successes[keep], design.trials[keep], fit.coefficients[alive]
-        ).coefficients
+        beta[alive], _ = fit_logistic(
+            matrix[:, alive], design.successes[keep], design.trials[keep], start[alive]
+        )
         found.append(beta)
     return found
 
@@ -238,10 +222,7 @@ class DesignMatrix:
 
     Attributes:
         levels: each row's levels by factor.
-        clusters: each row's cluster.
         matrix: intercept and one column a level but the reference, shape (n, p).
-        successes: shape (n,).
-        trials: shape (n,).
         columns: (factor, level) to its column.
         references: factor to its reference level, for the factors that are in.
         aside: factor that varies but isn't in, to why.
@@ -282,13 +263,9 @@ class DesignMatrix:
 def make_design(
     rows: Sequence[Trials], references: Mapping[str, str] | None = None
 ) -> DesignMatrix:
-    """Return the design of some trials; their order doesn't matter.
+    """Return the design of some trials, as of `factor_table`; their order doesn't matter.
 
     Factors are told apart first come first; the others are set aside with the reason.
-
-    Args:
-        rows: trials, all with the same factors.
-        references: factor to the level that others are compared with, where not the usual one.
 
     Raises:
         UnusableInputError: no trials, or a reference that isn't there.
@@ -366,29 +343,13 @@ def _partner(block: FloatArray, kept: Mapping[str, FloatArray]) -> str:
     return f"{', '.join(kept)} taken together: it can't be told from them"
 
 
-@dataclass(frozen=True)
-class LogisticFit:
-    """A fitted logistic regression.
-
-    Attributes:
-        coefficients: log odds, shape (p,).
-        covariance: of the coefficients, from the penalised likelihood, shape (p, p).
-    """
-
-    coefficients: FloatArray
-    covariance: FloatArray
-
-
 def fit_logistic(
     design: FloatArray, successes: FloatArray, trials: FloatArray, start: FloatArray | None = None
-) -> LogisticFit:
-    """Fit successes out of trials, with Firth's penalty.
+) -> tuple[FloatArray, FloatArray]:
+    """Fit successes out of trials, shape (n,) each, with Firth's penalty.
 
-    Args:
-        design: shape (n, p), of full column rank over rows that have trials.
-        successes: shape (n,).
-        trials: shape (n,).
-        start: coefficients to begin from, shape (p,).
+    Returns log odds, shape (p,), and their covariance by the penalised likelihood. The design,
+    shape (n, p), is of full column rank over rows that have trials.
     """
     beta = np.zeros(design.shape[1]) if start is None else start.copy()
     for _ in range(MAX_TURNS):
@@ -403,7 +364,7 @@ def fit_logistic(
         if float(np.abs(step).max()) < TOLERANCE:
             break
     chance = expit(design @ beta)
-    return LogisticFit(beta, _inverse(design, trials * chance * (1 - chance)))
+    return beta, _inverse(design, trials * chance * (1 - chance))
 
 
 def _inverse(design: FloatArray, weight: FloatArray) -> FloatArray:
@@ -415,14 +376,8 @@ def difference_of_rates(
 ) -> tuple[float, FloatArray]:
     """Return mean success under `other` minus under `design`, and its gradient in `beta`.
 
-    Standardised over the rows by weight: everything but what differs between the two designs stays
-    as it was observed.
-
-    Args:
-        beta: coefficients, shape (p,).
-        design: as it would be at the reference, shape (n, p).
-        other: as it would be at the level asked for, shape (n, p).
-        weight: of each row, shape (n,).
+    Standardised over the rows by weight, shape (n,): everything but what differs between the two
+    designs, shape (n, p), stays as it was observed.
     """
     weight = weight / weight.sum()
     p, q = expit(other @ beta), expit(design @ beta)

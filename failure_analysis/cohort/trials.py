@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.files import read_text
-from gaploop.core.take import TakeInfo
+from gaploop.core.take import Take
 from gaploop.core.vocabulary import CONDITIONS, Outcome, TakeKind, set_up
+
+if TYPE_CHECKING:
+    from gaploop.datasets.layout import EpisodeRow
 
 NOMINAL: Final = "nominal"
 """Level of a condition that wasn't set: the station as it usually is."""
@@ -32,16 +35,8 @@ SCENES: Final = ("scene", "seed")
 _SUCCESS: Final = {"success": 1, "true": 1, "1": 1, "failure": 0, "false": 0, "0": 0}
 
 
-class Attempt(Protocol):
-    """A take or a dataset's episode: what is known about it, and how it ended."""
-
-    @property
-    def info(self) -> TakeInfo:
-        """What was set and who drove."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended."""
+type Attempt = Take | EpisodeRow
+"""What is known about an attempt, and how it ended."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,6 @@ class Trials:
 
     Attributes:
         levels: factor to its level in these trials, such as lighting to dim.
-        successes: how many went well.
-        trials: how many there were.
         cluster: trials of one cluster aren't independent; "" where nothing is known.
         t0_ns: when they began [ns since 1970, UTC], 0 if unknown.
         uid: the take, where it is one.
@@ -79,7 +72,7 @@ class Columns:
     """Column that says which trials belong together and may share causes nobody noted."""
 
 
-def attempted[A: Attempt](attempts: Iterable[A]) -> tuple[list[A], str]:
+def attempted[A: Take | EpisodeRow](attempts: Iterable[A]) -> tuple[list[A], str]:
     """Return the takes that say how often the robot succeeds, and in words which these are.
 
     Rollouts of policies where there are any: demonstrations succeed because people choose them.

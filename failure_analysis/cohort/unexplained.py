@@ -1,8 +1,8 @@
 """Groups among the failures that no signal explains, for a person to look at and name.
 
-Takes are compared by their signals, each in spreads from what is usual. They are split only where
-the groups are tighter than those of one normal cloud with the same covariance (as SigClust asks:
-Liu, Hayes, Nobel and Marron, JASA 103:1281, 2008), so that noise stays one group.
+Takes are compared by their signals, in spreads from usual. They are split only where the groups are
+tighter than those of one normal cloud with the same covariance (as SigClust asks: Liu, Hayes, Nobel
+and Marron, JASA 103:1281, 2008), so that noise stays one group.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ type Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Failures that resemble each other.
+    """Failures that resemble each other, the most typical first; group A is the largest.
 
     Attributes:
-        name: A, B, …, the largest first.
-        uids: its takes, the most typical first.
         traits: what sets it apart, in words and numbers, the clearest first.
         modes: failure mode to how many of its takes show it.
     """
@@ -59,13 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unexplained:
-    """A failure without a clear cause.
-
-    Attributes:
-        uid: the take.
-        mode: what was seen.
-        measured: its signals.
-    """
+    """A failure without a clear cause."""
 
     uid: str
     mode: str
@@ -75,12 +67,7 @@ class Unexplained:
 def group_unexplained(
     takes: Sequence[Unexplained], usual: Mapping[str, UsualValue]
 ) -> tuple[Group, ...]:
-    """Return groups of failures without a clear cause; the order of takes doesn't matter.
-
-    Args:
-        takes: the failures.
-        usual: signal to what is usual.
-    """
+    """Return groups of failures without a clear cause; the order of takes doesn't matter."""
     takes = sorted(takes, key=lambda t: t.uid)
     if not takes:
         return ()

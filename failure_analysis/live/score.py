@@ -1,12 +1,11 @@
 """A running failure score, calibrated on takes that went well.
 
-Each live signal is set against what successful takes show *at the same elapsed time*: its
-deviation in spreads, upwards and downwards. A weighted sum of the deviations is the score. It is
-standardised by time again, and the alarm's threshold is the split-conformal quantile (Vovk et al.
-2005; for time-varying bands Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et
-al. 2025, arXiv:2503.08558) of the highest score that each successful take reaches, so that a take
-that goes well alarms with at most the stated probability. Nothing in it grows with time alone: a
-take that outlasts every successful one is set against the last time at which enough of them ran.
+Each live signal is set against what successful takes show *at the same elapsed time*, in spreads,
+upwards and downwards. The score is a weighted sum of these deviations, standardised by time again.
+The alarm's threshold is the split-conformal quantile (Vovk et al. 2005; for time-varying bands
+Diquigiovanni et al. 2022, arXiv:2106.01792, and for policies Xu et al. 2025, arXiv:2503.08558) of
+the highest score of each successful take, so that one alarms with at most the stated probability. A
+take that outlasts them all is set against the last time at which enough of them ran.
 """
 
 from __future__ import annotations
@@ -40,30 +39,18 @@ FOLDS: Final = 5
 
 @dataclass(frozen=True)
 class SignalTrack:
-    """The live signals along one take.
-
-    Attributes:
-        t_s: times [s], shape (m,).
-        values: shape (m, len(FEATURES)), NaN where unseen.
-        failed: how it ended.
-    """
+    """The live signals along one take, shape (m, len(FEATURES)), NaN where unseen."""
 
     t_s: FloatArray
     values: FloatArray
     failed: bool
 
-    def at(self, t_s: float) -> int:
-        """Return the last row that was there at `t_s` [s]."""
-        return max(int(np.searchsorted(self.t_s, t_s + 1e-6)) - 1, 0)
-
 
 @dataclass(frozen=True)
 class Usual:
-    """What successful takes show by elapsed time.
+    """What successful takes show by elapsed time: mean and spread, shape (bins, len(FEATURES)).
 
-    Attributes:
-        mean: shape (bins, len(FEATURES)), NaN where unseen.
-        spread: likewise; at least the signal's floor.
+    NaN where unseen; the spread is at least the signal's floor.
     """
 
     mean: FloatArray
@@ -107,8 +94,6 @@ class FailureScore:
     """A score that runs along a take, and when it is too high.
 
     Attributes:
-        name: what it was fitted to, in words.
-        usual: what successful takes show.
         weights: of the deviations, shape (2 * len(FEATURES),).
         level: usual score by bin, shape (bins,).
         spread: its spread by bin, shape (bins,).
@@ -134,11 +119,7 @@ class FailureScore:
         return np.asarray((deviations @ self.weights - self.level[place]) / self.spread[place])
 
     def threshold(self, false_alarms: float) -> float:
-        """Return the score above which a take is alarmed about, infinite where none can be.
-
-        Args:
-            false_alarms: share of successful takes that may alarm.
-        """
+        """Return the score that so many of the successful takes exceed; infinite where none may."""
         rank = math.ceil((len(self.peaks) + 1) * (1.0 - false_alarms))
         return float(self.peaks[rank - 1]) if rank <= len(self.peaks) else math.inf
 
@@ -189,11 +170,7 @@ def fit_score(tracks: Iterable[SignalTrack], weights: FloatArray, name: str) -> 
 
     Each take's highest score is computed with what is usual in the other folds, so that the
     threshold isn't fitted to the takes that it is the quantile of (cross-conformal, Vovk 2015).
-
-    Args:
-        tracks: takes; failed ones are left out.
-        weights: of the deviations, learned from failures, or ones.
-        name: what it is fitted to.
+    The weights of the deviations are learned from failures, or ones.
 
     Raises:
         UnusableInputError: too few successful takes.

@@ -24,7 +24,6 @@ from gaploop.failure_analysis.views.headway import HOLD_S, Headway
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, SCENE_SIZE, tool_places
 
-NAN: Final = float("nan")
 PATH_EVERY: Final = 5
 """Samples per step of `path_ratio`, as in the signal."""
 STREAMED: Final = (
@@ -83,7 +82,7 @@ class LiveSignals:
         self._speeds.push(tick.t_s, read, sent)
         self._shakes.push(arm_read, arm_sent)
         self._paths.push(arm_read, arm_sent)
-        short_rad = NAN
+        short_rad = np.nan
         if self._grippers:
             short_rad = float((read - sent)[self._grippers].max())
             self._hold.push(short_rad > HELD_RAD)
@@ -100,14 +99,14 @@ class LiveSignals:
     def values(self) -> dict[str, float]:
         """Return signal to value so far, for each of `STREAMED`; NaN where it can't be seen."""
         if not self.ticks:
-            return dict.fromkeys(STREAMED, NAN)
+            return dict.fromkeys(STREAMED, np.nan)
         held_s = self._hold.beyond(HOLD_S * self._rate_hz) / self._rate_hz
         known = {
             "tracking_rms_rad": (self._square / (self.ticks * len(self._arm))) ** 0.5,
             "oscillation_energy_rad2_s2": self._shakes.energy,
-            "held_s": held_s if self._grippers else NAN,
+            "held_s": held_s if self._grippers else np.nan,
             "current_jump_a": self._currents.rms,
-            "effort_a": self._effort / self.ticks if self._currents.seen else NAN,
+            "effort_a": self._effort / self.ticks if self._currents.seen else np.nan,
             "load_jump_pct": self._loads.rms,
             **self._speeds.values(self.t_s - self._start_s),
             **self._paths.values(),
@@ -155,7 +154,7 @@ class _Jump:
 
     @property
     def rms(self) -> float:
-        return (self._square / self._count) ** 0.5 if self._count else NAN
+        return (self._square / self._count) ** 0.5 if self._count else np.nan
 
 
 class _Shakes:
@@ -203,7 +202,7 @@ class _Paths:
         self._count += 1
 
     def values(self) -> Mapping[str, float]:
-        ratio = self._read / self._sent if self._sent > 0.2 else NAN
+        ratio = self._read / self._sent if self._sent > 0.2 else np.nan
         return {"joint_path_rad": self._way, "path_ratio": ratio}
 
 
@@ -218,7 +217,7 @@ class _Speeds:
         self._signs: FloatArray = np.zeros((2, len(arm)))
         self._turns = np.zeros((2, len(arm)), dtype=np.int64)
         self._still = _Runs()
-        self._first_s = self._moved_s = NAN
+        self._first_s = self._moved_s = np.nan
         self._moving = self._repeats = 0
 
     def push(self, t_s: float, read: FloatArray, sent: FloatArray) -> None:
@@ -261,17 +260,12 @@ class _Speeds:
             "command_reversals_hz": float(turns[1]),
             "standstill_s": self._still.longest / self._rate_hz,
             "idle_end_s": self._first_s + duration_s - self._moved_s,
-            "repeat_share": self._repeats / self._moving if self._moving >= 20 else NAN,
+            "repeat_share": self._repeats / self._moving if self._moving >= 20 else np.nan,
         }
 
 
 class _HighPass:
-    """The filter of `signals.motion.shaking_rad_s`, one sample at a time.
-
-    Args:
-        rate_hz: samples per second.
-        width: numbers per sample.
-    """
+    """The filter of `signals.motion.shaking_rad_s`, one sample at a time."""
 
     def __init__(self, rate_hz: float, width: int) -> None:
         b, a = high_pass_filter(round(rate_hz, 6))
@@ -279,7 +273,6 @@ class _HighPass:
         self._first, self._second = np.zeros(width), np.zeros(width)
 
     def step(self, x: FloatArray) -> FloatArray:
-        """Return the next filtered sample, shape (width,)."""
         b, a = self._b, self._a
         y = b[0] * x + self._first  # direct form II, transposed
         self._first = b[1] * x - a[1] * y + self._second
@@ -288,12 +281,7 @@ class _HighPass:
 
 
 class _SceneSoFar:
-    """Headway and dropouts of the tracker, frame by frame.
-
-    Args:
-        joints: the arm's joint names.
-        fps: policy frames per second [Hz].
-    """
+    """Headway and dropouts of the tracker, frame by frame."""
 
     def __init__(self, joints: Sequence[str], fps: float) -> None:
         self._joints, self._fps = tuple(joints), fps
@@ -318,15 +306,14 @@ class _SceneSoFar:
         self._headway.update(t_s, tool_m[0, :2], object_m[0], target_m[0], visible, short_rad)
 
     def values(self) -> Mapping[str, float]:
-        """Return the signals of the scene so far; NaN where nothing tracks."""
         way, seen = self._headway, self._frames
         return {
-            "hidden_share": self._hidden / seen if seen else NAN,
-            "hidden_longest_s": self._longest / self._fps if seen else NAN,
-            "hidden_hz": self._losses * self._fps / seen if seen else NAN,
-            "way_left_m": way.way_m if way else NAN,
-            "headway_stall_s": way.stalled_s if way else NAN,
-            "way_lost_m": way.lost_m if way else NAN,
+            "hidden_share": self._hidden / seen if seen else np.nan,
+            "hidden_longest_s": self._longest / self._fps if seen else np.nan,
+            "hidden_hz": self._losses * self._fps / seen if seen else np.nan,
+            "way_left_m": way.way_m if way else np.nan,
+            "headway_stall_s": way.stalled_s if way else np.nan,
+            "way_lost_m": way.lost_m if way else np.nan,
         }
 
     def _count(self, hidden: bool) -> None:

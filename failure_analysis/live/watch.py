@@ -34,7 +34,6 @@ SHIPPED: Final = Path(__file__).with_name("so101_cell.json")
 
 `python -m benchmarks detection` rebuilds it.
 """
-NAN: Final = float("nan")
 FALSE_ALARMS: Final = 0.05
 """Share of the takes that go well that may alarm."""
 ALARM: Final = "failure_alarm"
@@ -47,13 +46,10 @@ plans anew."""
 
 @dataclass(frozen=True)
 class Alarm:
-    """A take that looks like failing.
+    """A take that looks like failing, so long after it began.
 
-    Attributes:
-        t_s: when, since the take began [s].
-        score: standard deviations of a successful take's score at that time.
-        p_value: share of successful takes whose score ever gets as high.
-        why: the deviation that adds most, in words.
+    The score is in standard deviations of a successful take's at that time; the share `p_value` of
+    those ever get as high.
     """
 
     t_s: float
@@ -63,12 +59,7 @@ class Alarm:
 
 
 class PlanChange:
-    """How much a policy's plans differ from those before, so far.
-
-    Args:
-        planned: the policy's newest plan.
-        arm: columns of the arm's joints, in degrees.
-    """
+    """How much a policy's plans of the arm's joints, in degrees, differ from those before."""
 
     def __init__(self, planned: Planned, arm: Sequence[int]) -> None:
         self._planned, self._arm = planned, list(arm)
@@ -90,17 +81,13 @@ class PlanChange:
     @property
     def median_rad(self) -> float:
         """Median rms difference of overlapping plans so far [rad]."""
-        return float(np.median(self._differences)) if self._differences else NAN
+        return float(np.median(self._differences)) if self._differences else np.nan
 
 
 class SignalTracker:
     """A sink that keeps the live signals along a take, every 0.1 s.
 
-    Args:
-        joints: the arm's joint names.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
-        planned: the policy's newest plan in degrees, if it plans several steps.
+    `planned` gives the policy's newest plan in degrees, if it plans several steps.
     """
 
     def __init__(
@@ -125,7 +112,7 @@ class SignalTracker:
             self._plan.frame()
         if self._frames % self._every == 0:
             self.values = self._signals.values()
-            self.values["chunk_disagreement_rad"] = self._plan.median_rad if self._plan else NAN
+            self.values["chunk_disagreement_rad"] = self._plan.median_rad if self._plan else np.nan
             self.t_s.append(tick.t_s)
             self._rows.append([self.values[name] for name in FEATURES])
             self.sampled(tick.t_s)
@@ -143,14 +130,7 @@ class SignalTracker:
 class FailureWatch(SignalTracker):
     """Scores a running take and alarms once where the score is too high.
 
-    Args:
-        score: fitted to takes that went well.
-        joints: the arm's joint names.
-        control_hz: turns of the loop per second [Hz].
-        fps: policy frames per second [Hz].
-        planned: the policy's newest plan in degrees.
-        false_alarms: share of takes that go well that may alarm.
-        on_alarm: called at the alarm.
+    So it does in the share `false_alarms` of the takes that go well.
     """
 
     def __init__(
@@ -196,11 +176,7 @@ def shipped_score() -> FailureScore:
 
 
 def score_of(takes: Iterable[Take], name: str) -> FailureScore:
-    """Fit a score to a station's own takes that went well, with the weights that ship.
-
-    Args:
-        takes: of one policy on one station; those that failed are left out.
-        name: what they are.
+    """Fit a score to takes of one policy and station that went well, with the weights that ship.
 
     Raises:
         UnusableInputError: too few of them.
@@ -226,8 +202,10 @@ def turns(take: Take) -> Iterator[Tick]:
     motion = view.motion
     if motion is None:
         return
-    unknown = np.full(len(motion.joints), np.nan)
-    loads = _loads(take, motion.joints)
+    record, unknown = take.telemetry, np.full(len(motion.joints), np.nan)
+    named = [arm for arm in record.arms() if record.joints(arm) == motion.joints]
+    named.sort(key=lambda arm: arm != "follower")
+    loads = record.stack(named[0], "load_pct") if named else None
     scene, frames_s = view.scene, take.frames.t_s
     frame = 0
     for k, t_s in enumerate(motion.t_s):
@@ -251,11 +229,3 @@ def turns(take: Take) -> Iterator[Tick]:
             policy_frame=is_frame,
         )
         frame += is_frame
-
-
-def _loads(take: Take, joints: tuple[str, ...]) -> FloatArray | None:
-    record = take.telemetry
-    for arm in sorted(record.arms(), key=lambda name: name != "follower"):
-        if record.joints(arm) == joints:
-            return record.stack(arm, "load_pct")
-    return None

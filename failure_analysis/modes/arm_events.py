@@ -18,6 +18,7 @@ from gaploop.core.vocabulary import FailureMode
 from gaploop.failure_analysis.signals.registry import Evidence
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView, runs
 
+M = FailureMode
 PRESSING_SHARE: Final = 0.88
 """Of the stall load, meant over `LOAD_S`. Free motion of the SO-101 cell, whose servos are stiff
 and saturate while they speed up, stays below 0.80."""
@@ -87,14 +88,7 @@ def load_share(view: TakeView, motion: ArmMotion) -> FloatArray | None:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that may have ended an attempt.
-
-    Attributes:
-        mode: the failure mode it would be.
-        at_s: when it began [s].
-        end_s: when it was over [s].
-        evidence: in words and numbers.
-    """
+    """Something that began at `at_s` and may have ended an attempt."""
 
     mode: FailureMode
     at_s: float
@@ -123,10 +117,9 @@ def _smooth(values: FloatArray, width: int) -> FloatArray:
 
 
 def pushed_rad(motion: ArmMotion) -> FloatArray:
-    """Return how far each arm joint stands off its delayed command beyond what is usual [rad].
+    """Return how far each arm joint stands off its delayed command, (n, n_arm_joints), over 50 ms.
 
-    Usual is a low percentile of the take: play and weak drives are there all the time.
-    Shape (n, n_arm_joints), smoothed over 50 ms.
+    Beyond what is usual, a low percentile of the take: play and weak drives are there all the time.
     """
     off = np.abs(_smooth(motion.residual_rad[:, motion.arm_joints], round(0.05 * motion.rate_hz)))
     return np.asarray(np.maximum(off - np.percentile(off, USUAL_PERCENTILE, axis=0), 0.0))
@@ -135,10 +128,7 @@ def pushed_rad(motion: ArmMotion) -> FloatArray:
 def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
     """Return where something pressed on the arm: collisions and obstructions, oldest first.
 
-    Args:
-        motion: the arm.
-        load_share: signed motor loads, 1 at stall, shape (n, n_joints); None where the drives
-            don't say: then standing off the command has to tell.
+    `load_share` is as of the function; without it standing off the command has to tell.
     """
     pushed = pushed_rad(motion)
     if load_share is None:
@@ -152,7 +142,7 @@ def contacts(motion: ArmMotion, load_share: FloatArray | None) -> list[Event]:
         most = float(pushed[inside].max())
         lasted_s = end_s - start_s + (0.5 * LOAD_S if load_share is not None else 0.0)
         is_pressed = lasted_s >= PRESSED_S and most >= PUSHED_RAD
-        mode = FailureMode.OBSTRUCTION if is_pressed else FailureMode.COLLISION
+        mode = M.OBSTRUCTION if is_pressed else M.COLLISION
         how = "at stall" if load_share is not None else "off their command"
         message = (
             f"motors press {how} for {lasted_s:.1f} s, and a joint is pushed "
@@ -189,9 +179,7 @@ def shaking(motion: ArmMotion) -> Event | None:
     message = (
         f"a joint swings to and fro by {math.degrees(swing):.1f}°, {rate_hz:.1f} times a second"
     )
-    return Event(
-        FailureMode.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", message)
-    )
+    return Event(M.OSCILLATION, start_s, end_s, Evidence("swing_rad", swing, "rad", message))
 
 
 def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
@@ -212,9 +200,7 @@ def drifting(motion: ArmMotion, touched: list[Event]) -> Event | None:
             f"a joint stands up to {math.degrees(most):.0f}° off its command for "
             f"{end_s - start_s:.1f} s, and nothing presses on it"
         )
-        return Event(
-            FailureMode.DRIFT, start_s, end_s, Evidence("adrift_rad", most, "rad", message)
-        )
+        return Event(M.DRIFT, start_s, end_s, Evidence("adrift_rad", most, "rad", message))
     return None
 
 
@@ -233,9 +219,7 @@ def standing(motions: tuple[ArmMotion, ...]) -> Event | None:
     if end_s - since_s < FROZEN_S:
         return None
     message = f"the arm stands still for the last {end_s - since_s:.1f} s"
-    return Event(
-        FailureMode.FROZEN, since_s, end_s, Evidence("standstill_s", end_s - since_s, "s", message)
-    )
+    return Event(M.FROZEN, since_s, end_s, Evidence("standstill_s", end_s - since_s, "s", message))
 
 
 def moves(motion: ArmMotion) -> bool:

@@ -1,8 +1,7 @@
 """Failure modes from a force window or from motor currents alone, as foreign logs have them.
 
-Foreign logs come with their own units, loads and noise. So a force window or a current log is set
-against the rest of its set, which needs no label: where the sensor is quiet, what the arm can
-press with, with which currents it usually rests, what its motors draw when they carry.
+Such logs come with their own units, loads and noise. So each is set against the rest of its set,
+which needs no label: where the sensor is quiet, what the arm can press with, how it rests.
 """
 
 from __future__ import annotations
@@ -80,9 +79,8 @@ def _quiet(wrench: FloatArray) -> tuple[FloatArray, FloatArray]:
 def force_set(takes: Iterable[Take]) -> ForceSet | None:
     """Describe the sensor of a set of force windows; None without at least five.
 
-    A window that is quiet where few others are is pressed at, or falls; what many windows share is
-    a load. One rest for all took every free motion with a part for a collision, where the other
-    windows were of an empty gripper.
+    What many windows share is a load; one that is quiet where few others are is pressed at, or
+    falls. One rest for all took free motions with a part for collisions beside an empty gripper.
     """
     windows = [w for w in (TakeView(t, images=False).wrench for t in takes) if w is not None]
     windows = [w for w in windows if len(w) >= 3 and np.isfinite(w).all()]
@@ -110,9 +108,8 @@ def force_mode(
     """Tell obstruction, collision and nothing apart in a window of force and torque.
 
     An obstruction presses with a good part of what the arm can; a contact stands out of the
-    sensor's quiet noise in force or torque; what does neither is free motion. A lone window is set
-    against its own quietest stretch. Classes that were learned from labels are told beside it, and
-    count where they are failure modes or `NORMAL`.
+    sensor's quiet noise. A lone window is set against its own quietest stretch. Classes that were
+    learned from labels are told beside it, and count where they are failure modes or `NORMAL`.
     """
     wrench = view.wrench
     if wrench is None or not np.isfinite(wrench[:, :3]).any():
@@ -149,11 +146,9 @@ def force_mode(
 
 @dataclass(frozen=True)
 class Drives:
-    """Currents and speeds of one take's arm.
+    """Currents of one take's arm [A], shape (n, n_joints), and where no joint moves, shape (n,).
 
-    Attributes:
-        current_a: motor currents [A], shape (n, n_joints).
-        still: no joint moves, shape (n,); all False where no speeds were logged.
+    Nothing stands still where no speeds were logged.
     """
 
     current_a: FloatArray
@@ -232,9 +227,9 @@ def current_mode(
 ) -> tuple[FailureMode | None, tuple[Evidence, ...]]:
     """Tell a stopped arm, a lost grip and nothing apart from motor currents and speeds.
 
-    An arm that was stopped by something stands, at the end, with currents it seldom rests with:
-    it holds a pose, or presses, where it usually passes. Motors that never show the load that
-    they show in the rest of the set carry nothing: what was gripped is gone.
+    An arm that was stopped stands, at the end, with currents it seldom rests with. Motors that
+    never show the load that they show in the rest of the set carry nothing: what was gripped is
+    gone.
     """
     arm = drives(view.take)
     if arm is None or usual is None:

@@ -23,6 +23,7 @@ from gaploop.failure_analysis.views.phases import (
 )
 from gaploop.failure_analysis.views.view import ArmMotion, TakeView
 
+M = FailureMode
 HELD_S: Final = 0.7
 """Where the jaws aren't read, what is carried has left its place so long after the closing."""
 WORKING_SHARE: Final = 0.25
@@ -62,14 +63,7 @@ class GraspEvents:
 def grasp_events(
     view: TakeView, motion: ArmMotion, measured: TakeSignals, load_share: FloatArray | None
 ) -> GraspEvents:
-    """Say what the jaws, or else the tracked object, tell.
-
-    Args:
-        view: the take.
-        motion: one of its arms.
-        measured: its signals.
-        load_share: signed motor loads, 1 at stall, shape (n, n_joints), or None.
-    """
+    """Say what the jaws, and motor loads as of `load_share`, or else the tracked object tell."""
     closings = grasps(motion)
     if not closings:
         return GraspEvents()
@@ -88,12 +82,12 @@ def grasp_events(
             message = f"the {whose}gripper closed {times} and its jaws met ({short})"
             met_s = min(grasp.close_s + CLOSED_S, grasp.open_s)
             missed = Evidence("grip_short_rad", grasp.short_rad, "rad", message)
-            events.append(Event(FailureMode.MISSED_GRASP, met_s, grasp.open_s, missed))
+            events.append(Event(M.MISSED_GRASP, met_s, grasp.open_s, missed))
         elif not math.isnan(grasp.lost_s):
             held_s = grasp.lost_s - grasp.close_s
             message = f"the {whose}jaws closed on nothing {held_s:.1f} s after the grasp"
             lost = Evidence("held_s", held_s, "s", message)
-            events.append(Event(FailureMode.SLIP, grasp.lost_s, grasp.lost_s, lost))
+            events.append(Event(M.SLIP, grasp.lost_s, grasp.lost_s, lost))
         elif grasp.released and not handed_over:
             events.append(_released(grasp, measured))
     held = [grasp for grasp in closings if grasp.held]
@@ -109,12 +103,8 @@ def _by_effort(grasp: Grasp, motion: ArmMotion, effort: FloatArray) -> Grasp:
     """Return the grasp as the gripper's motor tells it: soft and small things hardly stop jaws.
 
     A motor that holds something works; one whose jaws have met, or stand where they were told to,
-    doesn't, whatever a reading message that repeats because the bus is down.
-
-    Args:
-        grasp: as the jaws' angle tells it.
-        motion: the arm.
-        effort: share of the stall load that the gripper's motor shows, shape (n,).
+    doesn't, whatever a reading message that repeats because the bus is down. `effort` is a share of
+    the stall load, shape (n,).
     """
     lag_s = 0.0 if math.isnan(motion.lag_samples) else motion.lag_samples / motion.rate_hz
     settled_s = grasp.close_s + SETTLE_S + lag_s
@@ -155,7 +145,7 @@ def _released(grasp: Grasp, measured: TakeSignals) -> Event:
     else:
         message = f"the object was released and lies {away * 1000:.0f} mm from the target"
     lies = Evidence("end_distance_m", away, "m", message)
-    return Event(FailureMode.MISPLACEMENT, grasp.open_s, grasp.open_s, lies)
+    return Event(M.MISPLACEMENT, grasp.open_s, grasp.open_s, lies)
 
 
 def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSignals) -> GraspEvents:
@@ -176,7 +166,7 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
             f"the gripper closed, and the object lies where it lay ({moved_m * 1000:.0f} mm off)"
         )
         seen_here = Evidence("transported_m", moved_m, "m", message)
-        missed = Event(FailureMode.MISSED_GRASP, last.close_s, last.open_s, seen_here)
+        missed = Event(M.MISSED_GRASP, last.close_s, last.open_s, seen_here)
         return GraspEvents((missed,))
     if not last.released:
         return GraspEvents((), last.close_s, last.close_s + GRASP_S)
@@ -186,7 +176,5 @@ def _by_tracker(view: TakeView, closings: tuple[Grasp, ...], measured: TakeSigna
         return GraspEvents((_released(last, measured),), last.close_s, last.close_s + GRASP_S)
     message = f"the object lies {beside_m * 1000:.0f} mm from where the gripper opened"
     lost_s = 0.5 * (last.close_s + last.open_s)
-    lost = Event(
-        FailureMode.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", message)
-    )
+    lost = Event(M.SLIP, lost_s, lost_s, Evidence("release_offset_m", beside_m, "m", message))
     return GraspEvents((lost,), last.close_s, last.close_s + GRASP_S)

@@ -1,9 +1,8 @@
 """Which failure was seen, and when, by rules on whatever channels a take has.
 
-Everything that may have ended the attempt is found with its time: `arm_events` in commands,
-readings and motor loads, `grasp_events` in the jaws and the tracked object. The mode is the first
-of them, in time, that the attempt didn't recover from; the definitions are in docs/diagnosis.md.
-A force window or motor currents alone still tell a collision from an obstruction.
+The mode is the first event, in time, that the attempt didn't recover from: of `arm_events` in
+commands, readings and loads, or `grasp_events` in jaws and tracked object. Definitions are in
+docs/diagnosis.md. A force window or motor currents alone still tell a collision.
 """
 
 from __future__ import annotations
@@ -50,13 +49,7 @@ SETTLE_S: Final = 0.3
 
 @dataclass(frozen=True)
 class ModeCall:
-    """A failure mode, its phase and why.
-
-    Attributes:
-        mode: what was seen, or None where nothing went wrong in what can be seen.
-        phase: when, or None where it can't be told.
-        evidence: the observations it rests on.
-    """
+    """A failure mode and why, None where nothing went wrong, and its phase, None where unknown."""
 
     mode: FailureMode | None
     phase: Phase | None
@@ -64,13 +57,7 @@ class ModeCall:
 
 
 def failure_mode(view: TakeView, measured: TakeSignals, reference: Reference) -> ModeCall:
-    """Return the failure mode of a take that failed, or may have.
-
-    Args:
-        view: the take.
-        measured: its signals.
-        reference: what is usual, for force and current sets.
-    """
+    """Return the failure mode of a take that failed, or may have."""
     motions = tuple(m for m in arms(view) if moves(m))
     if motions:
         return _first_of(view, motions, measured)
@@ -129,7 +116,6 @@ class _Arm:
         self._tool = view.tool if motion is view.motion else None
 
     def events(self) -> list[Event]:
-        """Return what the attempt didn't recover from."""
         held = self.held
         since_s = -math.inf if held.gripped_s is None else held.gripped_s
         drifted, shook = drifting(self.motion, self.touched), self.shook
@@ -150,7 +136,6 @@ class _Arm:
         return any(contact.end_s + SETTLE_S < end for end in ends if end >= since_s)
 
     def phase(self, event: Event) -> Phase:
-        """Return the phase in which something happened."""
         fixed = {M.MISSED_GRASP: Phase.GRASP, M.MISPLACEMENT: Phase.PLACE}
         closings = self.held.closings or None
         return fixed.get(event.mode) or phase_at(self.motion, event.at_s, self._tool, closings)

@@ -1,9 +1,8 @@
 """Which takes to record with a budget, and when to stop.
 
-The expected gain of a plan is the sum over dimensions of (failure rate x share x fixed share),
-each concave in its takes. So taking the best next take until the budget is spent is the best plan
-for that budget (Fox, Operations Research 14, 1966). Where the next take brings less than is worth
-it, the plan stops.
+The expected gain of a plan is the sum over dimensions of (failure rate x share x fixed share), each
+concave in its takes. So taking the best next take until the budget is spent, or the next one brings
+less than is worth it, is the best plan (Fox, Operations Research 14, 1966).
 """
 
 from __future__ import annotations
@@ -53,11 +52,6 @@ class Budget:
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UnusableInputError(f"--budget.{name} is {value}: give 0 or more.")
 
-    @property
-    def by_the_hour(self) -> bool:
-        """Whether time is what runs out."""
-        return self.hours is not None or self.money is not None
-
 
 class Decision(StrEnum):
     """What becomes of a dimension."""
@@ -87,12 +81,9 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True)
 class DimensionQuota:
-    """Takes of one dimension.
+    """Takes of one dimension: all of them, and those to record first, which differ for a pilot.
 
-    Attributes:
-        takes: all of them.
-        first: those to record before looking; all, but for a pilot.
-        next_gain: what one more is expected to bring [points].
+    `next_gain` is what one more is expected to bring [points].
     """
 
     decision: Decision
@@ -101,33 +92,23 @@ class DimensionQuota:
     next_gain: float = 0.0
 
 
-def next_gains(curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]) -> dict[
-    GapDimension, FloatArray
-]:  # fmt: skip
-    """Return what each next take of a dimension is expected to bring [points].
+def next_gains(
+    curves: Mapping[GapDimension, Curve], points: Mapping[GapDimension, float]
+) -> dict[GapDimension, FloatArray]:
+    """Return what each dimension's 1st, 2nd, … take is expected to bring [points], (MOST_TAKES,).
 
-    Args:
-        curves: how each dimension responds.
-        points: dimension to the percentage points of success that its failures cost.
-
-    Returns:
-        Dimension to the gain of its 1st, 2nd, … take, shape (MOST_TAKES,).
+    `points` are those of success that its failures cost.
     """
     takes = np.arange(MOST_TAKES + 1, dtype=float)
     return {d: np.diff(worth * curves[d].fixed(takes)) for d, worth in points.items()}
 
 
 def best_order(
-    gains: Mapping[GapDimension, FloatArray],
-    price: Mapping[GapDimension, float],
-    least_gain: float,
+    gains: Mapping[GapDimension, FloatArray], price: Mapping[GapDimension, float], least_gain: float
 ) -> list[GapDimension]:
-    """Return takes in the order in which to buy them: most gain for its price first.
+    """Return takes in the order in which to buy them: most of `next_gains` for its price first.
 
-    Args:
-        gains: what `next_gains` returns, possibly of other things than dimensions.
-        price: of one take.
-        least_gain: takes that bring less are left out [points].
+    Those that bring less than `least_gain` [points] are left out.
     """
     names = list(GapDimension)
     offers = [
@@ -147,10 +128,7 @@ def affordable(
 ) -> dict[GapDimension, int]:
     """Return how many takes of each dimension the budget pays for: the longest part of `order`.
 
-    Args:
-        order: what `best_order` returns.
-        hours: the expected hours of an allocation; grows with it.
-        rate_per_hour: for a budget in money.
+    `hours` are those that an allocation is expected to need; they grow with it.
 
     Raises:
         UnusableInputError: a budget in money without a rate.
@@ -174,15 +152,11 @@ def affordable(
 
 
 def split_takes(takes: int, masses: Sequence[float], curve: Curve) -> list[int]:
-    """Share a dimension's takes out among conditions so that most failures are fixed.
+    """Share takes out among conditions, of which `masses` are the failures' shares, to fix most.
 
     Takes under one condition are assumed to fix failures under that condition. An even split
     among C equal conditions fixes what the dimension's own curve says: n takes under one of them
     count as C n.
-
-    Args:
-        takes: of the dimension.
-        masses: share of its failures under each condition.
     """
     each = np.minimum(np.arange(takes + 1) * len(masses), MOST_TAKES).astype(float)
     gains = np.diff(curve.fixed(each))
@@ -197,12 +171,8 @@ def worth_a_pilot(curve: Curve, points: float, takes: int, most: int, least_gain
     """Return how many takes to record first to find out whether the rest is worth it; 0 for none.
 
     Value of information (Raiffa and Schlaifer 1961): going on as far as the pilot's rollouts say
-    that it pays is compared with recording everything at once, at `least_gain` points a take.
-
-    Args:
-        points: percentage points of success that the dimension's failures cost.
-        takes: what would be recorded at once.
-        most: how many may be recorded in the end.
+    that it pays, up to `most` takes, is compared with recording all `takes` at once, at
+    `least_gain` a take of the `points` that the dimension's failures cost.
     """
     if curve.responds >= OPEN_RESPONSE:
         return 0

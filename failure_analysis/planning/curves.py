@@ -1,11 +1,10 @@
 """How far demonstrations fix a dimension: a learning curve with its uncertainty.
 
-Of the failures that a dimension causes, n takes fix the share r(n) = a (1 - exp(-n / tau)): `a` is
-what can be fixed at all, `tau` how many takes it needs. The posterior of (a, tau) lives on a grid,
-with a lump at a = 0 for "demonstrations don't fix this". It starts from `responses.json`: what
-takes brought at sites of the embedded cell, and how much that differed between sites (predictive
-recursion: Newton, Sankhya A 64, 2002). Every campaign's result, rollouts before and after, moves
-it on, and is kept from plan to plan in `curves.json`.
+Of the failures that a dimension causes, n takes fix the share r(n) = a (1 - exp(-n / tau)). The
+posterior of (a, tau) lives on a grid, with a lump at a = 0 for "demonstrations don't fix this". It
+starts from `responses.json`: what takes brought at sites of the embedded cell, and how much that
+differed between sites (predictive recursion: Newton, Sankhya A 64, 2002). Every campaign's rollouts
+before and after move it on, and are kept from plan to plan in `curves.json`.
 """
 
 from __future__ import annotations
@@ -53,14 +52,9 @@ RESPONSES: Final = Path(__file__).with_name("responses.json")
 
 @dataclass(frozen=True)
 class Trial:
-    """Success before and after a campaign.
+    """Success before and after a campaign, which counts once; by dimension its takes and share.
 
-    Attributes:
-        id: names it; a trial counts once.
-        takes: dimension to takes recorded for it.
-        shares: dimension to its share of the failures before, 0 to 1.
-        before: successes and rollouts before.
-        after: successes and rollouts after.
+    `before` and `after` are successes and rollouts.
     """
 
     id: str
@@ -72,10 +66,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Curve:
-    """What is believed of one dimension's response.
+    """What is believed of one dimension's response: the probability of each (a, tau), summing to 1.
 
-    Attributes:
-        probability: of each (a, tau), shape (len(RECOVERABLE), len(TAKES_NEEDED)); sums to 1.
+    Shape (len(RECOVERABLE), len(TAKES_NEEDED)).
     """
 
     probability: FloatArray
@@ -133,17 +126,11 @@ def recorded_before(dimension: GapDimension) -> tuple[float, float]:
     return value["weight"] * done, value["weight"] * (tried - done)
 
 
-def why_no_response(dimension: GapDimension, image_policy: bool = False) -> str:
-    """Return why demonstrations may not fix a dimension, in words."""
-    return str(_no_response(dimension, image_policy)[1])
-
-
-def _no_response(dimension: GapDimension, image_policy: bool) -> tuple[float, str]:
+def no_response(dimension: GapDimension, image_policy: bool) -> tuple[float, str]:
+    """Return the chance that demonstrations don't fix a dimension, before any, and why."""
     value = _responses()
-    table = value["no_response"]
-    if image_policy:
-        table = table | value["no_response_of_image_policies"]
-    chance, why = table[dimension.value]
+    own = value["no_response_of_image_policies"] if image_policy else {}
+    chance, why = {**value["no_response"], **own}[dimension.value]
     return float(chance), str(why)
 
 
@@ -158,14 +145,11 @@ def prior_curves(
     """Return what is believed of the next cell before any campaign there.
 
     Sites differ in what they respond to takes; the next one is drawn from where the sites tried
-    were drawn from. That is estimated site by site, each with its own curve.
-
-    Args:
-        entries: trials as `responses.json` holds them.
-        image_policy: the policy sees pictures. Trials of such a one tell of its kind alone; where
-            there are none, those of policies that see tracked poses stand in.
+    were drawn from. That is estimated site by site, each with its own curve. Entries are as of
+    `responses.json`. Those of policies that see pictures tell of their kind alone; where there are
+    none, those of policies that see tracked poses stand in.
     """
-    curves = {d: flat_curve(_no_response(d, image_policy)[0]) for d in GapDimension}
+    curves = {d: flat_curve(no_response(d, image_policy)[0]) for d in GapDimension}
     entries = sorted(entries, key=lambda entry: str(entry["id"]))
     own = set(_responses()["no_response_of_image_policies"]) if image_policy else set()
     own |= {e["dimension"] for e in entries if _sees_pictures(e) and image_policy}
@@ -190,16 +174,12 @@ def _sees_pictures(entry: Mapping[str, Any]) -> bool:
     return entry.get("sees") == "pictures"
 
 
-def flat_curve(no_response: float) -> Curve:
-    """Return what is believed before any trial.
-
-    Args:
-        no_response: probability that demonstrations fix nothing.
-    """
+def flat_curve(fixes_nothing: float) -> Curve:
+    """Return what is believed before any trial, with this chance that demonstrations fail."""
     weights = np.exp(-0.5 * (np.log(TAKES_NEEDED / TAU_MEDIAN) / TAU_LOG_SD) ** 2)
     weights /= weights.sum()
-    shares = np.full(len(RECOVERABLE), (1.0 - no_response) / (len(RECOVERABLE) - 1))
-    shares[0] = no_response
+    shares = np.full(len(RECOVERABLE), (1.0 - fixes_nothing) / (len(RECOVERABLE) - 1))
+    shares[0] = fixes_nothing
     return Curve(np.outer(shares, weights))
 
 
@@ -207,10 +187,6 @@ def learn(trials: Iterable[Trial] = (), *, image_policy: bool = False) -> dict[G
     """Return every dimension's curve, from the prior and these trials.
 
     Trials are taken in order of their ids, each id once: neither order nor repetition matters.
-
-    Args:
-        trials: results of campaigns.
-        image_policy: the policy sees pictures rather than tracked poses.
     """
     curves = prior_curves(prior_entries(), image_policy)
     every = {trial.id: trial for trial in trials}
@@ -262,11 +238,7 @@ def _posterior(curve: Curve, trial: Trial, dimension: GapDimension, others: Floa
 
 @dataclass(frozen=True)
 class RolloutCounts:
-    """Rollouts of one policy.
-
-    Attributes:
-        policy: its id, or "".
-    """
+    """Rollouts of one policy."""
 
     successes: int
     trials: int
@@ -281,11 +253,8 @@ def campaign_trial(
 ) -> Trial:
     """Return what a campaign's result says about the curves.
 
-    Args:
-        plan: what was recorded.
-        before: rollouts of the policy that the plan was made for.
-        after: rollouts of the policy adapted with its takes, in the same cell.
-        recorded: plan item to takes recorded; what the plan asked for unless given.
+    From rollouts of the policy that the plan was made for, and of the one adapted with its takes,
+    in the same cell. What was `recorded` by item is what the plan asked for unless given.
 
     Raises:
         UnusableInputError: nothing was recorded, or nothing rolled out.
@@ -320,12 +289,7 @@ def save_curves(
     trials: Iterable[Trial],
     inputs: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write `curves.json`: every campaign so far, what it came from, and what is believed now.
-
-    Args:
-        id_: names the curves in lineage.
-        inputs: the files that the trials came from, as `lineage.file_input` names them.
-    """
+    """Write `curves.json`: every campaign so far, what it came from, and what is believed now."""
     by_id = {trial.id: trial for trial in trials}
     write_json(
         path,

@@ -91,11 +91,7 @@ def headline(plan: Plan) -> str:
 
 
 def plan_markdown(plan: Plan, picture: str = "") -> str:
-    """Return `plan.md`.
-
-    Args:
-        picture: file name of the picture beside it, or "".
-    """
+    """Return `plan.md`, with the picture of this file name beside it, or none."""
     lines = ["# Plan", "", headline(plan), ""]
     if plan.items:
         head = ("dimension", "share", "do", "takes", "gain (points)", "time")

@@ -36,11 +36,7 @@ STATED_SD: Final = 0.1
 
 @dataclass(frozen=True)
 class SeenTake:
-    """A take as planning needs it: no signals.
-
-    Attributes:
-        duration_s: its length [s].
-    """
+    """A take as planning needs it: no signals."""
 
     info: TakeInfo
     outcome: Outcome
@@ -49,13 +45,7 @@ class SeenTake:
 
 @dataclass(frozen=True)
 class Duration:
-    """A mean time and how sure it is.
-
-    Attributes:
-        mean_s: [s].
-        sd_s: standard deviation of that mean [s].
-        basis: "measured", "stated" or "assumed".
-    """
+    """A mean time, "measured", "stated" or "assumed", with its standard deviation."""
 
     mean_s: float
     sd_s: float
@@ -74,12 +64,10 @@ class RecordingEffort:
     """What recording takes at a station.
 
     Attributes:
-        take: length of an attempt.
-        reset: from its end to the next one's start.
+        reset: from the end of an attempt to the next one's start.
         setup: what a change of set-up of effort 1 adds.
         recorded: demonstrations that succeeded and that failed, of those at hand.
         rate_per_hour: operator and station; None where nobody said.
-        currency: of the rate.
         measured: takes behind the measured times.
     """
 
@@ -102,10 +90,6 @@ class RecordingEffort:
         attempts = (done + failed) / done
         return attempts * (self.take.mean_s + self.reset.mean_s) / 3600.0
 
-    def setup_hours(self, changes: float) -> float:
-        """Return the expected hours for changes of set-up, each weighted by its effort [h]."""
-        return changes * self.setup.mean_s / 3600.0
-
     def draw_hours(
         self,
         takes: Mapping[GapDimension, int],
@@ -127,10 +111,9 @@ class RecordingEffort:
 def effort_from(takes: Iterable[SeenTake] = (), *stated: Costs) -> RecordingEffort:
     """Return what recording takes.
 
-    Args:
-        takes: oldest first. Demonstrations say how many attempts a take needs; lengths and
-            resets come from them, too, or from rollouts where there is no demonstration.
-        stated: what people say it costs; what they say last counts most, and more than takes.
+    Demonstrations, oldest first, say how many attempts a take needs; lengths and resets come from
+    them, too, or from rollouts where there is no demonstration. What people state counts more than
+    takes do, and what they state last counts most.
     """
     every = [take for take in takes if take.duration_s > 0]
     shown = [take for take in every if take.info.kind is TakeKind.DEMONSTRATION]
@@ -172,10 +155,6 @@ def setup_changes(takes: int, setups: Sequence[Mapping[str, object]]) -> float:
     """Return about how many changes of set-up a campaign has, weighted by their effort.
 
     Takes come in blocks that each visit most set-ups (`collect.campaign`).
-
-    Args:
-        takes: takes of one plan item.
-        setups: its set-ups.
     """
     if not takes or len(setups) < 2:
         return 0.0

@@ -35,14 +35,10 @@ DRAWS: Final = 4000
 
 @dataclass(frozen=True)
 class Failures:
-    """What is known of a policy's failures.
+    """What is known of a policy's failures, in an order of their own: that given doesn't matter.
 
-    Attributes:
-        takes: the failed takes, in an order of their own: nothing depends on the order given.
-        failed: rollouts that failed.
-        succeeded: rollouts that succeeded; 0 where none is known.
-        measured: share of all rollouts that a dimension costs, where they were reproduced in the
-            station's twin and it fails as the station does.
+    `measured` is the share of all rollouts that a dimension costs, where they were reproduced in
+    the station's twin and it fails as the station does.
     """
 
     takes: tuple[TakeDiagnosis, ...]
@@ -104,9 +100,9 @@ class Failures:
     def draw_shares(self, rng: np.random.Generator, draws: int) -> FloatArray:
         """Return draws of the causes' shares, shape (draws, len(CAUSES)).
 
-        A diagnosis that errs on one take of a station errs on the next for the same reason. So
-        part of the weight goes to causes drawn for all failures with one random number. Which
-        failures were seen at all is drawn too (a Dirichlet posterior).
+        A diagnosis that errs on one take of a station errs on the next for the same reason: part of
+        the weight goes to causes drawn for all failures with one random number. Which failures were
+        seen at all is drawn too (a Dirichlet posterior).
         """
         # How many failures have each cause where each is at quantile u of its posterior.
         u, last = rng.random(draws), len(CAUSES) - 1
@@ -147,10 +143,8 @@ def posterior(take: TakeDiagnosis) -> tuple[float, ...]:
 class Prospect:
     """What to expect of more takes of one dimension, everything else left as it is.
 
-    Attributes:
-        takes: numbers of takes, shape (n,).
-        gain: expected percentage points, and their 95 % interval, shape (n, 3): mean, low, high.
-        planned: takes that the plan asks for, those that may follow too.
+    Expected percentage points, and their 95 % interval, shape (n, 3), by numbers of takes; those
+    planned are with the ones that may follow.
     """
 
     dimension: GapDimension
@@ -160,10 +154,9 @@ class Prospect:
 
 
 class Outlook:
-    """The same draws for every part of a plan, so that parts and whole agree.
+    """The same draws, shape (DRAWS,), for every part of a plan, so that parts and whole agree.
 
-    Attributes:
-        rate: draws of the share of rollouts that fail, shape (DRAWS,).
+    `rate` is the share of rollouts that fail.
     """
 
     def __init__(self, failures: Failures, curves: Mapping[GapDimension, Curve]) -> None:

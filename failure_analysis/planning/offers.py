@@ -1,8 +1,7 @@
 """Remedies that need no operator: what each is expected to fix, what it costs, how it is called.
 
-Of the failures that a dimension causes, a remedy fixes a share. It is drawn from a Beta
-distribution about the mean of the sites where the remedy was tried (`remedy_sites.json`); what is
-believed before any counts as one more site. Sites differ widely, and so does what is drawn.
+The share of a dimension's failures that a remedy fixes is drawn from a Beta distribution about the
+mean of the sites where it was tried (`remedy_sites.json`), and of what is believed before any.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ RANGES: Final[Mapping[GapDimension, str]] = {
     D.ENVIRONMENTAL_COMPLEXITY: "TD",
 }
 """What is randomised against a dimension that wasn't measured."""
-
-
 STEPS: Final[Mapping[str, str]] = {
     "recalibrate": "Write a policy that allows for camera, joint zeros and light as the twin has "
     "them; nothing is trained. Try it in the twin, then at the station; what moves later shows in "
@@ -72,8 +69,6 @@ STEPS: Final[Mapping[str, str]] = {
     "fine-tune on them with nominal ones mixed in, and try it at the station.",
 }
 """How each remedy is carried out, in words."""
-
-
 PICTURES: Final[Mapping[str, Any]] = {"input_features": {"camera": {"type": "VISUAL"}}}
 QUICK: Final = "keypoint"
 """A kind of policy that learns from pictures in minutes."""
@@ -90,12 +85,8 @@ class PlanContext:
 
     Attributes:
         folder: where the plan is written; what its commands make goes there.
-        policy: as for `--policy.path`.
-        twin: the station's, and its file; None where it wasn't measured.
-        twin_file: its file.
-        task: the cell's task.
-        record_with: options by which takes are recorded at the station, as they are typed; "" where
-            nobody said.
+        twin: the station's; None where it wasn't measured.
+        record_with: options by which takes are recorded at the station, as they are typed.
         takes: folders with takes of the station.
         machine_s: times of `MACHINE_S` that were measured [s]; `training` is of this policy's kind.
     """
@@ -133,14 +124,9 @@ class PlanContext:
 
 @dataclass(frozen=True)
 class RemedyOffer:
-    """A remedy for one dimension.
+    """A remedy for one dimension, with draws of the share of its failures that it fixes, (DRAWS,).
 
-    Attributes:
-        remedy: one of core.plan's REMEDIES.
-        fixed: draws of the share of the dimension's failures that it fixes, shape (DRAWS,).
-        hours: of an operator [h].
-        machine_hours: of one core [h].
-        sites: how many sites the share rests on.
+    An operator's hours and those of one core; the share rests on so many `sites`.
     """
 
     remedy: str
@@ -159,8 +145,7 @@ def _known() -> dict[str, Any]:
 def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatArray, int] | None:
     """Return draws of the share that a remedy fixes, and from how many sites; None: not offered.
 
-    Args:
-        images: the policy sees pictures; only sites of one that does count for it.
+    For a policy that sees pictures only sites of one that does count.
     """
     known = _known()
     assumed = known["assumed"].get(remedy, {})
@@ -168,22 +153,18 @@ def fixed_by(remedy: str, dimension: GapDimension, images: bool) -> tuple[FloatA
         assumed = assumed | known["assumed_of_image_policies"].get(remedy, {})
     if dimension.value not in assumed:
         return None
-    sites = [
-        site
-        for site in known["sites"]
-        if (site["remedy"], site["dimension"]) == (remedy, dimension.value)
-        and (site.get("sees") == "pictures") == images
-    ]
     shares = [float(assumed[dimension.value])]
-    for site in sites:
-        (won, n), (won_after, n_after) = site["before"], site["after"]
-        failed = 1.0 - (won + 0.5) / (n + 1.0)
-        left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
-        shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
+    for site in known["sites"]:
+        of = (site["remedy"], site["dimension"], site.get("sees") == "pictures")
+        if of == (remedy, dimension.value, images):
+            (won, n), (won_after, n_after) = site["before"], site["after"]
+            failed = 1.0 - (won + 0.5) / (n + 1.0)
+            left = 1.0 - (won_after + 0.5) / (n_after + 1.0)
+            shares.append(min(max(1.0 - left / failed, 0.01), 0.99))
     mean = sum(shares) / len(shares)
     rng = np.random.default_rng([5, list(GapDimension).index(dimension)])
     drawn = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1.0 - mean), DRAWS)
-    return np.asarray(drawn), len(sites)
+    return np.asarray(drawn), len(shares) - 1
 
 
 def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[RemedyOffer, ...]:
@@ -192,11 +173,13 @@ def offers(dimension: GapDimension, about: PlanContext, images: bool) -> tuple[R
     Without a twin nobody knows what to put into the simulation. Randomised takes are recorded
     around one, too: they stand for the station.
     """
-    return tuple(
-        RemedyOffer(remedy, *found[:1], OPERATOR_H, _hours_of(remedy, about, images), found[1])
-        for remedy in _possible(dimension, about.twin, images)
-        if (found := fixed_by(remedy, dimension, images)) is not None
-    )
+    recorded = {"resimulate": TAKES, "randomise": RANDOMISED_TAKES}
+    found = []
+    for remedy in _possible(dimension, about.twin, images):
+        if (fixed := fixed_by(remedy, dimension, images)) is not None:
+            machine_h = machine_hours(about, images, recorded.get(remedy))
+            found.append(RemedyOffer(remedy, fixed[0], OPERATOR_H, machine_h, fixed[1]))
+    return tuple(found)
 
 
 def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Iterator[str]:
@@ -215,12 +198,7 @@ def _possible(dimension: GapDimension, twin: Twin | None, images: bool) -> Itera
 
 
 def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
-    """Return the commands that measure the station and reproduce its failures, as typed.
-
-    Args:
-        about: what they are filled in with.
-        source: the folder that was diagnosed, by its name.
-    """
+    """Return the commands, as typed, that measure the station and reproduce a folder's failures."""
     lines, twin, roots = list[list[str]](), about.twin_file, list(about.takes)
     if twin is None:
         arm = [o for o in shlex.split(about.record_with) if o.startswith(("--robot.", "--station"))]
@@ -241,20 +219,8 @@ def measuring(about: PlanContext, source: str) -> tuple[str, ...]:
     return tuple(shlex.join(["gaploop", *line]) for line in lines)
 
 
-def _hours_of(remedy: str, about: PlanContext, images: bool) -> float:
-    if remedy in ("recalibrate", "compensate"):
-        return machine_hours(about, images, None)
-    return machine_hours(about, images, TAKES if remedy == "resimulate" else RANDOMISED_TAKES)
-
-
 def machine_hours(about: PlanContext, images: bool, takes: int | None) -> float:
-    """Return what training and evaluating take of one core [h].
-
-    Args:
-        about: holds what was measured.
-        images: the policy sees pictures.
-        takes: recorded by the machine beside the nominal ones; None where nothing is trained.
-    """
+    """Return what training on `takes`, if any, and evaluating take of one core [h]."""
     known = {**MACHINE_S, **about.machine_s}
     seconds = ROLLOUTS * known["rollout"]
     if takes is not None:

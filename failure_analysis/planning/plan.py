@@ -1,9 +1,7 @@
 """From a diagnosis to a plan: what to collect, and what to do instead of collecting.
 
-Which gaps demonstrations fix was measured by fine-tuning under each of them (`responses.json`):
-camera pose, object, soft contact and weak or slack drives respond, dead time a little, pushes and
-light hardly. Of noise and clutter it is assumed: no number of examples tells the policy what its
-channels no longer carry.
+Which gaps demonstrations fix was measured by fine-tuning under each of them (`responses.json`); of
+noise and clutter it is assumed that they don't.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from gaploop.failure_analysis.planning.allocation import (
     split_takes,
     worth_a_pilot,
 )
-from gaploop.failure_analysis.planning.curves import Curve, learn, why_no_response
+from gaploop.failure_analysis.planning.curves import Curve, learn, no_response
 from gaploop.failure_analysis.planning.effort import (
     RecordingEffort,
     effort_from,
@@ -77,9 +75,6 @@ class Ask:
     """What a plan is made from, besides the diagnosis.
 
     Attributes:
-        budget: what may be spent.
-        curves: how each dimension responds to demonstrations.
-        effort: what recording takes.
         station: where it is recorded; its named conditions are varied where that helps.
         conditions: uid of a failed take to what was set up.
         image_policy: the policy sees pictures rather than tracked poses.
@@ -106,32 +101,23 @@ class Planned:
 
     def prospects(self) -> tuple[Prospect, ...]:
         """Return what to expect of more takes, for each dimension in the plan's order."""
-        planned: dict[GapDimension, int] = {}
+        planned = Counter[GapDimension]()
         for item in self.plan.items:
-            total = planned.get(item.dimension, 0) + item.takes + item.may_follow
-            planned[item.dimension] = total
+            planned[item.dimension] += item.takes + item.may_follow
         return tuple(self.outlook.prospect(d, n) for d, n in planned.items())
 
 
 def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     """Turn a diagnosis into a plan.
 
-    A dimension gets an item if it has a fair share of the failures. Takes go where the next one is
-    expected to bring most for its price, until the budget or the gain is used up. Where it is open
-    whether demonstrations help, a few are recorded first. What demonstrations don't fix is done
-    instead, and asks for no takes.
+    A dimension gets an item if it has a fair share of the failures. Takes go where the next one
+    brings most for its price, until the budget or the gain is used up; where it is open whether
+    they help, a few are recorded first. What demonstrations don't fix is done instead.
     """
     failures = Failures.of(diagnosis)
-    shares = (
-        {
-            d: float(share)
-            for d, share in zip(GapDimension, failures.posteriors.mean(axis=0), strict=False)
-            if share >= LEAST_SHARE
-        }
-        if failures.takes
-        else {}
-    )
-    shares = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+    means = failures.posteriors.mean(axis=0).tolist() if failures.takes else []
+    ranked = sorted(zip(means, GapDimension, strict=False), key=lambda pair: -pair[0])
+    shares = {d: share for share, d in ranked if share >= LEAST_SHARE}
     quotas = _quotas(failures, list(shares), ask)
     outlook = Outlook(failures, ask.curves)
     weighed = {d: _weighed(d, quota, failures, outlook, ask) for d, quota in quotas.items()}
@@ -160,6 +146,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
     if any(takes.values()):
         machine_h += machine_hours(ask.about or PlanContext(), ask.image_policy, 0)
         rollout_h = ROLLOUTS * (ask.effort.take.mean_s + ask.effort.reset.mean_s) / 3600.0
+    measure: tuple[str, ...] = ()  # what brings better evidence; reproduced failures are best
+    if ask.about and diagnosis.takes and "reproduction" not in diagnosis.summary:
+        measure = measuring(ask.about, diagnosis.source)
     plan = Plan(
         plan_id,
         diagnosis.id,
@@ -174,9 +163,9 @@ def plan_for(diagnosis: Diagnosis, ask: Ask) -> Planned:
         rollout_hours=round(rollout_h, 2),
         cost=None if rate is None else estimate(rate * hours),
         currency="" if rate is None else ask.effort.currency,
-        stop=_stop_words(quotas, ask.least_gain, _hidden(diagnosis.summary)),
+        stop=_stop_words(quotas, ask.least_gain, diagnosis.summary),
         notes=(*_notes(failures, diagnosis.summary, ask.effort), *_command_notes(items, ask)),
-        measure=_measure(diagnosis, ask),
+        measure=measure,
     )
     return Planned(plan, outlook)
 
@@ -186,23 +175,14 @@ type Weighed = tuple[tuple[RemedyOffer, ...], tuple[Alternative, ...]]
 
 
 def _weighed(
-    dimension: GapDimension,
-    quota: DimensionQuota,
-    failures: Failures,
-    outlook: Outlook,
-    ask: Ask,
+    dimension: GapDimension, quota: DimensionQuota, failures: Failures, outlook: Outlook, ask: Ask
 ) -> Weighed:
     """Return the remedies there are against a dimension, with what each brings and costs."""
     found = offers(dimension, ask.about, ask.image_policy) if ask.about else ()
-    priced = [
-        Alternative(
-            offer.remedy,
-            estimate(outlook.gain_of(dimension, offer.fixed), 1),
-            offer.hours,
-            offer.machine_hours,
-        )
-        for offer in found
-    ]
+    priced = []
+    for offer in found:
+        gain = estimate(outlook.gain_of(dimension, offer.fixed), 1)
+        priced.append(Alternative(offer.remedy, gain, offer.hours, offer.machine_hours))
     if quota.takes and found:
         changes = _changes(dimension, quota.takes, failures, ask)
         rng = np.random.default_rng(4)
@@ -291,13 +271,6 @@ def _with_commands(items: Sequence[PlanItem], ask: Ask) -> list[PlanItem]:
     return found
 
 
-def _measure(diagnosis: Diagnosis, ask: Ask) -> tuple[str, ...]:
-    """Return the commands that bring better evidence; none where the failures were reproduced."""
-    if ask.about is None or not diagnosis.takes or "reproduction" in diagnosis.summary:
-        return ()
-    return measuring(ask.about, diagnosis.source)
-
-
 def _command_notes(items: Sequence[PlanItem], ask: Ask) -> Iterator[str]:
     """Yield what is lacking for a plan that runs by commands."""
     if ask.about is None:
@@ -347,11 +320,13 @@ def _by_gain(
         d: 100.0 * failures.cost(d) for d in wanted if ask.curves[d].responds >= LEAST_RESPONSE
     }
     gains = next_gains(ask.curves, points)
-    price = {d: ask.effort.hours_per_take(d) if ask.budget.by_the_hour else 1.0 for d in points}
+    hourly = ask.budget.hours is not None or ask.budget.money is not None
+    price = {d: ask.effort.hours_per_take(d) if hourly else 1.0 for d in points}
 
     def expected_hours(takes: Mapping[GapDimension, int]) -> float:
         return sum(
-            n * ask.effort.hours_per_take(d) + ask.effort.setup_hours(_changes(d, n, failures, ask))
+            n * ask.effort.hours_per_take(d)
+            + _changes(d, n, failures, ask) * ask.effort.setup.mean_s / 3600.0
             for d, n in takes.items()
         )
 
@@ -435,7 +410,6 @@ def _items(
 
 
 def _why_words(dimension: GapDimension, share: float, failures: Failures) -> str:
-    """Return the evidence for a dimension."""
     mine = [t for t in failures.named if t.top == dimension.value]
     text = (
         f"{share:.0%} of {len(failures.takes)} failures ({len(mine)} takes mainly; "
@@ -465,16 +439,12 @@ def _verdict_words(
     fixed: ExpectedValue,
     image_policy: bool,
 ) -> str:
-    """Return what follows from the evidence.
-
-    Args:
-        fixed: share of the dimension's failures that the quota's takes fix.
-    """
+    """Return what follows from the evidence; `fixed` is the share that the quota's takes fix."""
     chance = f"{curve.responds:.0%}"
     part = f"{fixed.mean:.0%} [{fixed.low:.0%}, {fixed.high:.0%}] of these failures"
     match quota.decision:
         case Decision.NOT_FIXED:
-            why = why_no_response(dimension, image_policy)
+            _, why = no_response(dimension, image_policy)
             likely = "don't" if curve.responds < 0.2 else "probably don't"
             return f"Demonstrations {likely} fix this (chance that they do: {chance}): {why}."
         case Decision.INSTEAD:
@@ -501,25 +471,20 @@ def _verdict_words(
             )
 
 
-def _hidden(summary: Mapping[str, Any]) -> list[str]:
-    """Return the dimensions that the diagnosis couldn't rule out, as people read them."""
-    names: Sequence[str] = summary.get("evidence", {}).get("cannot_rule_out", ())
-    return [words(name) for name in names]
-
-
 def _stop_words(
-    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, hidden: Sequence[str]
+    quotas: Mapping[GapDimension, DimensionQuota], least_gain: float, summary: Mapping[str, Any]
 ) -> str:
-    """Return why the plan ends where it does; `hidden` names what nobody could see."""
     may_go_on = (Decision.RECORD, Decision.PILOT, Decision.TRY, Decision.NO_BUDGET)
     open_ones = {d: q for d, q in quotas.items() if q.decision in may_go_on}
     if not open_ones and any(q.decision is Decision.INSTEAD for q in quotas.values()):
         return "Don't collect yet: run the commands, roll out at the station and diagnose again."
     if not open_ones:
         unclear = any(q.decision is Decision.UNCLEAR for q in quotas.values())
+        hidden = summary.get("evidence", {}).get("cannot_rule_out", ())
         if hidden and not unclear:
             return (
-                f"Not decided: this diagnosis couldn't see {', '.join(hidden)}. Measure first: "
+                f"Not decided: this diagnosis couldn't see {', '.join(map(words, hidden))}. "
+                "Measure first: "
                 "gaploop probe, gaploop identify, then gaploop diagnose --twin=station_twin.yaml."
             )
         return "" if unclear else "Don't collect: demonstrations would fix nothing that is seen."
@@ -534,7 +499,6 @@ def _stop_words(
 def _notes(
     failures: Failures, summary: Mapping[str, Any], effort: RecordingEffort
 ) -> tuple[str, ...]:
-    """Return what else to know, or to find out first."""
     n, named = len(failures.takes), len(failures.named)
     unseen: Mapping[str, int] = summary.get("unseen", {})
     channels = ""

@@ -1,9 +1,6 @@
-"""What fixes each dimension: how to record demonstrations against it, or what to do instead.
+"""What fixes each dimension: how to record demonstrations against it, and under which conditions.
 
-And under which conditions its takes are recorded (`setups_for`).
-
-The words follow `core.vocabulary`'s remedies; the tests are the cheapest that tell whether the
-remedy is the right one.
+Or what to do instead, with the cheapest test that tells whether that is the right remedy.
 """
 
 from __future__ import annotations
@@ -27,13 +24,11 @@ D = GapDimension
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do about a dimension.
+    """What to do about a dimension, in words.
 
     Attributes:
-        instead: one of core.plan's REMEDIES: what to do where demonstrations don't fix it.
-        steps: how to do that, in words.
-        protocol: how to record demonstrations, in words.
-        sensors: what to record with.
+        instead: one of core.plan's REMEDIES where demonstrations don't fix it; `steps` say how.
+        protocol: how to record demonstrations.
         vary: conditions that the takes are spread over, all values of each.
         split_by: the condition by whose values takes are shared out, where failures differ in it.
         test: the cheapest test that tells whether this is the cause.
@@ -157,11 +152,9 @@ REMEDIES: Final[Mapping[GapDimension, Remedy]] = {
 
 @dataclass(frozen=True)
 class SetupTakes:
-    """Takes that share their conditions.
+    """Takes that share their conditions, and go through the values of others in turn.
 
     Attributes:
-        conditions: what holds for all of them.
-        vary: condition to the values it takes in turn.
         mass: share of the dimension's failures that they are recorded against.
         suffix: what tells the part's item from others of its dimension; "" for an only one.
     """
@@ -185,12 +178,9 @@ def setups_for(
 ) -> tuple[SetupTakes, ...]:
     """Return how a dimension's takes are shared out among conditions; masses sum to 1.
 
-    Takes are recorded under what all failures had in common: the gap is in the station as it
-    stands. Where failures differ in the condition that matters for the dimension, takes follow the
-    failures; where nothing is known of it, they are spread over what the station can set up.
-
-    Args:
-        conditions: uid of a failed take to what was set up.
+    Takes are recorded under what all failures, by uid, had in common: the gap is in the station as
+    it stands. Where failures differ in the condition that matters for the dimension, takes follow
+    them; where nothing is known of it, they are spread over what the station can set up.
     """
     remedy = REMEDIES[dimension]
     shared = common_conditions(failures, conditions)
@@ -222,12 +212,8 @@ def mass_by_value(
 ) -> list[tuple[Any, float]]:
     """Return how much of a dimension's failures fell under each value of a condition.
 
-    Args:
-        conditions: uid to what was set up; failures it doesn't know are left out.
-        name: the condition.
-
-    Returns:
-        (value, share) in falling order of share; shares sum to 1 unless there are none.
+    The largest first; shares sum to 1 unless there are none. Failures whose conditions aren't known
+    are left out.
     """
     column, values = CAUSES.index(dimension), {}
     mass: Counter[str] = Counter()

@@ -43,21 +43,13 @@ KIND: Final = {"costs": "bad", "helps": "good", "not shown": "quiet"}
 
 
 def cohort_page(cohort: CohortStatistics, source: str) -> tuple[str, dict[str, bytes]]:
-    """Return one page of what trials say together, and its pictures by file name.
-
-    Args:
-        cohort: what they say.
-        source: where they are from, for the title.
-    """
+    """Return one page of what trials of `source` say together, and its pictures by file name."""
     blocks: list[Markup] = []
     if cohort.table is not None:
-        low, high = cohort.table.rate.low, cohort.table.rate.high
-        blocks.append(
-            facts([
-                (f"{cohort.table.rate.value:.0%}", f"success, 95 %: {low:.0%} to {high:.0%}"),
-                (str(cohort.table.trials), cohort.counted),
-            ])
-        )  # fmt: skip
+        success = cohort.table.rate
+        span = f"success, 95 %: {success.low:.0%} to {success.high:.0%}"
+        counted = (str(cohort.table.trials), cohort.counted)
+        blocks.append(facts([(f"{success.value:.0%}", span), counted]))
     sections = [section("In short", headline(cohort), blocks), *cohort_sections(cohort)]
     footer = "Made by gaploop factors."
     return page(f"What costs success: {source}", sections, footer=footer), cohort_pngs(cohort)
@@ -77,14 +69,11 @@ def headline(cohort: CohortStatistics) -> str:
     """Return in one sentence where success is lost."""
     if cohort.table is None:
         return "No take says how it ended, so nothing can be compared."
+    if not cohort.table.effects:
+        return "Every take was recorded under the same conditions, so none can be compared."
     worst = cohort.table.worst
     if worst is None:
-        tried = bool(cohort.table.effects)
-        return (
-            "No condition is shown to cost success."
-            if tried
-            else "Every take was recorded under the same conditions, so none can be compared."
-        )
+        return "No condition is shown to cost success."
     reference = cohort.table.references[worst.factor][0]
     return (
         f"Costliest: {words(worst.factor)} {worst.level}, {points(worst.difference)} beside "
@@ -97,11 +86,14 @@ def cohort_sections(cohort: CohortStatistics) -> Iterator[Section]:
     if cohort.table is not None and (cohort.table.effects or cohort.table.aside):
         yield where_section(cohort.table)
     if cohort.gaps:
-        said = [text(gap_words(domain, gap)[0].upper() + gap_words(domain, gap)[1:] + ".")
-                for domain, gap in cohort.gaps.items()]  # fmt: skip
+        said = [text(_sentence(gap_words(domain, gap))) for domain, gap in cohort.gaps.items()]
         yield section("Gap to simulation", "The same circumstances in both.", said)
     if cohort.change is not None or len(cohort.versions) > 1:
         yield _time_section(cohort)
+
+
+def _sentence(said: str) -> str:
+    return said[0].upper() + said[1:] + "."
 
 
 def where_section(result: FactorTable) -> Section:
@@ -130,9 +122,7 @@ def where_section(result: FactorTable) -> Section:
 
 
 def _shown(result: FactorTable) -> list[Effect]:
-    """Return the effects worth drawing: those that are shown to matter first."""
     ranked = sorted(result.effects, key=lambda e: (e.verdict == "not shown", e.p))[:SHOWN]
-
     return sorted(ranked, key=lambda e: (e.difference.value, e.factor, e.level))
 
 
@@ -155,10 +145,9 @@ def _difference_bars(effects: Sequence[Effect], result: FactorTable) -> Markup:
 def _time_section(cohort: CohortStatistics) -> Section:
     blocks: list[Markup] = []
     if cohort.change is not None:
-        said = change_words(cohort.change)
+        said = _sentence(change_words(cohort.change))
         kind = "good" if cohort.change.difference.value > 0 else "bad"
-        sentence = said[0].upper() + said[1:] + "."
-        blocks.append(notice(sentence, kind) if cohort.change.flagged else text(sentence))
+        blocks.append(notice(said, kind) if cohort.change.flagged else text(said))
     if len(cohort.versions) > 1:
         rows = [
             (
@@ -169,8 +158,7 @@ def _time_section(cohort: CohortStatistics) -> Section:
             )
             for version in cohort.versions
         ]
-        head = ("policy", "success", "beside the version before", "")
-        blocks.append(table(head, rows))
+        blocks.append(table(("policy", "success", "beside the version before", ""), rows))
     return section("Over time and policy versions", "", blocks)
 
 
@@ -179,10 +167,7 @@ def groups_section(
 ) -> Section:
     """Return the section on failures that no signal explains, for a person to name.
 
-    Args:
-        groups: the groups.
-        source: the folder that holds the takes, for the command.
-        pictures: take uid to a few of its pictures, RGB.
+    Takes are in the folder `source`, a few of their pictures by uid, RGB, in `pictures`.
     """
     cards = []
     for group in groups:

@@ -51,19 +51,13 @@ def share_bars(
     title: str = "Share of the failures",
     intervals: Mapping[str, Estimate] | None = None,
 ) -> Any:
-    """Return horizontal bars of shares, largest first.
-
-    Args:
-        shares: name to share, 0 to 1.
-        title: label of the axis.
-        intervals: name to its share with an interval to draw.
-    """
+    """Return horizontal bars of shares, 0 to 1, largest first, with the intervals there are."""
     names = sorted(shares, key=lambda name: shares[name])
     with new_figure(7.2, 0.34 * len(names) + 0.8) as (figure, axes):
         top = max(shares.values(), default=0.0)
         colours = [ACCENT if shares[n] == top and top > 0 else PALE for n in names]
         axes.barh([words(n) for n in names], [shares[n] for n in names], color=colours, height=0.66)
-        ends = {name: shares[name] for name in names}
+        ends = dict(shares)
         for name, span in (intervals or {}).items():
             ends[name] = span.high
             axes.plot([span.low, span.high], [names.index(name)] * 2, color=SOFT, lw=1.2)
@@ -81,14 +75,7 @@ def count_grid(
     rows: Sequence[str], columns: Sequence[str], counts: Mapping[tuple[str, str], int],
     labels: tuple[str, str] = ("", ""),
 ) -> Any:  # fmt: skip
-    """Return a shaded table of counts.
-
-    Args:
-        rows: names, top to bottom.
-        columns: names, left to right.
-        counts: (row, column) to count.
-        labels: what the columns and the rows are.
-    """
+    """Return a shaded table of counts by (row, column); `labels` say what columns and rows are."""
     values = np.array([[counts.get((r, c), 0) for c in columns] for r in rows], dtype=float)
     with new_figure(1.9 + 0.78 * len(columns), 0.9 + 0.40 * len(rows)) as (figure, axes):
         axes.imshow(values, cmap="Blues", vmin=0, vmax=max(values.max(initial=0.0), 1) * 1.5,
@@ -108,13 +95,10 @@ def count_grid(
 
 
 def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
-    """Return how unfamiliar a camera's pictures are over each take, beside what is usual.
+    """Return how unfamiliar a camera's pictures, one every 0.1 s, are over each take.
 
-    Args:
-        scores: take to its pictures' distances, one every 0.1 s.
-        usual: median of a training take.
+    Beside `usual`, the median of a training take.
     """
-
     with new_figure(7.6, 2.4) as (figure, axes):
         for score in scores.values():
             axes.plot(0.1 * np.arange(len(score)), score, color=ACCENT, lw=0.8, alpha=0.45)
@@ -126,12 +110,7 @@ def familiarity_figure(scores: Mapping[str, FloatArray], usual: float) -> Any:
 
 
 def effect_figure(rows: Sequence[tuple[str, Estimate, str]]) -> Any:
-    """Return differences in success with their intervals, one row each.
-
-    Args:
-        rows: (name, difference from -1 to 1, `costs`, `helps` or `not shown`), top to bottom.
-    """
-
+    """Return differences in success, -1 to 1, with intervals and verdict, one row each by name."""
     with new_figure(7.6, 0.32 * len(rows) + 0.9) as (figure, axes):
         axes.axvline(0, color="#aab3bd", lw=1)
         places = range(len(rows) - 1, -1, -1)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import cv2
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
 
 from gaploop.core.files import write_atomically
 from gaploop.core.types import Image
 from gaploop.failure_analysis.station import words
+from gaploop.failure_analysis.views.pictures import picture_png
 
 _ENVIRONMENT: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("gaploop.failure_analysis.report", "."),
@@ -27,8 +26,6 @@ _ENVIRONMENT: Final = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
 )
-
-
 FONTS: Final = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -38,12 +35,7 @@ FONTS: Final = {
 
 @dataclass(frozen=True)
 class Section:
-    """A headed part of a page.
-
-    Attributes:
-        title: its heading.
-        body: HTML; build it with the functions of this module, which escape what they are given.
-    """
+    """A headed part of a page: HTML of this module's functions, which escape what they get."""
 
     title: str
     body: str
@@ -77,12 +69,6 @@ def save_figure(fig: Any, path: Path, caption: str = "") -> Markup:
     png = figure_png(fig)
     write_atomically(path, png)
     return figure(png, caption)
-
-
-def picture_png(picture: Image) -> bytes:
-    """Return an RGB picture, shape (height, width, 3), as PNG."""
-    done, data = cv2.imencode(".png", cv2.cvtColor(np.asarray(picture), cv2.COLOR_RGB2BGR))
-    return data.tobytes() if done else b""
 
 
 def _source(png: bytes) -> str:
@@ -125,17 +111,9 @@ def answers(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    numbers: Sequence[int] = (),
+    head: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()
 ) -> Markup:
-    """Return a table.
-
-    Args:
-        head: column names.
-        rows: cells, row by row.
-        numbers: columns that hold numbers and stand to the right.
-    """
+    """Return a table; the columns `numbers` stand to the right."""
 
     def cells(tag: str, values: Sequence[object]) -> Markup:
         kinds = ("n" if column in numbers else "" for column in range(len(values)))
@@ -150,16 +128,7 @@ def table(
 
 @dataclass(frozen=True)
 class BarRow:
-    """One row of `bars`.
-
-    Attributes:
-        name: what it is about.
-        value: where its mark stands.
-        low: lower end of its interval.
-        high: upper end.
-        said: value and interval in words.
-        kind: "", "good", "bad" or "quiet".
-    """
+    """One row of `bars`: a mark with its interval, said in words; "", "good", "bad" or "quiet"."""
 
     name: str
     value: float
@@ -172,30 +141,27 @@ class BarRow:
 def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = True) -> Markup:
     """Return rows of bars with their intervals, which stay readable on a phone.
 
-    Args:
-        rows: top to bottom.
-        span: the values at the left and right edge.
-        filled: draw bars from zero; else only the mark and the interval, beside a line at zero.
+    From the value at the left edge to that at the right. Unless `filled` there is only the mark and
+    the interval, beside a line at zero.
     """
     left, right = span
 
     def place(value: float) -> float:
         return 100 * (min(max(value, left), right) - left) / (right - left)
 
+    def drawn(kind: str, begin: float, end: float | None = None) -> Markup:
+        width = "" if end is None else f";width:{end - begin:.2f}%"
+        return Markup('<i class="{}" style="left:{:.2f}%{}"></i>').format(kind, begin, width)
+
     def row(bar: BarRow) -> Markup:
-        begin, end = sorted((place(0.0), place(bar.value)))
-        body = Markup('<i class="bar" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
-            begin, end - begin
-        )
-        line = Markup('<i class="line" style="left:{:.2f}%"></i>').format(place(0.0))
-        reach = Markup('<i class="reach" style="left:{:.2f}%;width:{:.2f}%"></i>').format(
-            place(bar.low), place(bar.high) - place(bar.low)
-        )
-        mark = Markup('<i class="mark" style="left:{:.2f}%"></i>').format(place(bar.value))
+        zero, value = place(0.0), place(bar.value)
+        low, high = min(zero, value), max(zero, value)
+        body = drawn("bar", low, high) if filled else drawn("line", zero)
+        reach = drawn("reach", place(bar.low), place(bar.high))
         return Markup(
             '<div class="row {}"><span class="name">{}</span><span class="track">{}{}{}</span>'
             '<span class="said">{}</span></div>'
-        ).format(bar.kind, bar.name, body if filled else line, reach, mark, bar.said)
+        ).format(bar.kind, bar.name, body, reach, drawn("mark", value), bar.said)
 
     return Markup('<div class="bars">{}</div>').format(Markup("").join(row(b) for b in rows))
 
@@ -203,13 +169,7 @@ def bars(rows: Sequence[BarRow], span: tuple[float, float], *, filled: bool = Tr
 def heat(
     rows: Sequence[str], columns: Sequence[str], counts: Mapping[tuple[str, str], int]
 ) -> Markup:
-    """Return a table of counts, darker where there are more.
-
-    Args:
-        rows: names, top to bottom.
-        columns: names, left to right.
-        counts: (row, column) to count.
-    """
+    """Return a table of counts by (row, column), darker where there are more."""
     most = max(counts.values(), default=0) or 1
 
     def cells(row: str) -> Markup:

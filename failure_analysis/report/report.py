@@ -24,11 +24,7 @@ from gaploop.failure_analysis.report.cohort_page import (
     groups_section,
     headline,
 )
-from gaploop.failure_analysis.report.figures import (
-    count_grid,
-    familiarity_figure,
-    share_bars,
-)
+from gaploop.failure_analysis.report.figures import count_grid, familiarity_figure, share_bars
 from gaploop.failure_analysis.report.page import (
     BarRow,
     Section,
@@ -40,13 +36,13 @@ from gaploop.failure_analysis.report.page import (
     more,
     notice,
     page,
-    picture_png,
     section,
     table,
     take_card,
     text,
 )
 from gaploop.failure_analysis.station import words
+from gaploop.failure_analysis.views.pictures import picture_png
 
 SIM_TO_SIM: Final = (
     "Sim-to-sim: these takes come from the embedded cell with injected gaps, a stand-in for a "
@@ -66,13 +62,7 @@ def diagnosis_report(
     pictures: Mapping[str, Sequence[Image]] | None = None,
     plan: Plan | None = None,
 ) -> str:
-    """Return the page.
-
-    Args:
-        diagnosis: what was found.
-        pictures: take uid to a few of its pictures, RGB.
-        plan: what to do about it.
-    """
+    """Return the page; `pictures` are a few of a take's, RGB, by uid."""
     summary, cohort = diagnosis.summary, diagnosis.cohort
     subtitle = (
         f"{summary['diagnosed']} of {summary['takes']} takes diagnosed, "
@@ -99,10 +89,10 @@ def diagnosis_report(
             for d in GapDimension
             if summary["dimensions"][d.value] >= LEAST_SHARE
         ]
-        blocks = [table(("dimension", "definition", "evidence", "remedy"), rows)] if rows else [
-            text("No dimension reaches a tenth of the failures.")
-        ]  # fmt: skip
-        sections.append(section("What the dimensions mean", "", blocks))
+        head = ("dimension", "definition", "evidence", "remedy")
+        nothing = text("No dimension reaches a tenth of the failures.")
+        meanings = table(head, rows) if rows else nothing
+        sections.append(section("What the dimensions mean", "", [meanings]))
     footer = f"Diagnosis {diagnosis.id} of {diagnosis.source or 'takes'}. Made by gaploop diagnose."
     return page("Diagnosis", sections, subtitle=subtitle, footer=footer)
 
@@ -114,9 +104,8 @@ def report_pngs(diagnosis: Diagnosis) -> dict[str, bytes]:
         return found
     rows, columns, counts = _modes(diagnosis)
     found["modes.png"] = figure_png(count_grid(rows, columns, counts, ("phase", "mode")))
-    spans = _cause_shares(diagnosis)
-    shares = {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
-    found["dimensions.png"] = figure_png(share_bars(shares, intervals=spans))
+    bars_drawn = share_bars(_shares(diagnosis), intervals=_cause_shares(diagnosis))
+    found["dimensions.png"] = figure_png(bars_drawn)
     return found
 
 
@@ -174,14 +163,12 @@ def _surety_section(diagnosis: Diagnosis) -> Section:
     counts = summary["reference"]["takes"]
     usual = f"What is usual: {summary['reference']['name']}"
     rows = [text(usual + (f" ({counts} takes)." if counts else "."))]
-    by = summary.get("attributed_by", {})
-    if by:
+    if by := summary.get("attributed_by"):
         judges = ", ".join(f"{k} ({n})" for k, n in by.items())
         rows.append(text(f"Causes judged by {judges}."))
     for line in summary.get("evidence", {}).get("says", ()):
         rows.append(notice(line) if line.startswith("Warning") else text(line))
-    unseen = summary.get("unseen", {})
-    if unseen:
+    if unseen := summary.get("unseen"):
         reasons = "; ".join(f"{why} ({count} takes)" for why, count in unseen.items())
         rows.append(notice(f"Could not be seen: {reasons}."))
     return section("How sure", "", rows)
@@ -193,9 +180,12 @@ def _cause_shares(diagnosis: Diagnosis) -> dict[str, Estimate]:
     From the mean posterior: what is unsure about single takes and about how many there are both
     make it wider, as far as the posterior is calibrated.
     """
-    n, shares = len(diagnosis.takes), diagnosis.summary["dimensions"]
-    every = {**shares, NONE_SEEN: float(diagnosis.summary["none"])}
-    return {name: rate(share * n, n) for name, share in every.items()}
+    n = len(diagnosis.takes)
+    return {name: rate(share * n, n) for name, share in _shares(diagnosis).items()}
+
+
+def _shares(diagnosis: Diagnosis) -> dict[str, float]:
+    return {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
 
 
 def _dimension_section(diagnosis: Diagnosis) -> Section:
@@ -206,8 +196,7 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
             "readings, in pictures and in the tracked scene."
         )
         return section(title, "", [notice(nothing)])
-    shares = {**diagnosis.summary["dimensions"], NONE_SEEN: diagnosis.summary["none"]}
-    spans = _cause_shares(diagnosis)
+    shares, spans = _shares(diagnosis), _cause_shares(diagnosis)
     order = sorted(shares, key=lambda name: -shares[name])
     rows = [
         BarRow(
@@ -226,9 +215,8 @@ def _dimension_section(diagnosis: Diagnosis) -> Section:
 
 def _reproduction_section(found: Mapping[str, Any]) -> Section:
     """Return what each cause costs by rolling the policy out in the station's twin."""
-    ranked = sorted(found["costs"], key=lambda c: -float(c["points"][0]))
     rows = []
-    for cost in ranked:
+    for cost in sorted(found["costs"], key=lambda c: -float(c["points"][0])):
         span = Estimate(*cost["points"])
         kind = "bad" if span.low > 0 else "quiet"
         rows.append(BarRow(cost["says"], span.value, span.low, span.high, points(span), kind))
@@ -252,14 +240,13 @@ def _cameras_section(station: StationCameras) -> Section:
         shown = np.hstack([usual.picture, trace.worst, overlay(trace)])
         caption = (
             f"{name}: usual in training; least familiar, of take {uid[:13]}; what of it is red is "
+            "unlike anything that the policy learned from"
         )
-        caption += "unlike anything that the policy learned from"
         blocks.append(figure(picture_png(np.asarray(shown, dtype=np.uint8)), caption, 760))
         if any(np.isfinite(score).all() for score in station.scores[name].values()):
             drawn = familiarity_figure(station.scores[name], usual.values["unfamiliar"].mean)
-            blocks.append(
-                figure(figure_png(drawn), "How unfamiliar its pictures are, take by take.")
-            )
+            said = "How unfamiliar its pictures are, take by take."
+            blocks.append(figure(figure_png(drawn), said))
         rows = [
             (words(key), f"{value:.2f}", f"{usual.values[key].mean:.2f}",
              f"{usual.z(key, value):+.1f}")

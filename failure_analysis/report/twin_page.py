@@ -40,14 +40,9 @@ def twin_page(
     curves: Sequence[OpenLoopCurve],
     is_real: bool = True,
 ) -> str:
-    """Return the page.
+    """Return the page of the arm's joints, gripper last, and of motion that was held out.
 
-    Args:
-        twin: what was measured.
-        joints: the arm's joints, gripper last.
-        steps: what each parameter that was added brought, as of `FittedDrives`.
-        curves: motion that was held out.
-        is_real: the takes come from a real arm.
+    `steps` say what each parameter that was added brought, as of `FittedDrives`.
     """
     differs = [p for p in twin.parameters if p.differs]
     open_ = [p for p in twin.parameters if not p.excited]
@@ -65,22 +60,14 @@ def twin_page(
         blocks.append(notice(UNEXPLAINED, "bad"))
     sections = [section("In a minute", "", blocks)]
     if differs:
-        sections.append(
-            section(
-                "What differs",
-                "Estimates with 90 % intervals; the nominal cell's value beside them.",
-                [table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))],
-            )
-        )
+        lead = "Estimates with 90 % intervals; the nominal cell's value beside them."
+        estimates = table(_HEAD, [_row(p) for p in differs], numbers=(1, 2, 3))
+        sections.append(section("What differs", lead, [estimates]))
     if curves:
-        png = curves_png(curves, joints)
-        sections.append(
-            section(
-                "Held-out motion",
-                "From its goals alone, open loop: the nominal arm and the fitted one.",
-                [figure(png, "Error of the simulated arms against the readings, joint by joint.")],
-            )
-        )
+        lead = "From its goals alone, open loop: the nominal arm and the fitted one."
+        caption = "Error of the simulated arms against the readings, joint by joint."
+        drawn = figure(curves_png(curves, joints), caption)
+        sections.append(section("Held-out motion", lead, [drawn]))
     if len(steps) > 1:
         rows = [
             (_title(s["added"], s["joint"]) if s["added"] else "nominal", _degrees(s["error_rad"]),
@@ -111,8 +98,9 @@ def twin_page(
 
 
 def curves_png(curves: Sequence[OpenLoopCurve], joints: Sequence[str]) -> bytes:
-    """Return the figure of held-out motion as PNG."""
-    return figure_png(_curves_figure(_clearest(curves), joints[:-1]))
+    """Return the figure of held-out motion as PNG, of the piece in which fitting changes most."""
+    clearest = max(curves, key=lambda c: np.abs((c.before_rad - c.after_rad)[:, :-1]).mean())
+    return figure_png(_curves_figure(clearest, joints[:-1]))
 
 
 def describe(parameter: TwinParameter) -> str:
@@ -153,13 +141,6 @@ def _number(value: float, unit: str) -> str:
 
 def _degrees(rad: float) -> str:
     return f"{np.degrees(rad):.2f}°"
-
-
-def _clearest(curves: Sequence[OpenLoopCurve]) -> OpenLoopCurve:
-    """Return the curve in which fitting changes most."""
-    return max(
-        curves, key=lambda c: float(np.abs(c.before_rad[:, :-1] - c.after_rad[:, :-1]).mean())
-    )
 
 
 def _curves_figure(curve: OpenLoopCurve, joints: Sequence[str]) -> Any:

@@ -32,16 +32,9 @@ class Who(StrEnum):
 class Filter:
     """Which takes are listed; an empty word asks for nothing.
 
-    Attributes:
-        outcome: how they ended.
-        mode: what was seen.
-        dimension: a dimension that they are tagged with, or that is suggested first.
-        condition: what was set, as `lighting=dim`.
-        session: which session.
-        policy: which policy drove.
-        who: one of `Who`.
-        text: words that stand in uid, task, conditions, operator, session or policy; or a query,
-            such as `lighting==dim and duration_s>10`.
+    A dimension is one that they are tagged with, or that is suggested first; a condition is as
+    `lighting=dim`. The text is words that stand in uid, task, conditions, operator, session or
+    policy, or a query such as `lighting==dim and duration_s>10`.
     """
 
     outcome: str = ANY
@@ -56,14 +49,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Listed:
-    """One take as the list shows it.
-
-    Attributes:
-        episode: with the labels that the labeller sees.
-        done: the labeller has labelled it.
-        differ: people disagree.
-        found: what the diagnosis says, if it has.
-    """
+    """One take as the list shows it to a labeller, with the diagnosis, if there is one."""
 
     episode: EpisodeRow
     done: bool
@@ -100,9 +86,7 @@ class Listed:
         settled = self.episode.outcome in SETTLED
         if self.found is None or not self.found.abstained or self.why or settled:
             return ""
-        shares = self.found.dimensions
-        leading = max(shares, key=lambda name: shares[name], default="")
-        return leading if shares.get(leading, 0.0) > 0 else ""
+        return self.found.leaning
 
 
 def choose(takes: Sequence[Listed], by: Filter) -> list[Listed]:

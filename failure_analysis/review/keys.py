@@ -11,14 +11,9 @@ from gaploop.failure_analysis.station import words
 
 @dataclass(frozen=True)
 class Key:
-    """One key.
+    """One key, as browsers name it (KeyboardEvent.key), `Shift+` before names of several letters.
 
-    Attributes:
-        key: as browsers name it (KeyboardEvent.key), with `Shift+` before names of several letters.
-        action: what it does; those of `PLAYER` are done by the browser itself.
-        value: what the action is done with, or "".
-        label: what it does, in words.
-        group: heading in the help.
+    What it does, with which value; actions of `PLAYER` are done by the browser itself.
     """
 
     key: str
@@ -113,8 +108,3 @@ KEYS: Final[tuple[Key, ...]] = (
 GROUPS: Final = tuple(dict.fromkeys(k.group for k in KEYS))
 BY_KEY: Final = {k.key: k for k in KEYS} | {"=": next(k for k in KEYS if k.key == "+")}
 """`=` is `+` without Shift on an American keyboard."""
-
-
-def cap_of(action: str, value: str) -> str:
-    """Return what is printed on the first key of an action."""
-    return next(k.cap for k in KEYS if (k.action, k.value) == (action, value))

@@ -51,15 +51,7 @@ type Said = Mapping[str, LabelEvent]
 
 @dataclass(frozen=True)
 class TakeStatement:
-    """What is said about one take; each key makes another of it.
-
-    Attributes:
-        outcome: how it ended.
-        failure_mode: what was seen, or "".
-        phase: when, or "".
-        dimensions: gap dimension to weight in (0, 1].
-        note: in the labeller's own words.
-    """
+    """What is said about one take; each key makes another of it. Weights are in (0, 1]."""
 
     outcome: str = Outcome.UNLABELLED.value
     failure_mode: str = ""
@@ -111,11 +103,7 @@ class TakeStatement:
         }
 
     def suggested(self, found: TakeDiagnosis | None) -> TakeStatement:
-        """Return what this, a take's recorded labels, and its diagnosis say together.
-
-        Args:
-            found: the diagnosis, None where there is none; a mode that is named already is kept.
-        """
+        """Return what recorded labels and a diagnosis say together; a named mode is kept."""
         said = {e.field: e.value for e in suggested_labels(found)} if found is not None else {}
         if not said or self.failure_mode or self.outcome in (Outcome.SUCCESS, Outcome.DISCARDED):
             return self
@@ -131,11 +119,6 @@ class TakeStatement:
 
         The outcome and the mode are always said, so that two labellers can be compared on them;
         phase and dimensions where there is something to say or to take away.
-
-        Args:
-            uid: the take.
-            author: who says so.
-            own: what they said before, by field.
         """
         at = labels.now()
         new = (
@@ -147,13 +130,7 @@ class TakeStatement:
 
 
 class LabellerView:
-    """A store's labels as one labeller may see them.
-
-    Args:
-        store: the labels.
-        author: the labeller.
-        show_others: show what others say before the labeller has said something.
-    """
+    """A store's labels as one labeller may see them; others' before an own one if asked for."""
 
     def __init__(self, store: LabelStore, author: str, show_others: bool = False) -> None:
         store.refresh()
@@ -241,9 +218,6 @@ class LabelSaver:
 
     What can't be written is tried again. A dataset's columns follow when labelling pauses, and at
     the end; a kill in between costs no label, and the next one brings the columns up to date.
-
-    Args:
-        store: what is labelled.
     """
 
     def __init__(self, store: LabelStore) -> None:
@@ -267,12 +241,7 @@ class LabelSaver:
         return len(self._acts)
 
     def put(self, events: Sequence[LabelEvent], known: Sequence[LabelEvent]) -> None:
-        """Have one act written.
-
-        Args:
-            events: what is said, all of it or none.
-            known: every event that was said before.
-        """
+        """Have one act, all of it or none, written; `known` is every event that was said before."""
         with self._changed:
             self._acts.append((tuple(events), tuple(known)))
             self._changed.notify_all()
@@ -340,12 +309,9 @@ def rescue(events: Sequence[LabelEvent], folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a labeller is with the takes that are listed.
+    """How far a labeller is with the takes that are listed: those done, and all that need it.
 
-    Attributes:
-        done: labelled by this labeller.
-        total: those and the ones that still need it.
-        rate_per_min: takes labelled a minute while at work; 0 until it can be told.
+    The rate is of takes a minute while at work; 0 until it can be told.
     """
 
     done: int
@@ -361,15 +327,8 @@ class Progress:
 class LabelSession:
     """What the page shows and does, without the page.
 
-    Not for several threads: the saver's thread touches only its own fields.
-
-    Args:
-        store: what is labelled.
-        author: who labels.
-        found: diagnoses that are there already, by uid.
-        show_others: show what others say before one has said something.
-        use_suggestions: a label starts as what the diagnosis suggests.
-        clock: seconds, monotonic.
+    Not for several threads: the saver's thread touches only its own fields. Others' words are shown
+    before one has said something if asked for, and a label starts as what the diagnosis suggests.
     """
 
     def __init__(

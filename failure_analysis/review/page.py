@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import nicegui.elements.echart  # noqa: F401  (player.js imports ECharts by the name it gets here)
@@ -17,13 +17,8 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.vocabulary import DIMENSIONS, FailureMode, GapDimension, Outcome, set_up
 from gaploop.failure_analysis.diagnosis import NO_MODE
 from gaploop.failure_analysis.review.choice import Filter, Listed, Who
-from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key, cap_of
-from gaploop.failure_analysis.review.label_session import (
-    STEP,
-    LabelSession,
-    Said,
-    TakeStatement,
-)
+from gaploop.failure_analysis.review.keys import BY_KEY, GROUPS, KEYS, PLAYER, Key
+from gaploop.failure_analysis.review.label_session import STEP, LabelSession, Said, TakeStatement
 from gaploop.failure_analysis.review.site import ReviewSite
 from gaploop.failure_analysis.review.takes import Prepared
 from gaploop.failure_analysis.station import words
@@ -35,9 +30,7 @@ WINDOW: Final = 80
 class TakeList(Element, component="take_list.js"):
     """A list of any length, of which only the rows around what can be seen are sent.
 
-    Args:
-        row: from a place in the list to what its row shows.
-        on_pick: called with the uid of a row that is clicked.
+    `row` tells what a place's row shows; `on_pick` is called with the uid of one that is clicked.
     """
 
     def __init__(
@@ -55,7 +48,6 @@ class TakeList(Element, component="take_list.js"):
         """Show a list anew.
 
         Args:
-            total: how many rows it has.
             selected: uid of the one that is open.
             place: where that one stands; scrolled to.
             nothing: said where there is no row.
@@ -84,11 +76,7 @@ class TakeList(Element, component="take_list.js"):
 
 
 class TakePlayer(Element, component="player.js"):
-    """The videos of a take with its signals below, and every key of the page.
-
-    Args:
-        on_key: called with the name of every key that isn't the player's own.
-    """
+    """The videos of a take with its signals below, and every key of the page but the player's."""
 
     def __init__(self, on_key: Callable[[str], None]) -> None:
         super().__init__()
@@ -182,15 +170,9 @@ class AgreementTable:
             ).classes("quiet")
 
 
+_HEADS = {"field": "", "people": "people", "takes": "takes", "raw": "agree", "kappa": "kappa"}
 _COLUMNS = [
-    {"name": name, "label": label, "field": name, "align": "left"}
-    for name, label in (
-        ("field", ""),
-        ("people", "people"),
-        ("takes", "takes"),
-        ("raw", "agree"),
-        ("kappa", "kappa"),
-    )
+    {"name": name, "label": label, "field": name, "align": "left"} for name, label in _HEADS.items()
 ]
 
 
@@ -199,31 +181,6 @@ LEAST_SHARE: Final = 0.05
 MOST_EVIDENCE: Final = 4
 MOST_LETTERS: Final = 22
 """Of a policy's or session's name."""
-
-
-@dataclass(frozen=True)
-class Open:
-    """What is open in the page.
-
-    Attributes:
-        take: as the labeller sees it.
-        draft: what Enter would save.
-        touched: the draft was changed by hand.
-        own: what the labeller has said.
-        others: what others say, by author, as far as it may be seen.
-        differ: fields on which people differ.
-        waiting: the take is about to be diagnosed.
-        suggestions: suggestions are shown at all.
-    """
-
-    take: Listed
-    draft: TakeStatement
-    touched: bool
-    own: Said
-    others: Mapping[str, Said]
-    differ: tuple[str, ...]
-    waiting: bool
-    suggestions: bool
 
 
 class Chip:
@@ -248,16 +205,15 @@ class Chip:
 
 
 class TakePanel:
-    """Shows what is open; says which key was clicked.
+    """Shows what is open; says which chip was clicked, and the note while it is written."""
 
-    Args:
-        press: called with the key of a chip that was clicked.
-        on_note: called with the note while it is written.
-    """
-
-    def __init__(self, press: Callable[[Key], None], on_note: Callable[[str], None]) -> None:
-        self._shown: tuple[object, ...] = ()
+    def __init__(
+        self, site: ReviewSite, press: Callable[[Key], None], on_note: Callable[[str], None]
+    ) -> None:
+        self._site = site
+        self._shown: tuple[Listed, bool] | None = None
         self._chips: list[Chip] = []
+        note, save = (next(k for k in KEYS if k.action == name) for name in ("note", "save"))
         with ui.element("div").classes("panel"):
             self._head = ui.element("div").classes("head")
             self._suggestion = ui.element("div").classes("suggestion")
@@ -266,10 +222,9 @@ class TakePanel:
                 for action in ("outcome", "mode", "phase", "dimension"):
                     with ui.element("div").classes(f"chips {action}"):
                         self._chips += [Chip(key, press) for key in KEYS if key.action == action]
-                self.note = ui.input(placeholder=f"Note ({cap_of('note', '')})")
+                self.note = ui.input(placeholder=f"Note ({note.cap})")
                 self.note.props("dense outlined debounce=150").classes("note")
                 self.note.on_value_change(lambda event: on_note(event.value or ""))
-                save = next(key for key in KEYS if key.action == "save")
                 self._save = ui.element("div").classes("save").props("role=button")
                 self._save.on("click", lambda: press(save))
                 with self._save:
@@ -277,15 +232,17 @@ class TakePanel:
                     self._save_text = TextElement(tag="span", text="")
             self._others = ui.element("div").classes("others")
 
-    def show(self, now: Open) -> None:
-        """Show a take and what is said about it."""
-        shown = (now.take, now.waiting)
+    def show(self, uid: str, draft: TakeStatement, touched: bool) -> None:
+        """Show a take, what is said about it, and what Enter would save, changed or not."""
+        session, view = self._site.session, self._site.session.view
+        take, own = session.take(uid), view.own(uid)
+        shown = (take, self._site.waits_for(uid))
         if shown != self._shown:
             self._shown = shown
-            _refill(self._head, lambda: _head(now.take))
-            _refill(self._suggestion, lambda: _suggestion(now))
-        _refill(self._others, lambda: _others(now))
-        draft = now.draft
+            _refill(self._head, lambda: _head(take))
+            if session.use_suggestions:
+                _refill(self._suggestion, lambda: _suggestion(*shown))
+        _refill(self._others, lambda: _others(view.others(uid), view.differ(uid)))
         for chip in self._chips:
             value = chip.key.value
             weight = draft.dimensions.get(value) if chip.key.action == "dimension" else None
@@ -293,15 +250,15 @@ class TakePanel:
             chip.show(
                 weight is not None or (chip.key.action != "dimension" and value in said),
                 "" if weight is None else f"{weight:.2g}",
-                not draft.dimensions and value == now.take.maybe != "",
+                not draft.dimensions and value == take.maybe != "",
             )
         title = "Your label (as suggested)" if draft.failure_mode else "Your label"
-        if now.touched:
+        if touched:
             title = "Your label (changed, not saved)"
-        elif now.own:
+        elif own:
             title = "Your label (saved)"
         self._title.set_text(title)
-        self._save_text.set_text("save again, next" if now.own else "save, next")
+        self._save_text.set_text("save again, next" if own else "save, next")
         if self.note.value != draft.note:
             self.note.set_value(draft.note)
 
@@ -333,20 +290,18 @@ def _head(take: Listed) -> None:
         _text(", ".join(f"{words(k)} {v}" for k, v in set_up(info.conditions).items()), "facts")
 
 
-def _suggestion(now: Open) -> None:
-    found = now.take.found
-    if not now.suggestions:
-        return
+def _suggestion(take: Listed, waiting: bool) -> None:
+    found = take.found
     _text("Suggested", tag="h3")
     if found is None:
-        missing = "looking at it …" if now.waiting else "nothing: this take isn't diagnosed"
+        missing = "looking at it …" if waiting else "nothing: this take isn't diagnosed"
         _text(missing, "quiet")
         return
     mode = "no failure seen" if found.mode == NO_MODE else words(found.mode)
     when = f" in {found.phase}" if found.phase else ""
     why = "no clear cause" if found.abstained else words(found.top)
-    if now.take.maybe:
-        why += f", perhaps {words(now.take.maybe)}"
+    if take.maybe:
+        why += f", perhaps {words(take.maybe)}"
     _text(f"{mode}{when}: {why}", "verdict")
     shares = sorted(found.dimensions.items(), key=lambda pair: -pair[1])
     shown = [(words(n), share) for n, share in shares if share >= LEAST_SHARE][:4]
@@ -362,8 +317,8 @@ def _suggestion(now: Open) -> None:
         _text(f"Not seen: {', '.join(found.unseen)}", "quiet")
 
 
-def _others(now: Open) -> None:
-    for author, said in now.others.items():
+def _others(others: Mapping[str, Said], differ: Collection[str]) -> None:
+    for author, said in others.items():
         _text(f"{author} says", tag="h3")
         for name, event in said.items():
             if isinstance(event.value, Mapping):
@@ -372,7 +327,7 @@ def _others(now: Open) -> None:
                 value = str(event.value)
                 value = words(value) if value in set(FailureMode) else value
             if value:
-                kind = "differs" if name in now.differ else "same"
+                kind = "differs" if name in differ else "same"
                 _text(f"{words(name)}: {value}", kind)
         note = next((event.note for event in said.values() if event.note), "")
         if note:
@@ -405,11 +360,7 @@ AHEAD: Final = 2
 
 
 class ReviewPage:
-    """One open page.
-
-    Args:
-        site: what it shares with the others.
-    """
+    """One open page."""
 
     def __init__(self, site: ReviewSite) -> None:
         self._site = site
@@ -451,7 +402,7 @@ class ReviewPage:
                 self._list = TakeList(lambda n: row(self._session.take(self._uids[n])), self.open)
             with ui.element("main"):
                 self._player = TakePlayer(self.press)
-            self._panel = TakePanel(self._do, self._noted)
+            self._panel = TakePanel(self._site, self._do, self._noted)
             self._help = KeyHelp()
             self._agreement = AgreementTable(self._session)
 
@@ -536,11 +487,7 @@ class ReviewPage:
     # Keys
 
     def press(self, name: str) -> None:
-        """Do what a key does.
-
-        Args:
-            name: as browsers name it, such as "m" or "Enter".
-        """
+        """Do what a key does, named as browsers name it, such as "m" or "Enter"."""
         dialog = self._help.box if self._help.box.value else self._agreement.box
         if dialog.value:
             dialog.close()
@@ -642,19 +589,7 @@ class ReviewPage:
             self._say_progress()
 
     def _show_panel(self) -> None:
-        take, view = self._session.take(self._uid), self._session.view
-        self._panel.show(
-            Open(
-                take=take,
-                draft=self._draft,
-                touched=self._touched,
-                own=view.own(self._uid),
-                others=view.others(self._uid),
-                differ=view.differ(self._uid),
-                waiting=self._site.waits_for(self._uid),
-                suggestions=self._session.use_suggestions,
-            )
-        )
+        self._panel.show(self._uid, self._draft, self._touched)
 
     def _say_progress(self) -> None:
         now, saver = self._session.progress(self._uids), self._session.saver

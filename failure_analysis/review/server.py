@@ -1,9 +1,8 @@
 """Serves a page to this machine, to whoever has the token, until it is stopped: the review's.
 
-Other users' programs and web pages that are open in the same browser are on this machine too. So
-every request, the web socket's included, needs the token: in the address at the first visit, in a
-cookie from then on. One that another page sends is refused by its origin, and one by another name
-for this machine by its host.
+Other users' programs and other web pages are on this machine too. So every request, the web
+socket's included, needs the token: in the address at the first visit, in a cookie from then on. One
+that another page sends is refused by its origin, one by another name of this machine by its host.
 """
 
 from __future__ import annotations
@@ -42,12 +41,7 @@ _POLICY: Final = 1008  # WebSocket close code: policy violation
 
 
 class TokenGate:
-    """ASGI middleware that answers 403 to whoever lacks the token.
-
-    Args:
-        app: what is behind it.
-        token: what lets in.
-    """
+    """ASGI middleware that answers 403 to whoever lacks the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -98,10 +92,7 @@ STYLE: Final = Path(__file__).with_name("page.css")
 
 
 def free_socket(port: int) -> socket.socket:
-    """Return a socket bound to a free port of this machine, `port` or one of the next.
-
-    Args:
-        port: the first to try; 0 for any.
+    """Return a socket bound to a free port of this machine, `port` or one of the next; 0: any.
 
     Raises:
         UnusableInputError: none is free.
@@ -158,13 +149,10 @@ def gated(served: FastAPI, token: str) -> FastAPI:
 def serve(
     built: Callable[[str], FastAPI], port: int, ready: Callable[[str], None], *, browser: bool
 ) -> None:
-    """Serve a page until the process is told to stop.
+    """Serve a page, built behind a gate with the token, until the process is told to stop.
 
-    Args:
-        built: makes what is served, behind a gate with the token that it is given.
-        port: the first port to try; 0 for any.
-        ready: called with the page's address, token included, once it can be opened.
-        browser: open it in a browser too.
+    `port` is as of `free_socket`; `ready` is called with the page's address, token included, once
+    it can be opened.
 
     Raises:
         UnusableInputError: no port is free.

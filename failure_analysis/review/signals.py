@@ -24,13 +24,7 @@ _PHASE_EXACT_S: Final = 0.02
 
 @dataclass(frozen=True)
 class CurveLine:
-    """One curve.
-
-    Attributes:
-        name: what it is, in words.
-        t_s: times since the take began [s], shape (n,).
-        values: in the unit of its strip, shape (n,), NaN where missing.
-    """
+    """One curve over time since the take began, shape (n,), NaN where missing."""
 
     name: str
     t_s: FloatArray
@@ -39,13 +33,7 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class Strip:
-    """Curves of one unit, drawn over each other.
-
-    Attributes:
-        title: what they show.
-        unit: unit of all of them.
-        lines: one or more.
-    """
+    """Curves of one unit, drawn over each other."""
 
     title: str
     unit: str
@@ -54,14 +42,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class MarkedSpan:
-    """A stretch of time that is marked.
-
-    Attributes:
-        kind: `phase`, `intervention` or `safety`.
-        start_s: since the take began [s].
-        end_s: likewise.
-        label: in words.
-    """
+    """A stretch of time that is marked: a `phase`, an `intervention` or `safety`."""
 
     kind: str
     start_s: float
@@ -71,13 +52,9 @@ class MarkedSpan:
 
 @dataclass(frozen=True)
 class Curves:
-    """All that is drawn under a take's video.
+    """All that is drawn under a take's video: strips from top to bottom, up to `end_s`, and spans.
 
-    Attributes:
-        frame_t_s: when each frame was recorded [s], shape (n,).
-        end_s: where the time axis ends [s].
-        strips: from top to bottom.
-        spans: phases, interventions, what the safety filter did.
+    Those are phases, interventions and what the safety filter did.
     """
 
     frame_t_s: FloatArray

@@ -30,13 +30,7 @@ LOOK_S: Final = 2.0
 
 
 class ReviewSuggester:
-    """Diagnoses takes one at a time, in another process.
-
-    Args:
-        root: the dataset or journal.
-        units: as of `TakeSource`.
-        scene: likewise.
-    """
+    """Diagnoses takes one at a time, in another process; reads them as `TakeSource` does."""
 
     def __init__(self, root: Path, units: str = "", scene: StationScene = THE_CELLS) -> None:
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin, (root, units, scene))
@@ -99,14 +93,9 @@ log = logging.getLogger(__name__)
 
 
 class ReviewSite:
-    """One review that is being served.
+    """One review that is being served; takes are read as `TakeSource` does.
 
-    Args:
-        session: the labeller's.
-        media_folder: where videos for the browser are kept; emptied by whoever made it.
-        suggester: diagnoses takes in the background, if anyone does.
-        units: as of `TakeSource`.
-        scene: likewise.
+    Whoever made the folder for media empties it.
     """
 
     def __init__(

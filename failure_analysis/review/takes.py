@@ -1,9 +1,8 @@
 """One take as the page shows it: read from inside its folder, with videos that browsers play.
 
-A journal's Matroska files don't play in browsers, and a dataset's MP4 holds hundreds of episodes:
-each take gets one small MP4 per camera, its first picture at time 0. The packets are copied
-without decoding, each at exactly k / fps, so that seeking to a frame shows that frame. Where that
-can't be, the pictures are encoded anew.
+A journal's Matroska files don't play there, and a dataset's MP4 holds hundreds of episodes: each
+take gets one small MP4 per camera. The packets are copied without decoding, each at exactly k /
+fps, so that seeking to a frame shows that frame; where that can't be, they are encoded anew.
 """
 
 from __future__ import annotations
@@ -47,15 +46,7 @@ REFERENCE_TAKES: Final = 40
 
 @dataclass(frozen=True)
 class CameraVideo:
-    """Where a camera's pictures of one take are.
-
-    Attributes:
-        camera: its name.
-        path: the video file.
-        start_s: time of the take's first picture in it [s].
-        frames: how many pictures; 0 where only the file knows.
-        fps: frames per second.
-    """
+    """Where a camera's pictures of one take are: so many `frames`, 0 where only the file knows."""
 
     camera: str
     path: Path
@@ -68,12 +59,8 @@ class TakeSource:
     """Reads takes of one folder; refuses what its descriptions place outside it.
 
     Names in a dataset's or journal's descriptions are data: whoever wrote them could point at any
-    file of this machine, with `..` or with a symbolic link.
-
-    Args:
-        store: what is in it.
-        units: of joints of takes that don't say theirs; "" where they stay unknown.
-        scene: which camera comes first, and what colours object and target have.
+    file of this machine, with `..` or with a symbolic link. `units` are those of joints of takes
+    that don't say theirs, "" where they stay unknown.
     """
 
     def __init__(self, store: LabelStore, units: str = "", scene: StationScene = THE_CELLS) -> None:
@@ -157,11 +144,7 @@ MOST_FILES: Final = 240
 
 
 class Media:
-    """Makes and keeps the videos of the takes that were looked at last.
-
-    Args:
-        folder: where they are kept; emptied by whoever made it.
-    """
+    """Makes and keeps the videos of takes looked at last; whoever made the folder empties it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -172,9 +155,7 @@ class Media:
     def video(self, uid: str, picture: CameraVideo) -> Path:
         """Return a take's video of one camera, made when first asked for.
 
-        Args:
-            uid: the take.
-            picture: where its pictures are; checked by the caller to lie where it may.
+        The caller has checked that the pictures lie where they may.
 
         Raises:
             UnusableInputError: it can't be read.
@@ -252,15 +233,10 @@ MOST_TAKES: Final = 24
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the page shows of a take.
+    """What the page shows of a take: its videos' addresses by camera, or a message in their place.
 
-    Attributes:
-        cameras: camera to address of its video.
-        frame_t_s: when each frame was recorded [s].
-        fps: frames per second of the videos.
-        signals: options for ECharts, as JSON; "" where there is nothing to draw.
-        marks: from and to [s], and what is so then, in words.
-        message: what is said in place of a video, or "".
+    The signals are options for ECharts, as JSON, "" where there is nothing to draw; marks say from
+    and to [s] what is so then.
     """
 
     cameras: Mapping[str, str]
@@ -272,12 +248,7 @@ class Prepared:
 
 
 class Preparer:
-    """Reads takes, from any thread, and keeps the last ones.
-
-    Args:
-        source: where they are.
-        media: where their videos go.
-    """
+    """Reads takes, from any thread, and keeps the last ones."""
 
     def __init__(self, source: TakeSource, media: Media) -> None:
         self._source = source

@@ -9,100 +9,95 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import Grasp, grasps, main_grasp, scene_xy_m
 from gaploop.failure_analysis.views.view import SLOW_RAD_S, TakeView
 
-NAN = float("nan")
 PADS_RAD: Final = (0.0, 0.3, 0.6)
 PADS_M: Final = (0.016, 0.040, 0.062)
 """Gripper angle [rad] to the distance of the pads [m] on so101-nexus 0.10.0's SO-101."""
 
 
-def _main(view: TakeView) -> Grasp | None:
-    return main_grasp(view.motion) if view.motion is not None else None
+def _main(view: TakeView) -> Grasp:
+    return known(main_grasp(known(view.motion)))
 
 
-@signal("grasp_count", "", "motion", 0.3, "the gripper closed {value} times")
+@signal("", "motion", 0.3, "the gripper closed {value} times")
 def grasp_count(view: TakeView) -> float:
     """Number of times the gripper was told to close."""
-    return float(len(grasps(view.motion))) if view.motion is not None else NAN
+    return float(len(grasps(known(view.motion))))
 
 
-@signal("grip_short_rad", "rad", "motion", 0.02, "the jaws stop {value} short of their command")
+@signal("rad", "motion", 0.02, "the jaws stop {value} short of their command")
 def grip_short_rad(view: TakeView) -> float:
     """How far the closed jaws stay open against their command: the size of what they hold."""
     grasp = _main(view)
-    return grasp.short_rad if grasp and grasp.held else NAN
+    return grasp.short_rad if grasp.held else np.nan
 
 
-@signal("held_share", "share", "motion", 0.1, "the jaws held something for {value} of the closure")
+@signal("share", "motion", 0.1, "the jaws held something for {value} of the closure")
 def held_share(view: TakeView) -> float:
     """Share of the closed time for which something stayed between the jaws."""
     grasp = _main(view)
-    if grasp is None or not grasp.held:
-        return 0.0 if grasp else NAN
+    if not grasp.held:
+        return 0.0
     end = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
     return float((end - grasp.close_s) / max(grasp.open_s - grasp.close_s, 1e-3))
 
 
-@signal("grip_creep_rad", "rad", "motion", 0.005, "the jaws close by {value} while they hold")
+@signal("rad", "motion", 0.005, "the jaws close by {value} while they hold")
 def grip_creep_rad(view: TakeView) -> float:
     """How far the jaws close on between settling on an object and opening again."""
-    grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or not grasp.held:
-        return NAN
+    grasp, motion = _main(view), known(view.motion)
+    if not grasp.held:
+        return np.nan
     until = grasp.open_s if np.isnan(grasp.lost_s) else grasp.lost_s
     inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < until - 0.05)
     read = motion.position_rad[inside, grasp.gripper]
-    return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else NAN
+    return float(np.median(read[:5]) - np.median(read[-5:])) if len(read) >= 20 else np.nan
 
 
-@signal("grip_width_m", "m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
+@signal("m", "motion", 0.0015, "the jaws stand {value} apart while they hold")
 def grip_width_m(view: TakeView) -> float:
     """Distance of the jaws' pads when they have closed on something; the SO-101's geometry.
 
     Measured on the model at three openings; between them and beyond, a straight line.
     """
     grasp = _main(view)
-    if grasp is None or not grasp.held or view.tool is None:
-        return NAN
+    if not grasp.held or view.tool is None:
+        return np.nan
     low, high = np.argsort(np.abs(np.array(PADS_RAD) - grasp.width_rad))[:2]
     slope = (PADS_M[high] - PADS_M[low]) / (PADS_RAD[high] - PADS_RAD[low])
     return float(PADS_M[low] + slope * (grasp.width_rad - PADS_RAD[low]))
 
 
-@signal("slip_rad_s", "rad/s", "motion", 0.02, "the jaws close at {value} while they hold")
+@signal("rad/s", "motion", 0.02, "the jaws close at {value} while they hold")
 def slip_rad_s(view: TakeView) -> float:
     """Fastest closing of jaws that hold and are told to stay: something gives way between them."""
-    grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None or not grasp.held:
-        return NAN
+    grasp, motion = _main(view), known(view.motion)
+    if not grasp.held:
+        return np.nan
     inside = (motion.t_s > grasp.close_s + 0.5) & (motion.t_s < grasp.open_s - 0.05)
     steady = np.abs(motion.sent_velocity_rad_s[:, grasp.gripper]) < SLOW_RAD_S
     speed = -motion.velocity_rad_s[inside & steady, grasp.gripper]
-    return float(max(0.0, speed.max())) if len(speed) >= 5 else NAN
+    return float(max(0.0, speed.max())) if len(speed) >= 5 else np.nan
 
 
-@signal("lost_count", "", "motion", 0.3, "what was held went {value} times")
+@signal("", "motion", 0.3, "what was held went {value} times")
 def lost_count(view: TakeView) -> float:
     """How often something held went before the gripper was told to open."""
-    if view.motion is None:
-        return NAN
-    return float(sum(not np.isnan(g.lost_s) for g in grasps(view.motion)))
+    return float(sum(not np.isnan(g.lost_s) for g in grasps(known(view.motion))))
 
 
-@signal("apart_m", "m", "scene", 0.004, "the object is seen {value} from the jaws that hold it")
+@signal("m", "scene", 0.004, "the object is seen {value} from the jaws that hold it")
 def apart_m(view: TakeView) -> float:
     """Median horizontal distance of the tool and the object that is seen while it is carried."""
-    grasp, tool = _main(view), view.tool
-    if grasp is None or tool is None or view.scene is None or not grasp.held:
-        return NAN
-    item, _, visible = scene_xy_m(view.scene)
+    grasp, tool = _main(view), known(view.tool)
+    item, _, visible = scene_xy_m(known(view.scene))
     t_s = view.take.frames.t_s
     carried = visible & (t_s > grasp.close_s + 0.6) & (t_s < grasp.open_s - 0.1)
-    if carried.sum() < 5:
-        return NAN
+    if carried.sum() < 5 or not grasp.held:
+        return np.nan
     away = [
         np.linalg.norm(tool.at(t)[:2] - xy)
         for t, xy in zip(t_s[carried], item[carried], strict=True)
@@ -113,119 +108,103 @@ def apart_m(view: TakeView) -> float:
 def _lifting(view: TakeView, of: Callable[[NDArray[np.int64]], FloatArray]) -> float:
     """Change of a value from just before the gripper closes to just after lifting.
 
-    Both are at nearly the same pose, so that gravity on the arm itself drops out.
-
-    Args:
-        view: the take.
-        of: gives the values, shape (n,), of the columns of lift, elbow and wrist of an arm.
+    Both are at nearly the same pose, so that gravity on the arm itself drops out. `of` gives the
+    values, shape (n,), of the columns of lift, elbow and wrist.
     """
-    motion = view.motion
-    held = [g for g in grasps(motion) if g.held] if motion is not None else []
-    if motion is None or not held:
-        return NAN
-    grasp = held[0]  # later ones come from anywhere
+    motion = known(view.motion)
+    # The first one: later ones come from anywhere.
+    grasp = known(next((g for g in grasps(motion) if g.held), None))
     before = (motion.t_s > grasp.close_s - 0.10) & (motion.t_s <= grasp.close_s)
     carried = (motion.t_s > grasp.close_s + 0.45) & (motion.t_s < grasp.close_s + 0.75)
     if before.sum() < 3 or carried.sum() < 5:
-        return NAN
+        return np.nan
     values = of(motion.arm_of(grasp.gripper)[1:4])
     return float(np.median(values[carried]) - np.median(values[before]))
 
 
-@signal("stuck_m", "m", "scene", 0.003, "the object moves {value} after the gripper let go")
+@signal("m", "scene", 0.003, "the object moves {value} after the gripper let go")
 def stuck_m(view: TakeView) -> float:
     """How far the tracked object moves after its release, over frames that show it."""
     grasp = _main(view)
-    if grasp is None or view.scene is None or not grasp.released or not grasp.held:
-        return NAN
-    item, _, visible = scene_xy_m(view.scene)
+    item, _, visible = scene_xy_m(known(view.scene))
     after = visible & (view.take.frames.t_s > grasp.open_s + 0.3)
-    if after.sum() < 5:
-        return NAN
+    if after.sum() < 5 or not grasp.released or not grasp.held:
+        return np.nan
     places = item[after]
     return float(np.percentile(np.linalg.norm(places - np.median(places, axis=0), axis=1), 90))
 
 
-@signal("carry_current_a", "A", "currents", 0.03, "lifting takes {value} more than approaching")
+@signal("A", "currents", 0.03, "lifting takes {value} more than approaching")
 def carry_current_a(view: TakeView) -> float:
     """Summed current of lift, elbow and wrist after lifting less that before the grasp."""
-    motion = view.motion
-    if motion is None or not np.isfinite(motion.current_a).any():
-        return NAN
-    return _lifting(view, lambda arm: np.nansum(np.abs(motion.current_a[:, arm]), axis=1))
+    current_a = known(view.motion).current_a
+    if not np.isfinite(current_a).any():
+        return np.nan
+    return _lifting(view, lambda arm: np.nansum(np.abs(current_a[:, arm]), axis=1))
 
 
-@signal("grip_current_a", "A", "currents", 0.02, "the gripper squeezes with {value}")
+def _squeeze_a(view: TakeView, after_s: float) -> FloatArray:
+    """Return the gripper's currents [A] from so long after it closes until it opens, (n,)."""
+    grasp, motion = _main(view), known(view.motion)
+    inside = (motion.t_s > grasp.close_s + after_s) & (motion.t_s < grasp.open_s)
+    return np.asarray(np.abs(motion.current_a[inside, grasp.gripper]))
+
+
+@signal("A", "currents", 0.02, "the gripper squeezes with {value}")
 def grip_current_a(view: TakeView) -> float:
     """Median gripper current while it holds."""
-    grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None:
-        return NAN
-    inside = (motion.t_s > grasp.close_s + 0.4) & (motion.t_s < grasp.open_s)
-    values = np.abs(motion.current_a[inside, grasp.gripper])
-    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else NAN
+    values = _squeeze_a(view, 0.4)
+    return float(np.nanmedian(values)) if np.isfinite(values).sum() >= 5 else np.nan
 
 
-@signal("grip_current_peak_a", "A", "currents", 0.03, "the gripper squeezes with up to {value}")
+@signal("A", "currents", 0.03, "the gripper squeezes with up to {value}")
 def grip_current_peak_a(view: TakeView) -> float:
     """99th percentile of the gripper's current from its closing to its opening."""
-    grasp, motion = _main(view), view.motion
-    if grasp is None or motion is None:
-        return NAN
-    inside = (motion.t_s > grasp.close_s) & (motion.t_s < grasp.open_s)
-    values = np.abs(motion.current_a[inside, grasp.gripper])
-    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else NAN
+    values = _squeeze_a(view, 0.0)
+    return float(np.nanpercentile(values, 99)) if np.isfinite(values).sum() >= 5 else np.nan
 
 
-@signal("carry_sag_rad", "rad", "motion", 0.0008, "the arm sags {value} further while it carries")
+@signal("rad", "motion", 0.0008, "the arm sags {value} further while it carries")
 def carry_sag_rad(view: TakeView) -> float:
     """Mean error of lift, elbow and wrist after lifting less that before the grasp."""
-    motion = view.motion
-    if motion is None:
-        return NAN
+    motion = known(view.motion)
     return _lifting(view, lambda arm: np.abs(motion.residual_rad[:, arm]).mean(axis=1))
 
 
-@signal("contact_height_m", "m", "motion", 0.0008, "the descent stops {value} above the command")
+@signal("m", "motion", 0.0008, "the descent stops {value} above the command")
 def contact_height_m(view: TakeView) -> float:
     """Lowest tool height read less the lowest commanded one: something was in the way below."""
-    tool = view.tool
-    if tool is None:
-        return NAN
+    tool = known(view.tool)
     return float(np.percentile(tool.read_m[:, 2], 2) - np.percentile(tool.sent_m[:, 2], 2))
 
 
-@signal("grasp_height_m", "m", "motion", 0.002, "the gripper closes {value} above the table")
+@signal("m", "motion", 0.002, "the gripper closes {value} above the table")
 def grasp_height_m(view: TakeView) -> float:
     """Tool height by the readings when the gripper closes."""
-    grasp, tool = _main(view), view.tool
-    return float(tool.at(grasp.close_s + 0.2)[2]) if grasp and tool is not None else NAN
+    return float(known(view.tool).at(_main(view).close_s + 0.2)[2])
 
 
-@signal("carried_m", "m", "motion", 0.01, "the tool goes {value} between closing and opening")
+@signal("m", "motion", 0.01, "the tool goes {value} between closing and opening")
 def carried_m(view: TakeView) -> float:
     """Horizontal distance of the tool between closing and opening."""
-    grasp, tool = _main(view), view.tool
-    if grasp is None or tool is None:
-        return NAN
+    grasp, tool = _main(view), known(view.tool)
     return float(np.linalg.norm((tool.at(grasp.open_s) - tool.at(grasp.close_s))[:2]))
 
 
-@signal("release_target_m", "m", "scene", 0.003, "the gripper opens {value} from the target seen")
+@signal("m", "scene", 0.003, "the gripper opens {value} from the target seen")
 def release_target_m(view: TakeView) -> float:
     """Horizontal distance of the tool and the tracked target when the gripper opens."""
-    grasp, tool = _main(view), view.tool
-    if grasp is None or tool is None or view.scene is None or not grasp.released:
-        return NAN
-    target = np.median(scene_xy_m(view.scene)[1], axis=0)
-    return float(np.linalg.norm(tool.at(grasp.open_s)[:2] - target))
+    grasp, tool, scene = _main(view), known(view.tool), known(view.scene)
+    target = np.median(scene_xy_m(scene)[1], axis=0)
+    away = np.linalg.norm(tool.at(grasp.open_s)[:2] - target)
+    return float(away) if grasp.released else np.nan
 
 
-@signal("start_pose_rad", "rad", "motion", 0.004, "the arm starts {value} from its usual pose")
+@signal("rad", "motion", 0.004, "the arm starts {value} from its usual pose")
 def start_pose_rad(view: TakeView) -> float:
     """Rms joint difference between the start readings and the reference's start pose."""
-    motion, usual = view.motion, view.start_pose_rad
-    if motion is None or usual is None or len(usual) != len(motion.joints):
-        return NAN
+    motion, usual = known(view.motion), known(view.start_pose_rad)
+    if len(usual) != len(motion.joints):
+        return np.nan
     start = np.median(motion.position_rad[:3], axis=0)
     return float(np.sqrt(np.mean((start - usual)[motion.arm_joints] ** 2)))

@@ -7,22 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.view import TakeView
-
-NAN = float("nan")
-
-
-def _measures(view: TakeView) -> dict[str, float]:
-    """Return what a take's pictures say; nothing where there are none."""
-    seen = view.pictures
-    if seen is None:
-        return {}
-    object_px, target_px = (seen.scene.get(f"{of}_area_px", NAN) for of in ("object", "target"))
-    shares = {"hand_share": seen.hand_share, "repeat_share": seen.repeat_share}
-    ratio = {"area_ratio": object_px / target_px}
-    return {**seen.photometry, **seen.pose, **seen.scene, **shares, **ratio}
-
 
 _READ: Final = (
     ("brightness", "", 4.0, "the picture's median grey is {value} of 255",
@@ -70,24 +56,24 @@ _READ: Final = (
     ("picture_repeats", "share", 0.05, "{value} of the pictures repeat",
      "repeat_share", "Share of consecutive pictures that are the same picture."),
 )  # fmt: skip
-"""Name, unit, floor, sentence, key in `_measures`, and doc of signals, as of `registry.Signal`."""
+"""Name, unit, floor, sentence, key in what pictures say, and doc, as of `registry.Signal`."""
 
 
-def _reader(key: str, doc: str) -> Callable[[TakeView], float]:
+def _reader(name: str, key: str, doc: str) -> Callable[[TakeView], float]:
     def read(view: TakeView) -> float:
-        return _measures(view).get(key, NAN)
+        return known(view.pictures).values.get(key, np.nan)
 
-    read.__doc__ = doc
+    read.__name__, read.__doc__ = name, doc
     return read
 
 
 for _name, _unit, _floor, _sentence, _key, _doc in _READ:
-    signal(_name, _unit, "images", _floor, _sentence)(_reader(_key, _doc))
+    signal(_unit, "images", _floor, _sentence)(_reader(_name, _key, _doc))
 
 
-@signal("camera_age_s", "s", "scene", 0.02, "the camera's picture is up to {value} old")
+@signal("s", "scene", 0.02, "the camera's picture is up to {value} old")
 def camera_age_s(view: TakeView) -> float:
     """95th percentile of the pictures' age when they were used, the oldest camera."""
     ages = [np.nanpercentile(a, 95) for a in view.take.frames.camera_age_s.values()
             if len(a) and np.isfinite(a).any()]  # fmt: skip
-    return float(max(ages)) if ages else NAN
+    return float(max(ages)) if ages else np.nan

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.types import FloatArray
-from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.phases import grasps
 from gaploop.failure_analysis.views.view import MOVING_RAD_S, SLOW_RAD_S, ArmMotion, TakeView, runs
 
-NAN = float("nan")
 SHAKE_HZ: Final = 2.5
 """An arm that is told to move smoothly has little motion above this [Hz]."""
 STILL_RAD_S: Final = 0.05
@@ -28,21 +27,14 @@ STEP_S: Final = 0.04
 """Path lengths are taken over steps this long, so that noise adds little to them."""
 
 
-def _motion(view: TakeView) -> ArmMotion:
-    motion = view.motion
-    if motion is None:  # measure() asks only where the channel exists
-        raise LookupError("no joint commands with readings")
-    return motion
-
-
 def _joint_median(values: FloatArray, mask: NDArray[np.bool_]) -> FloatArray:
     """Median of each joint's masked values, shape (n_joints,), NaN where there are too few."""
     columns = zip(values.T, mask.T, strict=True)
-    return np.array([np.median(v[m]) if m.sum() >= 10 else NAN for v, m in columns])
+    return np.array([np.median(v[m]) if m.sum() >= 10 else np.nan for v, m in columns])
 
 
 def _largest(values: FloatArray) -> float:
-    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else NAN
+    return float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else np.nan
 
 
 @lru_cache(maxsize=8)
@@ -71,47 +63,41 @@ def longest_run(flags: NDArray[np.bool_]) -> int:
     return int((stops - starts).max(initial=0))
 
 
-@signal("lag_s", "s", "motion", 0.003, "motion follows the command {value} late")
+@signal("s", "motion", 0.003, "motion follows the command {value} late")
 def lag_s(view: TakeView) -> float:
     """Delay from command to reading: peak of the cross-correlation of their speeds."""
-    motion = _motion(view)
+    motion = known(view.motion)
     return motion.lag_samples / motion.rate_hz
 
 
-@signal("tracking_rms_rad", "rad", "motion", 0.003, "joints miss their command by {value} rms")
+@signal("rad", "motion", 0.003, "joints miss their command by {value} rms")
 def tracking_rms_rad(view: TakeView) -> float:
     """Root mean square of reading minus command over the arm's joints, lag included."""
-    motion = _motion(view)
+    motion = known(view.motion)
     error = (motion.position_rad - motion.sent_rad)[:, motion.arm_joints]
     return float(np.sqrt(np.mean(error**2)))
 
 
-@signal(
-    "rest_offset_rad", "rad", "motion", 0.002,
-    "joint readings stand {value} off the command at rest",
-)  # fmt: skip
+@signal("rad", "motion", 0.002, "joint readings stand {value} off the command at rest")
 def rest_offset_rad(view: TakeView) -> float:
     """Largest median difference between reading and command of a joint that stands still."""
-    motion = _motion(view)
+    motion = known(view.motion)
     medians = _joint_median(motion.residual_rad, motion.slow)
     return _largest(medians[motion.arm_joints])
 
 
-@signal(
-    "start_offset_rad", "rad", "motion", 0.003,
-    "before anything moves, readings stand {value} off the command",
-)  # fmt: skip
+@signal("rad", "motion", 0.003, "before anything moves, readings stand {value} off the command")
 def start_offset_rad(view: TakeView) -> float:
     """Largest joint difference between reading and command in the first 60 ms."""
-    motion = _motion(view)
+    motion = known(view.motion)
     count = max(2, round(0.06 * motion.rate_hz))
     return _largest(np.median(motion.residual_rad[:count, motion.arm_joints], axis=0))
 
 
-@signal("drift_rad", "rad", "motion", 0.004, "readings drift by {value} over the take")
+@signal("rad", "motion", 0.004, "readings drift by {value} over the take")
 def drift_rad(view: TakeView) -> float:
     """Largest change of a joint's rest offset between the first and last third of the take."""
-    motion = _motion(view)
+    motion = known(view.motion)
     n = len(motion.t_s)
     first, last = motion.slow.copy(), motion.slow.copy()
     first[n // 3 :], last[: -n // 3] = False, False
@@ -119,13 +105,13 @@ def drift_rad(view: TakeView) -> float:
     return _largest(change[motion.arm_joints])
 
 
-@signal("jitter_rad", "rad", "motion", 0.0006, "readings of a resting joint jitter by {value}")
+@signal("rad", "motion", 0.0006, "readings of a resting joint jitter by {value}")
 def jitter_rad(view: TakeView) -> float:
     """Spread of the readings' second difference, scaled to one reading, while the command rests.
 
     By the 75th percentile, so that bumps and settling don't count as noise.
     """
-    motion = _motion(view)
+    motion = known(view.motion)
     bend = np.diff(motion.position_rad, 2, axis=0) / np.sqrt(6.0)
     quiet = np.abs(motion.sent_velocity_rad_s[1:-1]) < SLOW_RAD_S
     spreads = [
@@ -133,43 +119,43 @@ def jitter_rad(view: TakeView) -> float:
         for j in motion.arm_joints
         if quiet[:, j].sum() >= 10
     ]
-    return float(np.median(spreads)) if spreads else NAN
+    return float(np.median(spreads)) if spreads else np.nan
 
 
-@signal("quantum_rad", "rad", "motion", 0.0004, "readings come in steps of {value}")
+@signal("rad", "motion", 0.0004, "readings come in steps of {value}")
 def quantum_rad(view: TakeView) -> float:
     """Step of the readings: median gap between the distinct values that a moving joint shows."""
-    motion = _motion(view)
+    motion = known(view.motion)
     steps = []
     for j in motion.arm_joints:
         values = np.unique(np.round(motion.position_rad[:, j], 7))
         if values[-1] - values[0] > 0.1:
             steps.append(np.percentile(np.diff(values), 20))
-    return float(np.median(steps)) if steps else NAN
+    return float(np.median(steps)) if steps else np.nan
 
 
-@signal("repeat_share", "share", "motion", 0.01, "{value} of the readings repeat while moving")
+@signal("share", "motion", 0.01, "{value} of the readings repeat while moving")
 def repeat_share(view: TakeView) -> float:
     """Share of samples equal in every joint to the one before, while the arm moves."""
-    motion = _motion(view)
+    motion = known(view.motion)
     moving = np.abs(motion.velocity_rad_s[1:]).max(axis=1) > MOVING_RAD_S
     same = (np.diff(motion.position_rad, axis=0) == 0).all(axis=1)
-    return float(same[moving].mean()) if moving.sum() >= 20 else NAN
+    return float(same[moving].mean()) if moving.sum() >= 20 else np.nan
 
 
-@signal("dropout_share", "share", "motion", 0.005, "{value} of the readings are missing")
+@signal("share", "motion", 0.005, "{value} of the readings are missing")
 def dropout_share(view: TakeView) -> float:
     """Share of samples in which some joint's reading is missing."""
     record = view.take.telemetry
     stacks = [record.stack(arm, "position_rad") for arm in record.arms()]
     seen = [s for s in stacks if s.size and np.isfinite(s).any()]
-    return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else NAN
+    return float(np.mean([(~np.isfinite(s)).any(axis=1).mean() for s in seen])) if seen else np.nan
 
 
-@signal("backlash_rad", "rad", "motion", 0.003, "after reversing, joints stop {value} apart")
+@signal("rad", "motion", 0.003, "after reversing, joints stop {value} apart")
 def backlash_rad(view: TakeView) -> float:
     """Difference of the rest offset by the direction a joint came from, second largest joint."""
-    motion = _motion(view)
+    motion = known(view.motion)
     direction = np.where(
         np.abs(motion.sent_velocity_rad_s) > 0.1, np.sign(motion.sent_velocity_rad_s), np.nan
     )
@@ -179,25 +165,25 @@ def backlash_rad(view: TakeView) -> float:
     down = _joint_median(motion.residual_rad, motion.slow & (came < 0))
     gaps = np.sort(np.abs((down - up)[motion.arm_joints]))
     gaps = gaps[np.isfinite(gaps)]
-    return float(gaps[-2:].min()) if len(gaps) else NAN
+    return float(gaps[-2:].min()) if len(gaps) else np.nan
 
 
-@signal("speed_gain", "", "motion", 0.02, "joints reach {value} of the commanded speed")
+@signal("", "motion", 0.02, "joints reach {value} of the commanded speed")
 def speed_gain(view: TakeView) -> float:
     """Fastest reading over fastest command (99th percentiles), of the fastest-driven joints."""
-    motion = _motion(view)
+    motion = known(view.motion)
     asked = np.percentile(np.abs(motion.sent_velocity_rad_s), 99, axis=0)[motion.arm_joints]
     done = np.percentile(np.abs(motion.velocity_rad_s), 99, axis=0)[motion.arm_joints]
     fast = asked > max(MOVING_RAD_S, 0.5 * float(asked.max()))
-    return float(np.median(done[fast] / asked[fast])) if fast.any() else NAN
+    return float(np.median(done[fast] / asked[fast])) if fast.any() else np.nan
 
 
-@signal("oscillation_rad", "rad", "motion", 0.001, "the arm shakes by {value} rms")
+@signal("rad", "motion", 0.001, "the arm shakes by {value} rms")
 def oscillation_rad(view: TakeView) -> float:
     """Rms of the readings above about 2.5 Hz beyond what the command asked for."""
     from scipy.ndimage import uniform_filter1d
 
-    motion = _motion(view)
+    motion = known(view.motion)
     width, shake = max(3, round(0.4 * motion.rate_hz)), list[float]()
     for values in (motion.position_rad, motion.sent_rad):
         arm = values[:, motion.arm_joints]
@@ -213,96 +199,93 @@ def _turns_hz(motion: ArmMotion, velocity_rad_s: FloatArray) -> float:
     return float(max(counts) / max(motion.t_s[-1] - motion.t_s[0], 1e-3))
 
 
-@signal("reversals_hz", "Hz", "motion", 0.2, "joints turn round {value} times a second")
+@signal("Hz", "motion", 0.2, "joints turn round {value} times a second")
 def reversals_hz(view: TakeView) -> float:
     """Direction changes of the readings per second, of the joint that has most of them."""
-    motion = _motion(view)
+    motion = known(view.motion)
     return _turns_hz(motion, motion.velocity_rad_s)
 
 
-@signal("stall_s", "s", "motion", 0.05, "a joint stands short of its command for {value}")
+@signal("s", "motion", 0.05, "a joint stands short of its command for {value}")
 def stall_s(view: TakeView) -> float:
     """Longest time a joint stands still over 4 degrees short of a resting command."""
-    motion = _motion(view)
+    motion = known(view.motion)
     short = motion.slow & (np.abs(motion.residual_rad) > np.deg2rad(4.0))
     return longest_run(short[:, motion.arm_joints].any(axis=1)) / motion.rate_hz
 
 
-@signal("idle_end_s", "s", "motion", 0.3, "the arm stands still for the last {value}")
+@signal("s", "motion", 0.3, "the arm stands still for the last {value}")
 def idle_end_s(view: TakeView) -> float:
     """Time from the last motion of any joint to the end of the take."""
-    motion = _motion(view)
+    motion = known(view.motion)
     moving = np.flatnonzero((np.abs(motion.velocity_rad_s) > 0.05).any(axis=1))
     last = motion.t_s[moving[-1]] if len(moving) else motion.t_s[0]
     return float(motion.t_s[-1] - last)
 
 
-@signal("path_ratio", "", "motion", 0.05, "joints travel {value} times the commanded path")
+@signal("", "motion", 0.05, "joints travel {value} times the commanded path")
 def path_ratio(view: TakeView) -> float:
     """Length of the joint path read over the length of the path commanded."""
-    motion = _motion(view)
+    motion = known(view.motion)
     lengths = [
         np.abs(np.diff(values[::5, motion.arm_joints], axis=0)).sum()
         for values in (motion.position_rad, motion.sent_rad)
     ]
-    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else NAN
+    return float(lengths[0] / lengths[1]) if lengths[1] > 0.2 else np.nan
 
 
-@signal("hold_current_a", "A", "currents", 0.01, "the arm holds itself with {value}")
+@signal("A", "currents", 0.01, "the arm holds itself with {value}")
 def hold_current_a(view: TakeView) -> float:
     """Median over the slowest half of the take of the summed absolute motor currents."""
-    currents = view.currents_a
-    total = np.nansum(np.abs(currents), axis=1) if currents is not None else np.empty(0)
-    return float(np.median(total)) if len(total) else NAN
+    total = np.nansum(np.abs(known(view.currents_a)), axis=1)
+    return float(np.median(total)) if len(total) else np.nan
 
 
-def _peak(values: FloatArray | None, percentile: float) -> float:
+def _peak(values: FloatArray, percentile: float) -> float:
     """Percentile over time of the largest absolute column; NaN where nothing is known."""
-    known = np.empty((0, 1)) if values is None else values[np.isfinite(values).any(axis=1)]
-    return float(np.percentile(np.nanmax(np.abs(known), axis=1), percentile)) if len(known) else NAN
+    seen = values[np.isfinite(values).any(axis=1)]
+    return (
+        float(np.percentile(np.nanmax(np.abs(seen), axis=1), percentile)) if len(seen) else np.nan
+    )
 
 
-@signal("peak_current_a", "A", "currents", 0.02, "a motor draws up to {value}")
+@signal("A", "currents", 0.02, "a motor draws up to {value}")
 def peak_current_a(view: TakeView) -> float:
     """99.5th percentile of the largest absolute motor current."""
-    return _peak(view.currents_a, 99.5)
+    return _peak(known(view.currents_a), 99.5)
 
 
 @signal(
-    "tracking_peak_rad", "rad", "motion", 0.004,
-    "a joint stands up to {value} from where its command is, lag taken out",
-)  # fmt: skip
+    "rad", "motion", 0.004, "a joint stands up to {value} from where its command is, lag taken out"
+)
 def tracking_peak_rad(view: TakeView) -> float:
     """99th percentile over time of the largest arm joint's reading minus delayed command."""
-    motion = _motion(view)
+    motion = known(view.motion)
     return float(np.percentile(np.abs(motion.residual_rad[:, motion.arm_joints]).max(axis=1), 99))
 
 
-@signal(
-    "oscillation_energy_rad2_s2", "rad²/s²", "motion", 0.002,
-    "the arm shakes with {value} of squared speed",
-)  # fmt: skip
+@signal("rad²/s²", "motion", 0.002, "the arm shakes with {value} of squared speed")
 def oscillation_energy_rad2_s2(view: TakeView) -> float:
     """Mean squared speed above 2.5 Hz, summed over arm joints, beyond what the command has.
 
     Twice the kinetic energy per unit of inertia; second-order Butterworth high pass.
     """
-    motion = _motion(view)
+    motion = known(view.motion)
     sent = shaking_rad_s(motion.sent_rad[:, motion.arm_joints], motion.rate_hz)
     read = shaking_rad_s(motion.position_rad[:, motion.arm_joints], motion.rate_hz)
     return max(0.0, float((read**2).sum(axis=1).mean() - (sent**2).sum(axis=1).mean()))
 
 
-@signal("oscillation_hz", "Hz", "motion", 0.3, "the arm shakes at {value}")
+@signal("Hz", "motion", 0.3, "the arm shakes at {value}")
 def oscillation_hz(view: TakeView) -> float:
     """Frequency of most power of the readings' error above 2.5 Hz; NaN where nothing shakes.
 
     Periodogram with a Hann window over the take, summed over arm joints.
     """
-    motion = _motion(view)
+    motion = known(view.motion)
     shake = shaking_rad_s(motion.residual_rad[:, motion.arm_joints], motion.rate_hz)
     if float(np.sqrt((shake**2).sum(axis=1).mean())) < SHAKING_RAD_S:
-        return NAN
+        return np.nan
     power = np.abs(np.fft.rfft(shake * np.hanning(len(shake))[:, None], axis=0)) ** 2
     hz = np.fft.rfftfreq(len(shake), 1.0 / motion.rate_hz)
     inside = (hz >= SHAKE_HZ) & (hz <= 0.3 * motion.rate_hz)  # above is quantisation, not motion
@@ -310,45 +293,41 @@ def oscillation_hz(view: TakeView) -> float:
     return float(hz[int(np.argmax(total))])
 
 
-@signal(
-    "command_reversals_hz", "Hz", "motion", 0.2, "the command turns round {value} times a second"
-)
+@signal("Hz", "motion", 0.2, "the command turns round {value} times a second")
 def command_reversals_hz(view: TakeView) -> float:
     """Direction changes of the command per second, of the joint that has most: dithering."""
-    motion = _motion(view)
+    motion = known(view.motion)
     return _turns_hz(motion, motion.sent_velocity_rad_s)
 
 
-@signal("standstill_s", "s", "motion", 0.1, "nothing moves for {value}")
+@signal("s", "motion", 0.1, "nothing moves for {value}")
 def standstill_s(view: TakeView) -> float:
     """Longest time for which neither the arm nor the gripper moves."""
-    motion = _motion(view)
+    motion = known(view.motion)
     still = np.asarray((np.abs(motion.velocity_rad_s) <= STILL_RAD_S).all(axis=1))
     return longest_run(still) / motion.rate_hz
 
 
-@signal("joint_path_rad", "rad", "motion", 0.2, "the joints travel {value}")
+@signal("rad", "motion", 0.2, "the joints travel {value}")
 def joint_path_rad(view: TakeView) -> float:
     """Way of the readings, summed over the arm's joints, in steps of 40 ms."""
-    motion = _motion(view)
+    motion = known(view.motion)
     every = max(1, round(STEP_S * motion.rate_hz))
     return float(np.abs(np.diff(motion.position_rad[::every, motion.arm_joints], axis=0)).sum())
 
 
-@signal("path_efficiency", "share", "motion", 0.03, "the direct way is {value} of the tool's")
+@signal("share", "motion", 0.03, "the direct way is {value} of the tool's")
 def path_efficiency(view: TakeView) -> float:
     """Straight way of the tool between start, closings and openings over the way it took.
 
     The last leg ends where the take does.
     """
-    motion, tool = view.motion, view.tool
-    if motion is None or tool is None:
-        return NAN
+    motion, tool = known(view.motion), known(view.tool)
     times = sorted({0.0, *(t for g in grasps(motion) for t in (g.close_s, g.open_s))})
     places = np.stack([*(tool.at(t) for t in times), tool.read_m[-1]])
     direct = float(np.linalg.norm(np.diff(places, axis=0), axis=1).sum())
     taken = float(np.linalg.norm(np.diff(tool.read_m, axis=0), axis=1).sum())
-    return direct / taken if taken > 0.02 else NAN
+    return direct / taken if taken > 0.02 else np.nan
 
 
 def _sudden(values: FloatArray, rate_hz: float) -> float:
@@ -356,41 +335,37 @@ def _sudden(values: FloatArray, rate_hz: float) -> float:
     steps = max(1, round(TRANSIENT_S * rate_hz))
     change = np.abs(values[steps:] - values[:-steps])
     change = change[np.isfinite(change).any(axis=1)]
-    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else NAN
+    return float(np.sqrt(np.mean(np.nanmax(change, axis=1) ** 2))) if len(change) else np.nan
 
 
-@signal("current_jump_a", "A", "currents", 0.03, "motor currents change by {value} within 40 ms")
+@signal("A", "currents", 0.03, "motor currents change by {value} within 40 ms")
 def current_jump_a(view: TakeView) -> float:
     """Rms over time of the largest change of an arm motor's current within 40 ms: transients.
 
     Impacts, jams that let go, a controller that hunts; the gripper, which stalls to hold, aside.
     """
-    motion = view.motion
-    if motion is None:
-        return NAN
+    motion = known(view.motion)
     return _sudden(motion.current_a[:, motion.arm_joints], motion.rate_hz)
 
 
-@signal("effort_a", "A", "currents", 0.03, "the motors draw {value} together")
+@signal("A", "currents", 0.03, "the motors draw {value} together")
 def effort_a(view: TakeView) -> float:
     """Mean over the take of the summed absolute motor currents."""
-    motion = view.motion
-    if motion is None or not np.isfinite(motion.current_a).any():
-        return NAN
-    return float(np.nansum(np.abs(motion.current_a), axis=1).mean())
+    current_a = known(view.motion).current_a
+    seen = np.isfinite(current_a).any()
+    return float(np.nansum(np.abs(current_a), axis=1).mean()) if seen else np.nan
 
 
-@signal("load_peak_pct", "%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
+@signal("%", "loads", 2.0, "an arm drive is loaded by {value} of its stall")
 def load_peak_pct(view: TakeView) -> float:
     """95th percentile of the largest absolute load of an arm drive, in per cent of stall."""
-    return _peak(view.loads_pct, 95)
+    return _peak(known(view.loads_pct), 95)
 
 
-@signal("load_jump_pct", "%", "loads", 2.0, "drive loads change by {value} within 40 ms")
+@signal("%", "loads", 2.0, "drive loads change by {value} within 40 ms")
 def load_jump_pct(view: TakeView) -> float:
     """Rms over time of the largest change of an arm drive's load within 40 ms, sign included.
 
     A torque transient, where drives report torque and not current.
     """
-    loads, motion = view.loads_pct, view.motion
-    return NAN if loads is None or motion is None else _sudden(loads, motion.rate_hz)
+    return _sudden(known(view.loads_pct), known(view.motion).rate_hz)

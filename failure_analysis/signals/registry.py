@@ -5,6 +5,7 @@ A signal is NaN where the take lacks its channel; `measure` then also says what 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import pkgutil
@@ -34,11 +35,9 @@ class Signal:
     """One measurement.
 
     Attributes:
-        name: its name in evidence and reference.
         unit: unit of its value; "share" is 0 to 1, "" has none.
         source: the channel it needs, one of `SOURCES`.
         floor: a spread below this [unit] means nothing, however alike the nominal takes were.
-        doc: what it measures and how.
         sentence: `{value}` in it, for the evidence.
         compute: from a view of the take to the value, NaN where it can't tell.
     """
@@ -66,15 +65,31 @@ class Signal:
 REGISTRY: Final[dict[str, Signal]] = {}
 
 
+class MissingChannelError(Exception):
+    """A signal's channel is missing in a take."""
+
+
+def known[T](channel: T | None) -> T:
+    """Return a channel of a take; without it the signal that asks is NaN.
+
+    Raises:
+        MissingChannelError: the take lacks it.
+    """
+    if channel is None:
+        raise MissingChannelError
+    return channel
+
+
 def signal(
-    name: str, unit: str, source: str, floor: float, sentence: str
+    unit: str, source: str, floor: float, sentence: str
 ) -> Callable[[Callable[[TakeView], float]], Callable[[TakeView], float]]:
-    """Register the decorated function as a signal; its docstring becomes the signal's doc."""
+    """Register the decorated function as a signal of its name, its docstring as the doc."""
     if source not in SOURCES:
         raise unknown_choice("signal source", source, SOURCES)
 
     def register(function: Callable[[TakeView], float]) -> Callable[[TakeView], float]:
         doc = " ".join((function.__doc__ or "").split())
+        name = function.__name__
         REGISTRY[name] = Signal(name, unit, source, floor, doc, sentence, function)
         return function
 
@@ -93,12 +108,7 @@ def registry() -> Mapping[str, Signal]:
 
 @dataclass(frozen=True)
 class TakeSignals:
-    """The signals of one take.
-
-    Attributes:
-        values: signal to value in its unit, NaN where it couldn't be seen.
-        unseen: source to why nothing of it could be seen.
-    """
+    """The signals of one take, NaN where one couldn't be seen, and by source why none could."""
 
     values: Mapping[str, float]
     unseen: Mapping[str, str]
@@ -110,23 +120,17 @@ class TakeSignals:
 def measure(view: TakeView) -> TakeSignals:
     """Compute every signal of a take."""
     unseen = view.blind()
-    values = {
-        name: math.nan if s.source in unseen else float(s.compute(view))
-        for name, s in registry().items()
-    }
+    values = dict.fromkeys(registry(), math.nan)
+    for name, spec in registry().items():
+        if spec.source not in unseen:
+            with contextlib.suppress(MissingChannelError):
+                values[name] = float(spec.compute(view))
     return TakeSignals(values, unseen)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A value that speaks for a diagnosis.
-
-    Attributes:
-        signal: name of the signal.
-        value: its value, in `unit`; NaN where only the words say something.
-        unit: unit of the value.
-        message: the observation in words and numbers.
-    """
+    """An observation that speaks for a diagnosis; its value is NaN where only the words say it."""
 
     signal: str
     value: float

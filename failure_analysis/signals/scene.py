@@ -5,74 +5,61 @@ from __future__ import annotations
 import numpy as np
 
 from gaploop.failure_analysis.signals.motion import longest_run
-from gaploop.failure_analysis.signals.registry import signal
+from gaploop.failure_analysis.signals.registry import known, signal
 from gaploop.failure_analysis.views.headway import HOLD_S
 from gaploop.failure_analysis.views.phases import HELD_RAD, main_grasp, scene_xy_m, tool_and_object
 from gaploop.failure_analysis.views.view import TakeView, runs
 
-NAN = float("nan")
 JUMP_M = 0.012  # between two pictures: faster than anything here moves by itself
 
 
-@signal("hidden_share", "share", "scene", 0.03, "the object is hidden for {value} of the take")
+@signal("share", "scene", 0.03, "the object is hidden for {value} of the take")
 def hidden_share(view: TakeView) -> float:
     """Share of frames in which the tracker doesn't see the object."""
-    return float((view.scene[:, 5] < 0.5).mean()) if view.scene is not None else NAN
+    return float((known(view.scene)[:, 5] < 0.5).mean())
 
 
-@signal("hidden_longest_s", "s", "scene", 0.1, "the object is lost for {value} at a time")
+@signal("s", "scene", 0.1, "the object is lost for {value} at a time")
 def hidden_longest_s(view: TakeView) -> float:
     """Longest time for which the tracker doesn't see the object."""
-    if view.scene is None:
-        return NAN
-    return longest_run(view.scene[:, 5] < 0.5) / view.take.info.fps
+    return longest_run(known(view.scene)[:, 5] < 0.5) / view.take.info.fps
 
 
-@signal("hidden_hz", "Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
+@signal("Hz", "scene", 0.2, "the tracker loses the object {value} times a second")
 def hidden_hz(view: TakeView) -> float:
     """How often the tracker loses sight of the object, per second: dropouts, not occlusion."""
-    if view.scene is None:
-        return NAN
-    lost = np.count_nonzero(np.diff((view.scene[:, 5] < 0.5).astype(np.int8)) == 1)
-    return float(lost * view.take.info.fps / len(view.scene))
+    hidden = known(view.scene)[:, 5] < 0.5
+    lost = np.count_nonzero(np.diff(hidden.astype(np.int8)) == 1)
+    return float(lost * view.take.info.fps / len(hidden))
 
 
-@signal("hidden_far_share", "share", "scene", 0.02, "hidden for {value} with the gripper away")
+@signal("share", "scene", 0.02, "hidden for {value} with the gripper away")
 def hidden_far_share(view: TakeView) -> float:
     """Share of the frames with the gripper away in which the object isn't seen."""
-    seen = tool_and_object(view)
-    if seen is None or (~seen.near).sum() < 5:
-        return NAN
-    return float((~seen.visible[~seen.near]).mean())
+    seen = known(tool_and_object(view))
+    return float((~seen.visible[~seen.near]).mean()) if (~seen.near).sum() >= 5 else np.nan
 
 
-@signal("jumps_hz", "Hz", "scene", 0.1, "the detection jumps {value} times a second")
+@signal("Hz", "scene", 0.1, "the detection jumps {value} times a second")
 def jumps_hz(view: TakeView) -> float:
     """Detections that leap over 12 mm between frames with the gripper away, per second."""
-    seen = tool_and_object(view)
-    if seen is None:
-        return NAN
+    seen = known(tool_and_object(view))
     step = np.linalg.norm(np.diff(seen.object_m, axis=0), axis=1)
     far = ~seen.near[1:]
     return float((step[far] > JUMP_M).sum() / max(far.sum() / view.take.info.fps, 0.5))
 
 
-@signal("target_jumps_m", "m", "scene", 0.002, "the fixed target is seen to wander by {value}")
+@signal("m", "scene", 0.002, "the fixed target is seen to wander by {value}")
 def target_jumps_m(view: TakeView) -> float:
     """Spread (95th percentile) of the tracked target, which doesn't move, about its median."""
-    if view.scene is None:
-        return NAN
-    _, target, _ = scene_xy_m(view.scene)
+    _, target, _ = scene_xy_m(known(view.scene))
     return float(np.percentile(np.linalg.norm(target - np.median(target, axis=0), axis=1), 95))
 
 
-@signal("moved_alone_m", "m", "scene", 0.003, "the object moves {value} with no gripper near")
+@signal("m", "scene", 0.003, "the object moves {value} with no gripper near")
 def moved_alone_m(view: TakeView) -> float:
     """Way the object goes, in smooth steps, before the first grasp and with the gripper away."""
-    seen, motion = tool_and_object(view), view.motion
-    if seen is None or motion is None:
-        return NAN
-    grasp = main_grasp(motion)
+    seen, grasp = known(tool_and_object(view)), main_grasp(known(view.motion))
     step = np.diff(seen.object_m, axis=0)
     usable = ~seen.near[1:] & seen.visible[1:] & seen.visible[:-1]
     if grasp is not None:
@@ -81,78 +68,68 @@ def moved_alone_m(view: TakeView) -> float:
     return float(np.linalg.norm(np.where(usable[:, None], step, 0.0).sum(axis=0)))
 
 
-@signal("end_distance_m", "m", "scene", 0.003, "the object ends {value} from the target")
+@signal("m", "scene", 0.003, "the object ends {value} from the target")
 def end_distance_m(view: TakeView) -> float:
     """Distance of tracked object and target over the last 0.2 s; the target's median place."""
-    if view.scene is None:
-        return NAN
-    item, target, visible = scene_xy_m(view.scene)
+    item, target, visible = scene_xy_m(known(view.scene))
     last = max(1, round(0.2 * view.take.info.fps))
     if not visible[-last:].any():
-        return NAN  # the arm is still in the way
+        return np.nan  # the arm is still in the way
     place = np.median(target, axis=0)
     return float(np.linalg.norm(np.median(item[-last:], axis=0) - place))
 
 
-@signal("transported_m", "m", "scene", 0.01, "the object ends {value} from where it started")
+@signal("m", "scene", 0.01, "the object ends {value} from where it started")
 def transported_m(view: TakeView) -> float:
     """Distance between the tracked object's first and last places."""
-    if view.scene is None:
-        return NAN
-    item, _, visible = scene_xy_m(view.scene)
+    item, _, visible = scene_xy_m(known(view.scene))
     last = max(1, round(0.2 * view.take.info.fps))
     if not visible[-last:].any():
-        return NAN
+        return np.nan
     return float(np.linalg.norm(np.median(item[-last:], axis=0) - np.median(item[:last], axis=0)))
 
 
-@signal("grasp_offset_m", "m", "scene", 0.003, "the gripper closes {value} beside the object seen")
+@signal("m", "scene", 0.003, "the gripper closes {value} beside the object seen")
 def grasp_offset_m(view: TakeView) -> float:
     """Horizontal distance of tool and tracked object when the gripper closes."""
-    seen, motion = tool_and_object(view), view.motion
-    grasp = main_grasp(motion) if motion is not None else None
-    if seen is None or grasp is None:
-        return NAN
+    seen, grasp = known(tool_and_object(view)), known(main_grasp(known(view.motion)))
     index = int(np.searchsorted(seen.t_s, grasp.close_s).clip(0, len(seen.t_s) - 1))
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[index]))
 
 
-@signal("release_offset_m", "m", "scene", 0.003, "the object lies {value} from where it was let go")
+@signal("m", "scene", 0.003, "the object lies {value} from where it was let go")
 def release_offset_m(view: TakeView) -> float:
     """Distance of the tool at release and the object where it is tracked at the end."""
-    seen, motion = tool_and_object(view), view.motion
-    grasp = main_grasp(motion) if motion is not None else None
-    if seen is None or grasp is None or not grasp.released or not grasp.held:
-        return NAN
-    if not seen.visible[-3:].any():
-        return NAN
+    seen, grasp = known(tool_and_object(view)), known(main_grasp(known(view.motion)))
+    if not (grasp.released and grasp.held and seen.visible[-3:].any()):
+        return np.nan
     index = int(np.searchsorted(seen.t_s, grasp.open_s).clip(0, len(seen.t_s) - 1))
     return float(np.linalg.norm(seen.tool_m[index, :2] - seen.object_m[-1]))
 
 
-@signal("way_left_m", "m", "scene", 0.005, "{value} of the way to the target is left")
+@signal("m", "scene", 0.005, "{value} of the way to the target is left")
 def way_left_m(view: TakeView) -> float:
     """Way from tool over tracked object to tracked target at the end, on the table plane."""
-    return view.headway.way_m if view.headway else NAN
+    return known(view.headway).way_m
 
 
-@signal("headway_stall_s", "s", "scene", 0.2, "no headway is made for the last {value}")
+@signal("s", "scene", 0.2, "no headway is made for the last {value}")
 def headway_stall_s(view: TakeView) -> float:
     """Time since the way left last shrank by 5 mm."""
-    return view.headway.stalled_s if view.headway else NAN
+    return known(view.headway).stalled_s
 
 
-@signal("way_lost_m", "m", "scene", 0.005, "{value} of the way is lost again")
+@signal("m", "scene", 0.005, "{value} of the way is lost again")
 def way_lost_m(view: TakeView) -> float:
     """Most that the way left has risen above its least: a drop, a shove, a second attempt."""
-    return view.headway.lost_m if view.headway else NAN
+    return known(view.headway).lost_m
 
 
-@signal("held_s", "s", "motion", 0.1, "the jaws hold something for {value}")
+@signal("s", "motion", 0.1, "the jaws hold something for {value}")
 def held_s(view: TakeView) -> float:
     """Time for which the jaws stop short of their command, counted from 0.3 s on."""
-    motion = view.motion
-    if motion is None or motion.gripper is None:
-        return NAN
+    motion = known(view.motion)
+    if motion.gripper is None:
+        return np.nan
     starts, stops = runs(motion.short_rad > HELD_RAD)
     return float(np.maximum((stops - starts) / motion.rate_hz - HOLD_S, 0.0).sum())

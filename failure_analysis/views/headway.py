@@ -1,8 +1,7 @@
 """Headway: how much of the way from the tool over the object to the target is left.
 
-The tracker loses the object under the gripper, so while the jaws hold something the object counts
-as being where the tool is. It runs forwards in time, so that a running rollout has the same
-numbers as a finished take.
+The tracker loses the object under the gripper, so while the jaws hold something it counts as being
+where the tool is. All runs forwards in time: a running rollout has a finished take's numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from gaploop.core.types import FloatArray
 from gaploop.failure_analysis.views.phases import HELD_RAD, scene_xy_m
 from gaploop.failure_analysis.views.view import TakeView, tool_places
 
-NAN: Final = float("nan")
 HOLD_S: Final = 0.3
 """Jaws that stop short of their command this long hold something: closing takes less."""
 GAIN_M: Final = 0.005
@@ -30,14 +28,12 @@ class Headway:
 
     Attributes:
         way_m: way left from the tool over the object to the target [m].
-        least_m: the least it has been [m].
         lost_m: most that it has risen above its least [m].
         gained_s: when it last came down by `GAIN_M` [s].
-        t_s: time of the last frame [s].
         holding: something is held now.
     """
 
-    way_m: float = NAN
+    way_m: float = np.nan
     least_m: float = math.inf
     lost_m: float = 0.0
     gained_s: float = 0.0
@@ -55,15 +51,9 @@ class Headway:
         visible: bool,
         short_rad: float,
     ) -> None:
-        """Take note of one frame.
+        """Take note of one frame: tool, object and target on the table plane [m], shape (2,) each.
 
-        Args:
-            t_s: its time [s].
-            tool_m: tool centre on the table plane [m], shape (2,).
-            object_m: tracked object [m], shape (2,).
-            target_m: tracked target [m], shape (2,).
-            visible: the object is seen.
-            short_rad: gripper's reading less its command [rad].
+        `short_rad` is the gripper's reading less its command.
         """
         self.t_s = t_s
         self._hold(tool_m, visible, short_rad)

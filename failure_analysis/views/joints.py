@@ -46,11 +46,9 @@ def with_units(takes: Sequence[Take], stated: str = "") -> list[Take]:
 
 
 def units_of(takes: Sequence[Take], stated: str = "") -> str:
-    """Return what takes that don't say their joints' units have them in; "" if all do.
+    """Return what takes of a folder that don't say their joints' units have them in; "" if all do.
 
-    Args:
-        takes: of one dataset or journal.
-        stated: a name of `UNITS` for takes that don't say theirs; "" to tell them from the values.
+    Those are what was `stated`, a name of `UNITS`, or are told from the values.
 
     Raises:
         UnusableInputError: no such units, others than a take says, or values that leave a doubt.
@@ -113,14 +111,10 @@ def _inferred(takes: Sequence[Take]) -> str:
 
 
 def angles_rad(values: FloatArray, info: TakeInfo) -> FloatArray | None:
-    """Return joint values as angles [rad]; None where their units don't tell.
+    """Return joint values, shape (n, n_joints), as angles [rad]; None where units don't tell.
 
     -100 to 100 spans the joint's range in the arm's model, and +-100 degrees where no model is
     known; 0 to 100 of a gripper its travel, where that is known.
-
-    Args:
-        values: LeRobot's, shape (n, n_joints).
-        info: whose; says units, robot and joints.
     """
     names = info.joint_names
     if len(names) != values.shape[1]:  # another arm's commands: only its gripper is known
@@ -161,17 +155,11 @@ def _travel_rad(robot_type: str) -> tuple[float, float] | None:
 
 
 def answering(sent: FloatArray, read: FloatArray) -> tuple[list[int], list[int]] | None:
-    """Return the columns of commands and of the readings that answer them, in order.
+    """Return the columns of commands and of the readings that answer them, in order; None: none.
 
     Leader and follower may be different arms, with a joint more or less: the pairing is the one
-    that keeps their order and in which the readings stand nearest to the commands.
-
-    Args:
-        sent: commands [rad], shape (n, a).
-        read: readings [rad], shape (n, b).
-
-    Returns:
-        As many columns of each, or None where none follows.
+    that keeps their order and in which the readings, shape (n, b), stand nearest to the commands,
+    shape (n, a).
     """
     a, b = sent.shape[1], read.shape[1]
     if a == b:

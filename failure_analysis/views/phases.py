@@ -29,15 +29,13 @@ AGAIN_S = 1.0  # after opening, the next attempt's approach begins so much later
 
 @dataclass(frozen=True)
 class Grasp:
-    """One closing of the gripper.
+    """One closing of the gripper, by the times at which closing and opening were commanded.
 
     Attributes:
-        close_s: when closing was commanded [s].
-        open_s: when opening was commanded, or the end of the take [s].
-        released: opening was commanded.
-        width_rad: reading of the gripper once settled [rad].
-        short_rad: how far that is from the command: more than `HELD_RAD` means held [rad].
-        lost_s: when a held object went, before opening was commanded; NaN if it didn't [s].
+        open_s: the end of the take where it wasn't `released`.
+        width_rad: reading of the gripper once settled.
+        short_rad: how far that is from the command: more than `HELD_RAD` means held.
+        lost_s: when a held object went, before opening was commanded; NaN if it didn't.
         gripper: column of the gripper: of a pair, which hand it was.
     """
 
@@ -115,13 +113,8 @@ def timeline(
 
     Approach until the gripper is told to close; grasp until the tool has lifted what it holds;
     transport until it has come down for the last time; place until shortly after it opens;
-    retreat, until the next attempt's approach. Without a gripper everything is approach.
-
-    Args:
-        motion: the arm.
-        tool: its tool path; without, lifting and lowering are taken to last `GRASP_S` and
-            `PLACE_S`.
-        closings: of the gripper; by default `grasps(motion)`.
+    retreat, until the next attempt's approach. Without a gripper everything is approach; without a
+    tool path lifting and lowering are taken to last `GRASP_S` and `PLACE_S`.
     """
     found, end_s = grasps(motion) if closings is None else closings, float(motion.t_s[-1])
     ends: list[tuple[Phase, float]] = []
@@ -178,13 +171,9 @@ def phase_at(
 
 
 def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-    """Split a tracked scene into object and target on the table and whether the object is seen.
+    """Split a tracked scene, shape (n, 7), into object and target and whether the object is seen.
 
-    Args:
-        scene: `observation.environment_state`, shape (n, 7).
-
-    Returns:
-        Object and target [m], each shape (n, 2), and visible, shape (n,).
+    Places are on the table [m], each shape (n, 2).
     """
     from gaploop.sim.kinematics import PAN_AXIS_X_M
 
@@ -196,14 +185,9 @@ def scene_xy_m(scene: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bo
 
 @dataclass(frozen=True)
 class ToolAndObject:
-    """Tracked object and tool together, at frame rate.
+    """Tracked object [m], shape (n, 2), and tool centre [m], shape (n, 3), at frame rate.
 
-    Attributes:
-        t_s: times of the frames [s], shape (n,).
-        object_m: tracked object [m], shape (n, 2).
-        visible: the object is seen, shape (n,).
-        tool_m: tool centre [m], shape (n, 3).
-        near: the tool has come within reach of the object by then, shape (n,).
+    `near` says that the tool has come within reach of the object by then.
     """
 
     t_s: FloatArray

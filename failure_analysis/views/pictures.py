@@ -6,7 +6,6 @@ turn and scale (`register`).
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from gaploop.core.types import Image
 
-NAN: Final = float("nan")
 SAMPLES: Final = 24
 """Pictures looked at closely, spread over the take."""
 SIZE_PX: Final = 192
@@ -44,93 +42,64 @@ STARTS: Final = 3
 type Grey = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Background:
-    """The cell as the camera usually sees it at the start, without object and target.
+def picture_png(picture: Image) -> bytes:
+    """Return an RGB picture, shape (height, width, 3), as PNG."""
+    done, data = cv2.imencode(".png", cv2.cvtColor(np.asarray(picture), cv2.COLOR_RGB2BGR))
+    return data.tobytes() if done else b""
 
-    Attributes:
-        thumbnail: RGB, shape (96, 96, 3).
-    """
 
-    thumbnail: Image
-
-    def to_json(self) -> str:
-        """Return it as base64 of a PNG."""
-        done, data = cv2.imencode(".png", cv2.cvtColor(self.thumbnail, cv2.COLOR_RGB2BGR))
-        return base64.b64encode(data.tobytes()).decode() if done else ""
-
-    @classmethod
-    def from_json(cls, text: str) -> Background:
-        """Read what `to_json` wrote; raises ValueError where it isn't a picture."""
-        raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-        picture: Any = cv2.imdecode(raw, cv2.IMREAD_COLOR) if len(raw) else None
-        if picture is None:
-            raise ValueError("background is not a PNG")
-        return cls(np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), dtype=np.uint8))
+def picture_of(png: bytes) -> Image:
+    """Read what `picture_png` returned; raises ValueError where it isn't a picture."""
+    raw = np.frombuffer(png, dtype=np.uint8)
+    picture: Any = cv2.imdecode(raw, cv2.IMREAD_COLOR) if len(raw) else None
+    if picture is None:
+        raise ValueError("background is not a PNG")
+    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class PictureSummary:
-    """What the pictures of one take say; areas and shifts in pixels of a 192 px picture.
+    """What the pictures of one take say, by name; areas and shifts are those of a 192 px picture.
 
-    Attributes:
-        photometry: brightness, contrast, saturation, casts, sharpness, noise, corners.
-        pose: `shift_px`, `scale`, `turn_rad` against the background; empty without one.
-        scene: blob counts and areas at the start, foreground share.
-        hand_share: largest share of the picture that a coloured mover covers.
-        repeat_share: share of consecutive pictures that are the same one.
-        first: first picture, RGB, 192 px, for a background.
-        examples: a few pictures for reports, evenly spread, RGB, 192 px.
+    Light and noise; the camera's pose, where there is a background; blobs and foreground at the
+    start; the largest share that a coloured mover covers, and that of pictures that repeat. The
+    first picture and a few examples, evenly spread, are RGB of 192 px.
     """
 
-    photometry: dict[str, float]
-    pose: dict[str, float]
-    scene: dict[str, float]
-    hand_share: float
-    repeat_share: float
+    values: dict[str, float]
     first: Image
     examples: tuple[Image, ...]
 
 
 def summarise(
-    pictures: Iterator[Image], expected: int, background: Background | None
+    pictures: Iterator[Image], expected: int, background: Image | None
 ) -> PictureSummary | None:
-    """Look at a take's pictures once.
+    """Look once at a take's RGB pictures, in order; None without any.
 
-    Args:
-        pictures: RGB pictures in order.
-        expected: how many there should be, to spread the samples; 0 if unknown.
-        background: the cell's usual picture, for the camera's pose.
-
-    Returns:
-        The summary, or None where there is no picture at all.
+    So many as are expected spread the samples, 0 if unknown; the camera's pose is that against the
+    cell's usual picture.
     """
     samples, repeats, count = _sampled(pictures, expected)
     if not samples:
         return None
     first = samples[0]
-    pose, aligned = _pose(first, background)
-    scene = _blobs(first)
-    if aligned is not None and background is not None:
-        scene["foreground_share"] = _foreground(aligned, background)
-    middle = len(samples) // 2
-    return PictureSummary(
-        photometry=photometry(samples),
-        pose=pose,
-        scene=scene,
-        hand_share=_hand(samples),
-        repeat_share=repeats / max(count - 1, 1),
-        first=first,
-        examples=(first, samples[middle], samples[-1]),
-    )
+    values = {**photometry(samples), **_blobs(first)}
+    values |= {"hand_share": _hand(samples), "repeat_share": repeats / max(count - 1, 1)}
+    if background is not None:
+        pose, aligned = _pose(first, background)
+        values |= {**pose, "foreground_share": _foreground(aligned, background)}
+    return PictureSummary(values, first, (first, samples[len(samples) // 2], samples[-1]))
 
 
-def background_of(firsts: list[Image]) -> Background | None:
-    """Return the median of takes' first pictures: what moves between takes drops out."""
+def background_of(firsts: list[Image]) -> Image | None:
+    """Return the cell as its camera usually sees it at the start, RGB, shape (96, 96, 3).
+
+    The median of takes' first pictures: what moves between takes drops out.
+    """
     if len(firsts) < 3:
         return None
-    small = [cv2.resize(p, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA) for p in firsts]
-    return Background(np.median(np.stack(small), axis=0).astype(np.uint8))
+    small = np.stack([squared(p, THUMB_PX) for p in firsts])
+    return np.asarray(np.median(small, axis=0), dtype=np.uint8)
 
 
 def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int, int]:
@@ -148,11 +117,11 @@ def _sampled(pictures: Iterator[Image], expected: int) -> tuple[list[Image], int
     return samples, repeats, count
 
 
-def squared(picture: Image) -> Image:
-    """Return a picture brought to 192 px a side."""
-    if picture.shape[:2] == (SIZE_PX, SIZE_PX):
+def squared(picture: Image, size_px: int = SIZE_PX) -> Image:
+    """Return a picture brought to `size_px` a side."""
+    if picture.shape[:2] == (size_px, size_px):
         return picture
-    resized = cv2.resize(picture, (SIZE_PX, SIZE_PX), interpolation=cv2.INTER_AREA)
+    resized = cv2.resize(picture, (size_px, size_px), interpolation=cv2.INTER_AREA)
     return np.asarray(resized, dtype=np.uint8)
 
 
@@ -196,18 +165,14 @@ def _noise(samples: Sequence[Image]) -> float:
         float(np.percentile(np.abs(b - a), 60)) / (0.8416 * np.sqrt(2.0))
         for a, b in itertools.pairwise(greys)
     ]
-    return float(np.median(spreads)) if spreads else NAN
+    return float(np.median(spreads)) if spreads else np.nan
 
 
-def _pose(first: Image, background: Background | None) -> tuple[dict[str, float], Image | None]:
+def _pose(first: Image, background: Image) -> tuple[dict[str, float], Image]:
     """Find how the first picture lies on the background, if it does, and lay it there."""
-    if background is None:
-        return {}, None
-    small = np.asarray(
-        cv2.resize(first, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA), dtype=np.uint8
-    )
+    small = squared(first, THUMB_PX)
     valid = cv2.dilate(_coloured(small).astype(np.uint8), np.ones((5, 5), np.uint8)) == 0
-    found = register(_even(background.thumbnail), _even(small), valid.astype(np.float32))
+    found = register(_even(background), _even(small), valid.astype(np.float32))
     if found.match < RIGID_MATCH:
         return {"match": found.match}, small
     aligned = cv2.warpAffine(
@@ -235,9 +200,9 @@ def _coloured(picture: Image) -> NDArray[np.bool_]:
     return np.asarray((hsv[..., 1] > SATURATED) & (hsv[..., 2] > 50))
 
 
-def _foreground(aligned: Image, background: Background) -> float:
+def _foreground(aligned: Image, background: Image) -> float:
     """Share of the picture that is neither background, object nor target."""
-    now, usual = aligned.astype(np.float64), background.thumbnail.astype(np.float64)
+    now, usual = aligned.astype(np.float64), background.astype(np.float64)
     gain = (np.median(usual, axis=(0, 1)) + 1.0) / (np.median(now, axis=(0, 1)) + 1.0)
     differs = np.abs(now * gain - usual).max(axis=2) > 1.6 * DIFFERS
     hue = cv2.cvtColor(aligned, cv2.COLOR_RGB2HSV)[..., 0]
@@ -266,11 +231,12 @@ def _blobs(picture: Image) -> dict[str, float]:
     blue = _contours(coloured & _blueish(hue), 60.0)
     values = {
         "object_blobs": float(len(red)),
-        "object_area_px": cv2.contourArea(red[0]) if red else NAN,
-        "target_area_px": cv2.contourArea(blue[0]) if blue else NAN,
-        "object_aspect": NAN,
-        "object_fill": NAN,
+        "object_area_px": cv2.contourArea(red[0]) if red else np.nan,
+        "target_area_px": cv2.contourArea(blue[0]) if blue else np.nan,
+        "object_aspect": np.nan,
+        "object_fill": np.nan,
     }
+    values["area_ratio"] = values["object_area_px"] / values["target_area_px"]
     if red:
         (_, (width, height), _) = cv2.minAreaRect(red[0])
         long, short = max(width, height) + 1.0, min(width, height) + 1.0
@@ -309,13 +275,9 @@ def _hand(samples: list[Image]) -> float:
 
 @dataclass(frozen=True)
 class Similarity:
-    """How a picture lies on the reference.
+    """How a picture lies on the reference: its correlation once aligned, size and turn.
 
-    Attributes:
-        match: correlation of the two once aligned, -1 to 1.
-        shift_px: shift of the picture's middle (right, down) [px], shape (2,).
-        scale: size of the picture's content against the reference's.
-        turn_rad: its turn.
+    `shift_px` is that of the picture's middle (right, down), shape (2,).
     """
 
     match: float
@@ -334,10 +296,8 @@ class Similarity:
 def register(fixed: Grey, moving: Grey, valid: Grey) -> Similarity:
     """Find the similarity that lays `moving` on `fixed`, from several starts if need be.
 
-    Args:
-        fixed: reference, evened out to zero mean and unit spread, shape (n, n).
-        moving: the picture, likewise.
-        valid: 1 where the picture shows background, 0 elsewhere, shape (n, n).
+    Both of shape (n, n), evened out to zero mean and unit spread; `valid` is 1 where the picture
+    shows background.
     """
     best = _refine(fixed, moving, valid, np.zeros(4))
     if best.match < GOOD_MATCH:

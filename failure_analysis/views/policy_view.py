@@ -39,13 +39,10 @@ class CameraTrace:
     """What one camera showed along a take, and how far that is from what the policy learned from.
 
     Attributes:
-        size_px: height and width of its pictures.
-        first: first picture, RGB, shape (192, 192, 3).
-        photometry: brightness, casts, sharpness, noise and the like.
+        size_px: height and width of its pictures; `first` and `worst` are brought to 192 px.
         score: how unfamiliar each picture is to the policy's encoder, shape (m,); 1 is as far as
             one in a hundred cells of its training are from each other's takes. NaN where unknown.
-        worst: the least familiar picture, RGB, shape (192, 192, 3).
-        where: distance of each of its cells, shape (h, w); empty where unknown.
+        where: distance of each cell of the worst, shape (h, w); empty where unknown.
     """
 
     size_px: tuple[int, int]
@@ -117,9 +114,7 @@ class PatchSpace:
     def apart(self, layers: Layers, own: int = -1) -> FloatArray:
         """Return how far each cell is from the nearest known one, shape (n_layers, h · w).
 
-        Args:
-            layers: of a picture.
-            own: the training take that it is from, whose cells don't count; -1 for none.
+        Cells of the picture's `own` training take don't count; -1 for none.
         """
         bank = self.bank[self.owner != own] if own >= 0 else self.bank
         ends = np.cumsum(self.widths)[:-1]
@@ -166,20 +161,17 @@ def unfamiliar(where: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class PolicyTrace:
-    """A policy's view along one take.
+    """A policy's view along one take, shape (m,), each time that it was asked.
 
     Attributes:
-        t_s: when it was asked [s], shape (m,).
         disagreement_rad: rms difference of the arm's joints between what it plans now and what it
-            planned when asked before, over the steps that both cover [rad], shape (m,); NaN at
-            first, for a policy that plans one step, and where its units aren't degrees.
-        mahalanobis: distance of its features from the training data's, shape (m,).
-        neighbour: distance to its nearest training features, shape (m,).
-        cameras: by name, for a policy that looks at pictures.
-        measures: the signals of its cameras that `CameraReference.signals_of` gives.
+            planned when asked before, over the steps that both cover; NaN at first, for a policy
+            that plans one step, and where its units aren't degrees.
+        mahalanobis: distance of its features from the training data's.
+        neighbour: distance to its nearest training features.
+        measures: the signals of its cameras, as `CameraReference.measured` gives them.
     """
 
-    t_s: FloatArray
     disagreement_rad: FloatArray
     mahalanobis: FloatArray
     neighbour: FloatArray
@@ -260,11 +252,8 @@ def ask(
 ) -> PolicyTrace | None:
     """Ask a policy along a take, every 0.1 s; None for a take without frames.
 
-    Args:
-        take: what happened.
-        probe: the policy.
-        space: where it is at home; without it the distances are NaN.
-        patches: camera to where its cells are at home, for the cameras that are looked at.
+    `space` says where it is at home; without it the distances are NaN. `patches` say so of the
+    cells of the cameras that are looked at.
     """
     probe.reset()
     t_s, plans, features = [], [], []
@@ -294,7 +283,6 @@ def ask(
     nothing = np.full(len(t_s), np.nan)
     stacked = np.stack(features)
     return PolicyTrace(
-        np.array(t_s),
         disagreement,
         space.mahalanobis(stacked) if space is not None else nothing,
         space.neighbour(stacked) if space is not None else nothing,
@@ -325,9 +313,7 @@ def observations(take: Take, images: bool) -> Iterator[tuple[float, Observation]
 def overlap_rms(now: FloatArray, before: FloatArray, steps: int) -> float:
     """Return the rms difference of two plans made `steps` policy frames apart; NaN if disjoint.
 
-    Args:
-        now: the newer plan, shape (h, n).
-        before: the older one, shape (h, n).
+    Each of shape (h, n).
     """
     shared = min(len(before) - steps, len(now))
     if shared < 1:

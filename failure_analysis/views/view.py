@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.take import Take
-from gaploop.core.types import FloatArray
+from gaploop.core.types import FloatArray, Image
 from gaploop.failure_analysis.views.joints import angles_rad, answering
-from gaploop.failure_analysis.views.pictures import Background, PictureSummary, summarise
+from gaploop.failure_analysis.views.pictures import PictureSummary, summarise
 from gaploop.failure_analysis.views.policy_view import PolicyTrace
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class ArmMotion:
         sent_rad: joint commands after safety [rad], shape (n, n_joints).
         position_rad: joint readings [rad], shape (n, n_joints).
         current_a: motor currents [A], shape (n, n_joints), NaN where lacking.
-        joints: names.
         rate_hz: samples per second.
     """
 
@@ -109,13 +108,7 @@ class ArmMotion:
 
 @dataclass(frozen=True)
 class ToolPath:
-    """Tool centre over time, in the base frame.
-
-    Attributes:
-        t_s: times [s], shape (n,).
-        read_m: by the joint readings [m], shape (n, 3).
-        sent_m: by the commands [m], shape (n, 3).
-    """
+    """Tool centre over time in the base frame [m], shape (n, 3), by readings and by commands."""
 
     t_s: FloatArray
     read_m: FloatArray
@@ -127,16 +120,9 @@ class ToolPath:
 
 
 def tool_places(q_rad: FloatArray, joints: Sequence[str]) -> FloatArray | None:
-    """Return the tool centre at joint positions, or None for an arm that isn't known here.
+    """Return the tool centre [m], shape (n, 3), at joint positions; None for an unknown arm.
 
-    Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
-
-    Args:
-        q_rad: joint positions [rad], shape (n, n_joints).
-        joints: joint names, which tell the arm.
-
-    Returns:
-        Places in the base frame [m], shape (n, 3).
+    In the base frame. Of a pair it is that of the arm which is at work, see `CellArm.at_work`.
     """
     from gaploop.sim.arms import arm_with_joints  # here: MuJoCo takes a moment to import
 
@@ -162,18 +148,14 @@ def _kinematics(arm: CellArm) -> ArmIk:
 class TakeView:
     """A take, and what several signals need of it, computed when first asked for.
 
-    Args:
-        take: the attempt.
-        background: the empty cell's picture, to tell whether the camera has moved.
-        images: decode the camera's pictures; without, image signals are missing.
-        start_pose_rad: where the arm usually starts [rad], shape (n_joints,).
-        policy: what the policy that drove makes of the take, where it was asked.
+    The background and `start_pose_rad` are what is usual; without `images` none is decoded;
+    `policy` is what the one that drove makes of the take, where it was asked.
     """
 
     def __init__(
         self,
         take: Take,
-        background: Background | None = None,
+        background: Image | None = None,
         images: bool = True,
         start_pose_rad: FloatArray | None = None,
         policy: PolicyTrace | None = None,

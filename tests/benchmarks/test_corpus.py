@@ -227,7 +227,7 @@ def test_predictions_handed_in_are_scored_by_the_same_code(tmp_path: Path) -> No
     found = study.failures(takes, USUAL)
     shares = np.eye(10)[scores.CAUSES.index("actuator_response")]
     lines = [
-        scores.prediction_line(f"s{n}/{n}", scores.Prediction(shares, frozenset()))
+        figures.prediction_line(f"s{n}/{n}", scores.Prediction(shares, frozenset()))
         for n in range(3)
     ]
     path = tmp_path / "theirs.jsonl"

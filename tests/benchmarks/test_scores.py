@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.corpus import figures
 from gaploop.core.errors import UnusableInputError
 from gaploop.failure_analysis.attribution import scores
 from gaploop.failure_analysis.attribution.model import CAUSES, NONE
@@ -63,7 +64,7 @@ def test_calibration_error_is_zero_where_certainty_is_accuracy() -> None:
 def test_predictions_read_back_and_bad_ones_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "said.jsonl"
     said = case({"visual_domain"}, "visual_domain").said
-    path.write_text(scores.prediction_line("s/1", said) + "\n")
+    path.write_text(figures.prediction_line("s/1", said) + "\n")
     again = scores.read_predictions(path)["s/1"]
     assert np.allclose(again.shares, said.shares)
     assert again.named == said.named

@@ -58,7 +58,7 @@ def measured(**z: float) -> TakeSignals:
 
 
 def row(mode: FailureMode | None = None, **z: float) -> FloatArray:
-    return features.features(measured(**z), USUAL, mode).values
+    return features.features(measured(**z), USUAL, mode)[0]
 
 
 def plain_model() -> EvidenceModel:
@@ -182,7 +182,7 @@ def both_model() -> EvidenceModel:
 
 def test_nothing_unusual_names_nothing() -> None:
     found = attribute(measured(), USUAL, FailureMode.SLIP, plain_model())
-    assert found.abstained
+    assert not found.named
     assert found.none > max(found.dimensions.values())
 
 
@@ -215,9 +215,8 @@ def test_a_stations_labels_silence_evidence_that_is_always_there() -> None:
     fresh = row(**warm, lag_s=9.5)
     assert model.judge(fresh).named != (GapDimension.ACTUATOR_RESPONSE,)
     corrected = recalibrated(model, rows, of)
-    assert max(corrected.judge(fresh).shares, key=lambda d: corrected.judge(fresh).shares[d]) is (
-        GapDimension.ACTUATOR_RESPONSE
-    )
+    shares = corrected.judge(fresh).dimensions
+    assert max(shares, key=lambda d: shares[d]) is GapDimension.ACTUATOR_RESPONSE
     assert corrected.about["labels"] == 12
 
 
