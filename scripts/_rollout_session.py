@@ -18,19 +18,18 @@ from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
 from gaploop.collect.remote_policy import SCHEME, RemotePolicy
 from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
-from gaploop.collect.session import SessionEnd, SessionSpec
+from gaploop.collect.session import SessionEnd
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.finetune.factors import settings
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
-from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_display, check_wanted_sensors
-from gaploop.scripts._sessions import SessionJob, record_alone, video_figures
+from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
 from gaploop.teleop.link import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
     _check(config)
     root = config.dataset.folder().absolute()
-    journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    journal = options.journal_beside(root, config.journal)
     policy, id_ = _policy(config)
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
@@ -70,29 +69,10 @@ def roll_out(config: Any) -> int:
         drives_between=not is_embedded,
     )
     station = _arms.station_for(config.robot, config.station)
-    task = config.dataset.single_task
-    spec = SessionSpec(
-        journal,
-        task or str(getattr(config.robot, "task", "rollout")).replace("_", " "),
-        TakeKind.ROLLOUT,
-        max_s=config.dataset.episode_time_s,
-        seed=config.seed,
-        operator=config.operator,
-        policy=id_,
-        resume=bool(config.factors),
-        publish_every=config.publish_every,
-        consent=config.consent,
-        consents=config.consents,
-    )
+    spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
+    quotas = _quotas(config, station)
     job = SessionJob(
-        config,
-        station,
-        root,
-        journal,
-        _quotas(config, station),
-        spec,
-        driver=driver,
-        shared=driver.leader,
+        config, station, root, journal, quotas, spec, driver=driver, shared=driver.leader
     )
     require_consents(job.quotas, job.station, config.consent, config.consents)
     _remind(job, id_)
@@ -212,21 +192,11 @@ def _tell(
 ) -> int:
     config, notes = job.config, driver.attempts.notes
     sealed = [notes[take.uid] for take in end.takes if take.uid in notes]
-    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
-    counts = {name: count for name, count in counts.items() if count}
-    published = sum(len(report.published) for report in reports)
     helped = sum(note.interventions > 0 for note in sealed)
     paces = [note.pace for note in sealed]
     asked = sum(pace.asked for pace in paces)
-    evidence = "real" if job.station.domain is Domain.REAL else "emulated"
-    if config.robot.type == _arms.EMBEDDED:
-        is_target = config.robot.gaps or config.robot.conditions
-        evidence = "sim-to-sim" if is_target else "sim"
     summary = {
-        "journal": job.journal,
-        "root": job.root,
-        "takes": len(end.takes),
-        "outcomes": counts,
+        **session_figures(job, end, reports, stopped),
         "helped": helped,
         "person_s": round(sum(note.person_s for note in sealed), 3),
         "policy": {
@@ -239,20 +209,13 @@ def _tell(
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
-        "published": published,
-        "recovered": end.recovered,
-        "reconnected": end.reconnected,
         "interrupted": bool(stopped),
-        "trip": end.trip,
-        "evidence": evidence,
-        "uids": [take.uid for take in end.takes],
-        "video": video_figures(end.takes),
-        "push": push_after(config.dataset, job.root, config.consents, stopped),
+        "evidence": _arms.evidence_of(config.robot, job.station),
     }
-    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
     text = (
-        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {job.journal}; {published} "
-        f"published to {job.root}."
+        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {job.journal}; "
+        f"{summary['published']} published to {job.root}."
     )
     options.emit(config.json, summary, text)
     if end.trip:

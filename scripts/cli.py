@@ -29,6 +29,7 @@ import re
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from fnmatch import fnmatchcase
@@ -36,6 +37,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "deploy": ("gate", "preflight", "push", "benchmark"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
-_TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
+_TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
 _SHORT: Final = " (`gaploop <command> DIR` is short for it)"
@@ -352,20 +354,11 @@ def _terminable() -> Iterator[list[int]]:
         came.append(number)
         raise Terminated(number)
 
-    before = {}
-    try:
-        for name in _TERMINATING:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, stop)
-    except ValueError:  # not the main thread: whoever called us minds the signals
+    # Outside the main thread, whoever called us minds the signals.
+    heeded = _TERMINATING if threading.current_thread() is threading.main_thread() else ()
+    numbers = [n for n in heeded if signal.getsignal(n) is not signal.SIG_IGN]
+    with platform_calls.signals_handled(numbers, stop):
         yield came
-        return
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,17 @@ _QUIET_ENVIRONMENT: Final = {
 }
 
 
+def required[T](given: T | None, ask: str) -> T:
+    """Return what an option was given.
+
+    Raises:
+        UnusableInputError: it was given nothing; `ask` says what is wanted, and how it is named.
+    """
+    if not given:
+        raise UnusableInputError(ask)
+    return given
+
+
 @dataclass
 class DatasetFolder:
     """Which dataset, for commands that read one."""
@@ -56,33 +67,23 @@ class DatasetFolder:
     root: Path | None = None
     """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
 
-    def folder(self) -> Path:
+    def folder(self, command: str = "") -> Path:
         """Return `root`.
 
         Raises:
-            UnusableInputError: it wasn't given.
+            UnusableInputError: it wasn't given; in the words of `command`, if it takes one bare.
         """
-        if self.root is None:
-            raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
-        return self.root
+        bare = f"Which folder? Name it: gaploop {command} DIR"
+        named = "Which dataset? Name its folder with --dataset.root=DIR."
+        return required(self.root, bare if command else named)
 
 
 @dataclass
-class TakesFolder:
+class TakesFolder(DatasetFolder):
     """Which takes, for commands that read a dataset or a journal."""
 
     root: Path | None = None
     """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
-
-    def folder(self, command: str) -> Path:
-        """Return `root`.
-
-        Raises:
-            UnusableInputError: it wasn't given to `command`.
-        """
-        if self.root is None:
-            raise UnusableInputError(f"Which folder? Name it: gaploop {command} DIR")
-        return self.root
 
 
 @dataclass
@@ -164,9 +165,13 @@ class PolicyOptions:
         Raises:
             UnusableInputError: it wasn't given.
         """
-        if not self.path:
-            raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
-        return self.path
+        return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
+
+
+def journal_beside(root: Path, journal: Path | None) -> Path:
+    """Return the folder of a dataset's takes: the one that is given, or else the one beside it."""
+    root = root.absolute()
+    return (journal or root.with_name(f"{root.name}_journal")).absolute()
 
 
 def require_action(action: str, known: Sequence[str], command: str) -> None:
@@ -395,31 +400,28 @@ def print_error(message: str, command: str = "") -> None:
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
 
 
-class _Quiet(logging.Filter):
-    """Passes our records, and others' from ERROR up where their library is a noisy one."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            return True
-        # LeRobot logs through the root logger: only the file tells whose record it is.
-        noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
-        return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
+def _is_ours_or_grave(record: logging.LogRecord) -> bool:
+    """Pass our records, and others' from ERROR up where their library is a noisy one."""
+    if record.levelno >= logging.ERROR:
+        return True
+    # LeRobot logs through the root logger: only the file tells whose record it is.
+    noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
+    return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
 
 
-class _NotAgain(logging.Filter):
-    """Passes a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
+def _once_in_a_while() -> Callable[[logging.LogRecord], bool]:
+    """Pass a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
+    said_s: dict[str, float] = {}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said_s: dict[str, float] = {}
+    def is_new(record: logging.LogRecord) -> bool:
+        nonlocal said_s
+        line, now_s = record.getMessage(), record.created
+        new = now_s - said_s.get(line, -math.inf) > AGAIN_S
+        if new:
+            said_s = {k: s for k, s in said_s.items() if now_s - s <= AGAIN_S} | {line: now_s}
+        return new
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        line = record.getMessage()
-        is_new = record.created - self._said_s.get(line, -math.inf) > AGAIN_S
-        if is_new:
-            self._said_s = {k: s for k, s in self._said_s.items() if record.created - s <= AGAIN_S}
-            self._said_s[line] = record.created
-        return is_new
+    return is_new
 
 
 def setup_logging() -> None:
@@ -428,8 +430,8 @@ def setup_logging() -> None:
         os.environ.setdefault(name, value)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(_Quiet())
-    handler.addFilter(_NotAgain())
+    handler.addFilter(_is_ours_or_grave)
+    handler.addFilter(_once_in_a_while())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -16,7 +16,7 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import _arms, options
 from gaploop.scripts._arms import EMBEDDED, kind
 from gaploop.scripts._devices import registries
@@ -238,12 +238,8 @@ def _say(line: str) -> None:
 
 def _report(config: Any, station: Station, end: "ProbeEnd", stopped: Sequence[int]) -> int:
     lacking = [now for now in end.parts if not now.done]
-    if config.robot.type == EMBEDDED:
-        is_target = config.robot.gaps or config.robot.conditions or config.robot.twin
-        evidence, cameras = "sim-to-sim" if is_target else "sim", True
-    else:
-        evidence = "real" if station.domain is Domain.REAL else "emulated"
-        cameras = bool(getattr(config.robot, "cameras", None))
+    evidence = _arms.evidence_of(config.robot, station, getattr(config.robot, "twin", None))
+    cameras = config.robot.type == EMBEDDED or bool(getattr(config.robot, "cameras", None))
     untold = list(end.untold)
     if not config.object:
         untold.append("the object's size, width and weight")
