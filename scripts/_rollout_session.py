@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.finetune.factors import settings
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
-from gaploop.scripts._record_checks import check_display, check_wanted_sensors
+from gaploop.scripts._record_checks import check_display, check_numbers, check_wanted_sensors
 from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
 from gaploop.teleop.link import TOKEN_VARIABLE
 
@@ -53,17 +53,12 @@ def roll_out(config: Any) -> int:
     alone = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
     by_itself = is_embedded and alone and config.display not in ("window", "terminal")
     watched = watching(config, policy, id_, is_embedded)
+    leads = PolicyLeader if by_itself else PatientLeader  # simulated time waits for a policy
+    blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
     driver = RolloutDriver(
         policy,
-        functools.partial(
-            PolicyLeader if by_itself else PatientLeader,  # simulated time waits for a policy
-            lag_s=config.smoothing.exponential_s,
-        ),
-        Attempts(
-            SpeedRamp(journal, id_, fixed),
-            watched=watched,
-            blocker=policy.blocker if isinstance(policy, RemotePolicy) else lambda: "",
-        ),
+        functools.partial(leads, lag_s=config.smoothing.exponential_s),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         functools.partial(_wishes, config),
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
@@ -135,25 +130,8 @@ def _check(config: Any) -> None:
     _arms.robot_of(config)
     check_wanted_sensors(config)
     lag_share(config.smoothing.exponential_s, 1.0)
-    positive = [
-        ("dataset.num_episodes", config.dataset.num_episodes),
-        ("dataset.episode_time_s", config.dataset.episode_time_s),
-        ("publish_every", config.publish_every),
-        ("take_over_motion_deg", config.take_over_motion_deg),
-        ("take_over_stall_s", config.take_over_stall_s),
-        ("take_over_late_s", config.take_over_late_s),
-    ]
-    if config.hand_back_s is not None:
-        positive.append(("hand_back_s", config.hand_back_s))
-    for name, value in positive:
-        if not value > 0:
-            raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
-    for name, value in (
-        ("dataset.reset_time_s", config.dataset.reset_time_s),
-        ("reconnect_s", config.reconnect_s),
-    ):
-        if not value >= 0:
-            raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
+    waits = ("take_over_stall_s", "take_over_late_s", "hand_back_s")
+    check_numbers(config, "publish_every", "take_over_motion_deg", *waits)
 
 
 def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
@@ -204,7 +182,7 @@ def _tell(
             "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
             "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
             "waited_s": round(sum(pace.waited_s for pace in paces), 2),
-            **link_figures(driver.policy),
+            **_link_figures(driver.policy),
         },
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
@@ -223,16 +201,12 @@ def _tell(
     return 128 + stopped[0] if stopped else int(bool(end.trip))
 
 
-def link_figures(policy: Policy) -> dict[str, float]:
+def _link_figures(policy: Policy) -> dict[str, float]:
     """Return how long observations and plans were under way to another machine [ms]; else none."""
     if not isinstance(policy, RemotePolicy) or not policy.on_the_way_s:
         return {}
     p50, p99 = 1e3 * np.percentile(policy.on_the_way_s, (50, 99))
     return {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
-
-
-AUTO: Final = "auto"
-NEVER: Final = "never"
 
 
 class Watching:
@@ -258,12 +232,11 @@ class Watching:
         """Return what watches an attempt that begins."""
         from gaploop.failure_analysis.live.watch import ALARM, FailureWatch
 
-        uid, score = writer.header.info.uid, self.score
-        if score is None:
+        if self.score is None:
             return ()
 
         def alarmed(alarm: Alarm) -> None:
-            self.alarms[uid] = alarm
+            self.alarms[writer.header.info.uid] = alarm
             said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
             writer.event(alarm.t_s, ALARM, **said)
             log.warning(
@@ -272,18 +245,16 @@ class Watching:
             )  # fmt: skip
 
         follower = rig.follower
-        planned = self._planned if follower.units.startswith("deg") else None
-        return (
-            FailureWatch(
-                score,
-                follower.joint_names,
-                rig.control_hz,
-                rig.fps,
-                planned=planned,
-                false_alarms=self._false_alarms,
-                on_alarm=alarmed,
-            ),
+        watch = FailureWatch(
+            self.score,
+            follower.joint_names,
+            rig.control_hz,
+            rig.fps,
+            planned=self._planned if follower.units.startswith("deg") else None,
+            false_alarms=self._false_alarms,
+            on_alarm=alarmed,
         )
+        return (watch,)
 
 
 def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> Watching:
@@ -292,27 +263,24 @@ def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> 
     Raises:
         UnusableInputError: a false-alarm rate that isn't a share, or too few successful takes.
     """
-    if not 0 < config.watch_false_alarms < 1:
-        raise UnusableInputError(
-            f"--watch_false_alarms must be above 0 and below 1, got {config.watch_false_alarms:g}."
-        )
+    rate = config.watch_false_alarms
+    if not 0 < rate < 1:
+        raise UnusableInputError(f"--watch_false_alarms must be above 0 and below 1, got {rate:g}.")
     score = _score(config.watch, policy_id, is_embedded)
-    if score is not None and math.isinf(score.threshold(config.watch_false_alarms)):
+    if score is not None and math.isinf(score.threshold(rate)):
         raise UnusableInputError(
             f"{score.name}: {len(score.peaks)} takes that went well can't state a false-alarm rate "
-            f"of {config.watch_false_alarms:g}: record {math.ceil(1 / config.watch_false_alarms)} "
-            "or raise --watch_false_alarms."
+            f"of {rate:g}: record {math.ceil(1 / rate)} or raise --watch_false_alarms."
         )
-    planned = (lambda: policy.chunk) if hasattr(policy, "chunk") else None
-    return Watching(score, config.watch_false_alarms, planned)
+    return Watching(score, rate, (lambda: policy.chunk) if hasattr(policy, "chunk") else None)
 
 
 def _score(watch: str, policy_id: str, is_embedded: bool) -> FailureScore | None:
     from gaploop.failure_analysis.live.watch import score_of, shipped_score
 
-    if watch == NEVER:
+    if watch == "never":
         return None
-    if watch == AUTO:
+    if watch == "auto":
         shipped = shipped_score() if is_embedded else None
         return shipped if shipped is not None and shipped.policy == policy_id else None
     from gaploop.datasets.sources import load_takes

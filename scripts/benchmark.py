@@ -93,8 +93,8 @@ class BenchmarkConfig:
 def run(config: BenchmarkConfig) -> int:
     """Serve, submit or show."""
     options.require_action(config.action, ACTIONS, "benchmark")
-    if not config.board:
-        raise UnusableInputError(f"Which? gaploop benchmark {config.action} FOLDER, or me/name.")
+    where = f"Which? gaploop benchmark {config.action} FOLDER, or me/name."
+    options.required(config.board, where)
     return {"serve": _serve, "submit": _submit, "show": _show}[config.action](config)
 
 

@@ -20,7 +20,7 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import emit, jsonable, progress, require_action
+from gaploop.scripts.options import emit, jsonable, progress, require_action, required
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
@@ -83,8 +83,7 @@ def run(config: ConsentConfig) -> int:
 
 
 def _add(config: ConsentConfig, register: Path) -> int:
-    if not config.expires:
-        raise UnusableInputError("Until when? Name the last day with --expires=YYYY-MM-DD.")
+    required(config.expires, "Until when? Name the last day with --expires=YYYY-MM-DD.")
     expires, scope = check_day(config.expires), check_scope(config.scope)
     if expires < today():
         raise UnusableInputError(f"--expires={expires} is past. Name a day from today on.")
@@ -142,8 +141,7 @@ def _row(consent: Consent, register: ConsentRegister) -> dict[str, Any]:
 def _withdraw(config: ConsentConfig, register: Path) -> int:
     from gaploop.collect.withdrawal import report_path, withdraw
 
-    if not config.id:
-        raise UnusableInputError("Withdraw which consent? Name its id; see: gaploop consent list")
+    required(config.id, "Withdraw which consent? Name its id; see: gaploop consent list")
     places = [Place("journal", str(path.absolute())) for path in config.journal]
     places += [Place("dataset", str(path.absolute())) for path in config.dataset]
     folder = None if config.output_dir is None else writable_folder(config.output_dir)

@@ -322,8 +322,7 @@ def retag(config: EditConfig) -> int:
     from gaploop.datasets.edit.actions import EditRules, carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
 
-    if not config.set:
-        raise UnusableInputError("""Which tags? Set them with --set='{"station": "bench_3"}'.""")
+    options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
     piece = DatasetPiece.whole(config.dataset.folder().resolve())
     store = open_labelled(piece.info.root)
     if store.lacks_columns:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import DatasetFolder, emit, progress
+from gaploop.scripts.options import DatasetFolder, emit, progress, required
 
 
 @dataclass
@@ -50,17 +49,16 @@ def run(config: ExportConfig) -> int:
     from gaploop.datasets.lerobot_import import parse_episodes
 
     root = config.dataset.folder()
-    if not config.format:
-        raise UnusableInputError(f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
-    if config.output is None:
-        raise UnusableInputError("Export where to? Name a new file or folder with --output=OUT.")
+    required(config.format, f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
+    asked = "Export where to? Name a new file or folder with --output=OUT."
+    output = required(config.output, asked)
     total = read_info(root).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Exporting", len(chosen) if chosen else total) as advance:
         out = export_dataset(
             root,
             config.format,
-            config.output,
+            output,
             episodes=chosen,
             compress=config.compress,
             advance=advance,

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.run_record import write_run
 from gaploop.core.station import Station, load_station
@@ -138,11 +137,8 @@ def identify(config: IdentifyConfig) -> Twin:
 
 
 def _roots(config: IdentifyConfig) -> list[Path]:
-    if not config.roots:
-        raise UnusableInputError(
-            "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
-        )
-    return config.roots
+    ask = "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+    return options.required(config.roots, ask)
 
 
 def _folder(config: IdentifyConfig) -> Path:

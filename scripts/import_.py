@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import emit, progress
+from gaploop.scripts.options import emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
@@ -100,22 +100,18 @@ gaploop import bag.mcap --fps=30 --output_dir=bag \\
 
 def run(config: ImportConfig) -> int:
     """Import; the work is in `collect.imports` and `datasets.lerobot_import`."""
-    if config.source is None:
-        raise UnusableInputError("Import what? Name it: gaploop import SRC --format=…")
-    if config.output_dir is None:
-        raise UnusableInputError("Import where to? Name a folder with --output_dir=DIR.")
+    from gaploop.datasets.formats.registry import guess
+
+    source = required(config.source, "Import what? Name it: gaploop import SRC --format=…")
+    where = "Import where to? Name a folder with --output_dir=DIR."
+    target = required(config.output_dir, where)
     if config.format and config.format not in FORMATS:
         raise unknown_choice("format", config.format, FORMATS, "--format")
-    name: str | None = config.format
-    if not name:
-        from gaploop.datasets.formats.registry import guess
-
-        name = guess(config.source)
-    if name is None:
-        raise UnusableInputError(
-            f"{config.source}: its content doesn't show what it is. Say it with --format=…, one "
-            f"of: {', '.join(sorted(FORMATS))}."
-        )
+    name = required(
+        config.format or guess(source),
+        f"{source}: its content doesn't show what it is. Say it with --format=…, one "
+        f"of: {', '.join(sorted(FORMATS))}.",
+    )
     plain = ImportConfig()
     for option, formats in _ONLY_FOR.items():  # what the format would pass over in silence
         if name not in formats and getattr(config, option) != getattr(plain, option):
@@ -123,10 +119,10 @@ def run(config: ImportConfig) -> int:
                 f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
             )
     if name in LAYOUTS:
-        return _layout(config, name, config.source, config.output_dir)
+        return _layout(config, name, source, target)
     if name == "lerobot":
-        return _lerobot(config, config.source, config.output_dir)
-    return _takes(config, config.source, config.output_dir)
+        return _lerobot(config, source, target)
+    return _takes(config, source, target)
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
@@ -211,12 +207,12 @@ def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
 
     notes: list[str] = []
     if config.format == "csv":
-        if config.mapping is None:
-            raise UnusableInputError(
-                "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
-                "and examples/ur3_cobotops.yaml show one."
-            )
-        takes, notes = read_csv_takes(source, load_mapping(config.mapping))
+        mapping = required(
+            config.mapping,
+            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
+            "and examples/ur3_cobotops.yaml show one.",
+        )
+        takes, notes = read_csv_takes(source, load_mapping(mapping))
     else:
         takes = read_uci_failures(source)
     with progress("Importing", len(takes)) as advance:

@@ -86,16 +86,18 @@ def run(config: Any) -> int:
         logging.getLogger("gaploop.teleop.link").setLevel(logging.INFO)
         where = f"{config.host or link.own_address()}:{port}"
         # Whoever has the token in the environment has it there at the robot, too.
-        said = "" if token == os.environ.get(link.TOKEN_VARIABLE) else token
-        result = {"address": where, "token": token, "at_the_robot": words(where, said)}
-        options.emit(config.json, result, result["at_the_robot"])
+        group = "teleop" if config.what == LEADER else "policy"
+        known = token == os.environ.get(link.TOKEN_VARIABLE)
+        said = words(where, "" if known else f" --{group}.token={token}")
+        result = {"address": where, "token": token, "at_the_robot": said}
+        options.emit(config.json, result, said)
         while not stopped:
             time.sleep(LOOK_S)
     return 128 + stopped[0]
 
 
 type Served = tuple[str, int, "Callable[[Connection], None]", Callable[[str, str], str]]
-"""What is spoken, the longest message, who answers, and what is told of address and token."""
+"""What is spoken, the longest message, who answers, what is told of an address and a token."""
 
 
 def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
@@ -115,18 +117,16 @@ def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
     card = remote.LeaderCard(kind, list(OwnUnits(leader.device).joint_names))
 
     def words(where: str, token: str) -> str:
-        shown = f" --teleop.token={token}" if token else ""
         return (
             f"{kind} leads whoever connects. At the robot: gaploop teleoperate "
-            f"--teleop.type=remote --teleop.address={where}{shown} --robot.type=…"
+            f"--teleop.type=remote --teleop.address={where}{token} --robot.type=…"
         )
 
     talk = remote.serve_leader(leader, card, MonotonicClock())
     return remote.KIND, remote.MOST_BYTES, talk, words
 
 
-def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
-    del stack
+def _policy(config: Any, _stack: contextlib.ExitStack) -> Served:
     from gaploop.collect import remote_policy
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
@@ -136,11 +136,8 @@ def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
     card = remote_policy.card_of(policy, policy_id(path))
 
     def words(where: str, token: str) -> str:
-        shown = f" --policy.token={token}" if token else ""
-        return (
-            f"{path} is served. At the robot: gaploop rollout "
-            f"--policy.path=remote://{where}{shown} --robot.type=…"
-        )
+        rollout = f"gaploop rollout --policy.path=remote://{where}{token} --robot.type=…"
+        return f"{path} is served. At the robot: {rollout}"
 
     talk = remote_policy.serve_policy(policy, card)
     return remote_policy.KIND, remote_policy.MOST_BYTES, talk, words
