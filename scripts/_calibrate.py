@@ -11,7 +11,7 @@ import numpy as np
 
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, sha256, writable_folder, write_json
+from gaploop.core.files import existing_folder, sha256, writable_folder
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
@@ -148,7 +148,7 @@ def intrinsics(config: CalibrateFields) -> int:
         "missing": result.coverage.missing(),
         "picture": picture,
     }
-    write_json(report / "intrinsics.json", options.jsonable(answer))
+    options.keep(report, "intrinsics.json", answer)
     lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
     fx, fy = (max(std[of], result.focal_std_px) for of in ("fx", "fy"))
     lines = [
@@ -210,7 +210,7 @@ def hand_eye(config: CalibrateFields) -> int:
         "not_found": found.missed,
         "picture": picture,
     }
-    write_json(report / "hand_eye.json", options.jsonable(answer))
+    options.keep(report, "hand_eye.json", answer)
     T, held = result.hand_eye.T_mount_camera, result.held_out
     values = zip(T[:3, 3] * 1e3, result.std_mm, strict=True)
     place = ", ".join(f"{value:.2f} ± {std:.2f}" for value, std in values)
@@ -281,9 +281,7 @@ def latency(config: CalibrateFields) -> int:
         late = _milliseconds(lag.latency_s, lag.interval_s)
         lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
         saved = _save(config, ("cameras", config.camera_name, "latency"), asdict(lag), lines)
-    if config.output_dir is not None:
-        folder = writable_folder(config.output_dir)
-        write_json(folder / "latency.json", options.jsonable(answer))
+    options.keep(config.output_dir, "latency.json", answer)
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 

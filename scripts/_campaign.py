@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +32,6 @@ from gaploop.scripts import options
 
 log = logging.getLogger(__name__)
 
-_WIDTH = 100
 _BAR = 18
 
 
@@ -105,17 +103,14 @@ class Campaign:
         And where the plan asks for participants, how far each band is, and what programmes cost.
         """
         now = self.progress()
-        buffer = io.StringIO()
-        console = options.console(file=buffer, width=_WIDTH, color_system=None)
-        console.print(_table(now, self.station.grid))
+        tables = [_table(now, self.station.grid)]
         if people := self.participants():
-            console.print(_people_table(people))
-            console.print(_cost_table(self.costs(), self.station.costs.currency))
-        lines = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
-        return "\n".join([*lines, _summary(now, self.station.grid)])
+            tables.append(_people_table(people))
+            tables.append(_cost_table(self.costs(), self.station.costs.currency))
+        return "\n".join([*options.as_lines(*tables), _summary(now, self.station.grid)])
 
 
-def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
+def _table(now: CampaignProgress, grid: tuple[int, int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
         table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
@@ -131,7 +126,7 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
     return table
 
 
-def _people_table(people: Participants) -> Any:
+def _people_table(people: Participants) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("participants", "band", "takes", "", "people"):
         table.add_column(name)
@@ -142,7 +137,7 @@ def _people_table(people: Participants) -> Any:
     return table
 
 
-def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Any:
+def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("programme", "people", "operator's hours", currency):
         table.add_column(name, justify="right")

@@ -25,7 +25,7 @@ from gaploop.finetune.evaluation import (
 )
 from gaploop.finetune.factors import settings
 from gaploop.scripts import options
-from gaploop.scripts._arguments import chosen_types, file_types
+from gaploop.scripts._arguments import all_types
 from gaploop.scripts._library import command
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,7 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    is_gym = "env" in {**file_types(arguments), **chosen_types(arguments)}
-    return _gym_config_class() if is_gym else EvaluateConfig
+    return _gym_config_class() if "env" in all_types(arguments) else EvaluateConfig
 
 
 def _gym_config_class() -> type:

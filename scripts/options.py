@@ -7,6 +7,7 @@ the same as in `lerobot-record` and `lerobot-train`. Nothing heavy is imported h
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import math
@@ -22,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import printable
+from gaploop.core.files import printable, writable_folder, write_json
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
@@ -284,6 +285,21 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
         )
     elif text:
         print(printable(text), file=stream, flush=True)
+
+
+def keep(output_dir: Path | None, name: str, answer: Any) -> None:
+    """Write an answer as JSON to the folder that was named for it, if one was."""
+    if output_dir is not None:
+        write_json(writable_folder(output_dir) / name, jsonable(answer))
+
+
+def as_lines(*shown: RenderableType) -> list[str]:
+    """Return what Rich draws as lines of plain text, without the empty ones."""
+    buffer = io.StringIO()
+    page = console(file=buffer, width=100, color_system=None)
+    for part in shown:
+        page.print(part)
+    return [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
 
 
 def console(**how: Any) -> Console:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -249,10 +248,7 @@ def _text(plan: Plan, folder: Path) -> str:
         table.add_column(name, justify="left" if name in ("dimension", "do") else "right")
     for item in plan.items:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))
-    buffer = io.StringIO()
-    if plan.items:
-        options.console(file=buffer, width=100, color_system=None).print(table)
-    shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
+    shown = options.as_lines(table) if plan.items else []
     first = {item.dimension: item for item in reversed(plan.items)}  # items may share a dimension
     words = [
         f"{item.dimension.value}: {item.why} {item.protocol} Test: {item.test}"

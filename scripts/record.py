@@ -18,7 +18,7 @@ from gaploop.core.protocols import Follower
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arguments import chosen_types, file_types
+from gaploop.scripts._arguments import all_types
 from gaploop.scripts._arms import EMBEDDED, EXPERT, evidence_of, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
@@ -163,7 +163,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: of LeRobot's devices only where one of them is asked for."""
     if {"--status", "--status=true"} & set(arguments):
         return StatusConfig
-    chosen = {**file_types(arguments), **chosen_types(arguments)}
+    chosen = all_types(arguments)
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
     from gaploop.scripts._devices import registries

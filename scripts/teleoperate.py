@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.operator.keys import keys
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
 from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick, feature_of
 from gaploop.scripts import _arms, options
@@ -154,9 +153,7 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
         }
         for trip in ended.figures.trips
     ]
-    if config.output_dir is not None:
-        folder = writable_folder(config.output_dir)
-        write_json(folder / "teleoperate.json", options.jsonable(summary))
+    options.keep(config.output_dir, "teleoperate.json", summary)
     figures = ended.figures
     lines = [
         f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
