@@ -49,14 +49,10 @@ class Hands:
 
 
 def calibration_of(file: Path | None, follower: Follower) -> str:
-    """Return the id of the station's calibration, after saying what may be out of date in it.
+    """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
 
-    Args:
-        file: the station's file; its calibration lies beside it.
-        follower: the arm, at rest, whose pose is compared with the stored one.
-
-    Returns:
-        The id that takes carry, "" where nothing is calibrated.
+    The calibration lies beside the station's `file`; the arm is at rest, and its pose is compared
+    with the stored one.
 
     Raises:
         UnusableInputError: the calibration file can't be read.
@@ -122,10 +118,6 @@ def connect(
     """Connect the devices that LeRobot's configs describe; all or none.
 
     Args:
-        robot: a LeRobot RobotConfig.
-        teleop: a LeRobot TeleoperatorConfig.
-        station: for the robot's limits and model.
-        with_cameras: connect the robot's cameras too.
         hands: the usual speeds and forces unless given.
 
     Raises:
@@ -158,8 +150,6 @@ def follower_of(
     """Connect a robot without anybody who leads it; the clock is the time it lives on.
 
     Args:
-        robot: a LeRobot RobotConfig.
-        station: for its limits and model.
         cell: the embedded cell, in real time, where the robot is that and it was made already.
 
     Raises:
@@ -249,8 +239,6 @@ def evidence_of(robot: Any, station: Station, stands_for: object = None) -> str:
     """Return what takes are evidence of, in a word.
 
     Args:
-        robot: `--robot.*`.
-        station: where they are recorded.
         stands_for: what else, such as a twin, lets the embedded cell stand for a real one.
     """
     if robot.type != EMBEDDED:

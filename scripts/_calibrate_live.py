@@ -285,9 +285,6 @@ class _Kept:
 def chirp_motion(config: CalibrateFields) -> JointMotion:
     """Move every joint of the robot by a chirp, behind the safety filter.
 
-    Returns:
-        What was sent and reported.
-
     Raises:
         UnusableInputError: the robot, its station or the time given can't be used.
         DeviceError: the arm stopped answering, or the safety filter tripped.

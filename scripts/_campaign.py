@@ -37,15 +37,7 @@ _BAR = 18
 
 @dataclass(frozen=True)
 class Campaign:
-    """A plan on its way.
-
-    Attributes:
-        plan: what is to be collected.
-        order: its takes, one quota for each stretch of one set-up.
-        journal: where they go.
-        station: where they are recorded.
-        consents: the consent register; the default one where None.
-    """
+    """A plan on its way: its takes in order, one quota for each stretch of one set-up."""
 
     plan: Plan
     order: tuple[Quota, ...]
@@ -212,12 +204,7 @@ def _takes(count: int) -> str:
 
 
 def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None = None) -> None:
-    """Refuse a campaign on a real station where nobody can say that it is set up.
-
-    Args:
-        station: where it is recorded; the embedded cell sets itself up.
-        yes: don't ask: whoever started it sees to the set-ups.
-        stdin_is_terminal: whether there is somebody to ask; found out unless given.
+    """Refuse a campaign on a real station where nobody can say that it is set up, unless `yes`.
 
     Raises:
         UnusableInputError: there is a set-up to confirm and nobody to ask.
@@ -231,11 +218,7 @@ def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None =
 
 
 def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bool]:
-    """Return what says which set-up comes next, where the embedded cell sets itself up.
-
-    Args:
-        grid: rows and columns of the station's placement grid.
-    """
+    """Return what says which set-up comes next, where the embedded cell sets itself up."""
 
     def set_up(quota: Quota, before: Quota | None) -> bool:
         was = None if before is None else before.conditions
@@ -250,11 +233,9 @@ def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bo
 def require_consents(
     quotas: Sequence[Quota], station: Station, consent: str, consents: Path | None
 ) -> None:
-    """Refuse to record people who haven't agreed, before anything moves.
+    """Refuse to record people who haven't agreed; those of the embedded cell are simulated.
 
     Args:
-        quotas: what is to be recorded.
-        station: where; the people of the embedded cell are simulated.
         consent: ids of participants, separated by commas, or "".
         consents: the register; the default one where None.
 

@@ -50,8 +50,6 @@ def written(
         store: as it was before.
         new: what was written.
         stated: how many statements were made, those that were there already among them.
-        verb: what was done to the takes.
-        dry_run: nothing was.
         merged: they were put among the others by time.
         shown: the columns show it.
         adds: the dataset got gap columns first.
@@ -105,14 +103,7 @@ def _doubts(
     above: Sequence[LabelEvent],
     after: Mapping[labels.Key, LabelEvent],
 ) -> Iterable[str]:
-    """Yield why what was said may not be what was meant.
-
-    Args:
-        store: as it was before.
-        uids: the takes that it is about.
-        above: events that stand above it.
-        after: what stands now.
-    """
+    """Yield why what was said of takes may not be what was meant; `above` stands above it."""
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
         yield f"{len(above)} of these don't count: above them stands the word of {who}."

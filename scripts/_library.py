@@ -23,9 +23,6 @@ def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., R
     The function takes the options' dataclass, filled in. Or it takes what stands without a name on
     the command line, such as the folder, and the other options by name, those of a group as a
     dictionary: `policy={"path": "adapted"}`, `robot={"type": "so101_sim"}`.
-
-    Args:
-        work: does it, from options that were checked; prints nothing.
     """
     name = work.__name__
 

@@ -47,12 +47,7 @@ _COLOURS: Final = {
 
 
 def preflight(config: Any, person: Person | None = None) -> int:
-    """Check everything and print it.
-
-    Args:
-        config: the command's options.
-        person: who is asked; whoever sits at the terminal unless given.
-    """
+    """Check everything and print it; whoever sits at the terminal is asked unless given."""
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.required(), fps=config.policy.fps)

@@ -41,12 +41,6 @@ class Publisher:
     A publication that fails is said in a line and tried again with the next one; it may be killed
     at any instant, and publishing twice is publishing once. Leaving the `with` block publishes
     what is left.
-
-    Args:
-        journal: the takes.
-        root: the dataset.
-        repo_id: LeRobot's name of it.
-        consents: the consent register; the default one where None.
     """
 
     def __init__(self, journal: Path, root: Path, repo_id: str, consents: Path | None) -> None:

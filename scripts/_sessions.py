@@ -39,11 +39,7 @@ class SessionJob:
     """What a session is to do.
 
     Attributes:
-        config: the options.
-        root: the dataset.
-        journal: the takes.
         quotas: what to record, in this order.
-        spec: what the takes share.
         driver: the policy that drives and is taken over from, if any.
         shared: who drives, where that isn't just the leader.
     """

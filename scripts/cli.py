@@ -138,14 +138,7 @@ def _dispatch(command: str, arguments: list[str]) -> int:
 
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
-    """Run a command's module, or print its help.
-
-    Args:
-        module: as described above.
-        command: its name, which its config's class begins with.
-        arguments: what stands after it.
-        program: what a user types to call it, for messages.
-    """
+    """Run a command's module, or print its help; `program` is what a user types to call it."""
     rest = _discover(arguments)
     config_class = config_class_of(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
@@ -342,10 +335,7 @@ class Terminated(KeyboardInterrupt):
 def _terminable() -> Iterator[list[int]]:
     """Turn SIGTERM and its like into an exception, so that who holds a device or a file lets go.
 
-    One that is ignored, as SIGHUP under nohup, stays so.
-
-    Yields:
-        The numbers of the signals that came.
+    One that is ignored, as SIGHUP under nohup, stays so. Yields the numbers of those that came.
     """
     came: list[int] = []
 

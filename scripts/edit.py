@@ -194,13 +194,9 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
 
 
 def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None, go: bool) -> int:
-    """Show a plan, and carry it out unless that is a dry run or nobody said where to.
+    """Show a plan, and carry it out unless that is a dry run or nobody said where to (`go`).
 
-    Args:
-        config: the command's options.
-        plan: what is to be done.
-        output: the new folder; None for the place of the plan's only dataset.
-        go: its user said where to.
+    It goes to the folder `output`, or takes the place of the plan's only dataset.
     """
     from gaploop.datasets.edit.actions import EditRules, carry_out
 

@@ -114,7 +114,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     On a station without --command, or with tasks that an operator judges, it asks at the terminal.
 
     Args:
-        config: the command's options; --verify and --example are `run`'s.
+        config: --verify and --example are `run`'s.
         tell: called with what is planned, before the first attempt, and with what else a person
             should know by the way.
 

@@ -92,9 +92,6 @@ def run(config: IdentifyConfig) -> int:
 def identify(config: IdentifyConfig) -> Twin:
     """Measure a station and write station_twin.yaml, the page and run.json to the output folder.
 
-    Returns:
-        The twin.
-
     Raises:
         UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
     """

@@ -160,12 +160,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
 
 
 def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
-    """Return the chosen episodes of an import.
-
-    Raises:
-        UnusableInputError: an episode that isn't there, or something said about a source that
-            gaploop exported and that says it itself.
-    """
+    """Return the chosen episodes; refuse what is said of a source that says it itself."""
     from gaploop.datasets.lerobot_import import parse_episodes
 
     plain = ImportConfig()
@@ -186,11 +181,7 @@ def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
 
 
 def _words(config: ImportConfig) -> dict[str, Any]:
-    """Return kind, domain and outcome as words of the vocabulary, None where nobody said one.
-
-    Raises:
-        UnknownChoiceError: another word.
-    """
+    """Return kind, domain and outcome as words of the vocabulary, None where nobody said one."""
     found: dict[str, Any] = {}
     for name, enum in (("kind", TakeKind), ("domain", Domain), ("outcome", Outcome)):
         word = getattr(config, name)

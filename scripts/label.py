@@ -210,11 +210,7 @@ def named_author(given: str) -> str:
 
 
 def _template(config: LabelConfig) -> LabelEvent:
-    """Return an event by the author, of now, to be filled in.
-
-    Raises:
-        UnusableInputError: nobody knows who that is, or an option is out of range.
-    """
+    """Return an event by the author, of now, to be filled in."""
     author = named_author(config.author)
     return LabelEvent(
         "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note

@@ -197,11 +197,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _views(policy: ActPolicy, seed: int) -> list[Observation]:
-    """Return what the policy may see: scenes of the cell, or coarse random pictures.
-
-    Raises:
-        UnusableInputError: it sees what neither the embedded cell nor a camera shows.
-    """
+    """Return what the policy may see: scenes of the cell, or coarse random pictures."""
     from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
@@ -280,9 +276,7 @@ def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]
 def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
     """Return quantiles, and processor time as a ratio to the reference's, with its interval.
 
-    Args:
-        took_s: by clock and by processor [s], shape (BLOCKS, 2, PLANS).
-        reference_s: the same of the reference.
+    Times are by clock and by processor [s], shape (BLOCKS, 2, PLANS).
     """
     clock_s, cpu_s = took_s[:, 0], took_s[:, 1]
     ratios = np.median(cpu_s, axis=1) / np.median(reference_s[:, 1], axis=1)

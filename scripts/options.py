@@ -350,10 +350,6 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
 
     There, work of less than two seconds shows nothing.
 
-    Args:
-        description: what is going on, such as "Recording".
-        total: how many steps, or None where nobody knows.
-
     Yields:
         a function to call after each step: `advance()`, `advance(3)` after three, or
         `advance(3, "Recording, 2 failed")` to say something new.

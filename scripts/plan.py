@@ -264,11 +264,7 @@ def _text(plan: Plan, folder: Path) -> str:
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
-    """Yield the takes of journals and datasets, oldest first within each.
-
-    Raises:
-        UnusableInputError: a folder that holds neither.
-    """
+    """Yield the takes of journals and datasets, oldest first within each."""
     from gaploop.datasets.sources import load_takes
 
     for folder in folders:
@@ -282,9 +278,6 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
     The folder holds `plan.yaml`, and what was measured `before` and `after`: `before.json` as
     `gaploop demo` leaves it, `before/evaluation.json` of `gaploop evaluate`, or a journal or
     dataset `before/` of `gaploop rollout`. Takes are counted in `takes/` where that is there.
-
-    Raises:
-        UnusableInputError: something is missing, or before and after don't compare.
     """
     existing_folder(folder, "Campaign")
     recorded_for = load_plan(folder / "plan.yaml", station)
