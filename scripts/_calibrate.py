@@ -17,7 +17,7 @@ from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts import _arms, _calibrate_live, options
-from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import CalibrationSighting, check_drift
 from gaploop.teleop.calibration.geometry import rotation_vector
@@ -55,7 +55,7 @@ MOST_TAKES: Final = 20
 """More takes make the interval narrower than the arm's own spread."""
 
 
-def from_twin(config: CalibrateFields) -> int:
+def from_twin(config: CalibrateConfig) -> int:
     """Write a policy that allows for what a twin says of camera, table, zeros, light and delay."""
     from gaploop.finetune.recalibration import recalibrate
 
@@ -82,7 +82,7 @@ def from_twin(config: CalibrateFields) -> int:
     return 0
 
 
-def show(config: CalibrateFields) -> int:
+def show(config: CalibrateConfig) -> int:
     """Print what is calibrated, how long ago, and how well."""
     calibration = load_calibration(_file(config))
     ages = calibration.ages_days()
@@ -109,7 +109,7 @@ def show(config: CalibrateFields) -> int:
     return 0
 
 
-def board(config: CalibrateFields) -> int:
+def board(config: CalibrateConfig) -> int:
     """Write a board to print."""
     made = _board(config)
     path = config.path or Path("board.pdf")
@@ -123,7 +123,7 @@ def board(config: CalibrateFields) -> int:
     return 0
 
 
-def intrinsics(config: CalibrateFields) -> int:
+def intrinsics(config: CalibrateConfig) -> int:
     """Calibrate a lens from a folder of pictures, taken first where a camera is given."""
     folder, name, made = _folder(config), _camera_name(config), _board(config)
     if config.camera is not None:
@@ -175,7 +175,7 @@ def intrinsics(config: CalibrateFields) -> int:
     return 0
 
 
-def hand_eye(config: CalibrateFields) -> int:
+def hand_eye(config: CalibrateConfig) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
     calibration = load_calibration(_file(config), missing_ok=True)
     folder, name, made = _folder(config), _camera_name(config), _board(config)
@@ -237,7 +237,7 @@ def hand_eye(config: CalibrateFields) -> int:
     return 0
 
 
-def latency(config: CalibrateFields) -> int:
+def latency(config: CalibrateConfig) -> int:
     """Measure how late the arm follows, and how late a camera's pictures are if one is named.
 
     From a take, a journal, a dataset, or by moving the arm.
@@ -286,7 +286,7 @@ def latency(config: CalibrateFields) -> int:
     return 0
 
 
-def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Take]]:
+def _recorded(config: CalibrateConfig) -> tuple[list[JointMotion], str, list[Take]]:
     """Return the motion of the takes under `config.path`, the arm's name, and the takes."""
     if config.path is None:
         raise UnusableInputError(
@@ -328,7 +328,7 @@ def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Tak
     return [JointMotion.of(t, arm) for t in telemetry], arm, takes
 
 
-def drift(config: CalibrateFields) -> int:
+def drift(config: CalibrateConfig) -> int:
     """Store what is seen now, or compare it with what was stored; 1 where it has drifted.
 
     It is seen by arm and camera, or in a folder.
@@ -384,7 +384,7 @@ def drift(config: CalibrateFields) -> int:
     return int(found.verdict == "drifted")
 
 
-def _board(config: CalibrateFields) -> Board:
+def _board(config: CalibrateConfig) -> Board:
     """Return the board that the options describe, or raise UnusableInputError."""
     given = config.board
     marker_mm = 0.75 * given.square_mm if given.marker_mm is None else given.marker_mm
@@ -399,12 +399,12 @@ def _board(config: CalibrateFields) -> Board:
     )
 
 
-def _file(config: CalibrateFields) -> Path:
+def _file(config: CalibrateConfig) -> Path:
     """Return where the calibration file is or will be."""
     return calibration_path(config.station, config.calibration)
 
 
-def _camera_name(config: CalibrateFields) -> str:
+def _camera_name(config: CalibrateConfig) -> str:
     """Return the camera's name, or raise UnusableInputError."""
     if config.camera_name:
         return config.camera_name
@@ -415,7 +415,7 @@ def _camera_name(config: CalibrateFields) -> str:
     raise UnusableInputError(f"Which camera? Name it with --camera_name=wrist.{hint}")
 
 
-def _folder(config: CalibrateFields) -> Path:
+def _folder(config: CalibrateConfig) -> Path:
     """Return the folder of pictures, or raise UnusableInputError."""
     if config.path is None:
         raise UnusableInputError(
@@ -425,14 +425,14 @@ def _folder(config: CalibrateFields) -> Path:
     return config.path
 
 
-def _arm_model(config: CalibrateFields) -> ArmModel | None:
+def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
     robot = config.robot
     name = config.arm_model or (model_of(_arms.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 
-def _note_arm_file(config: CalibrateFields) -> None:
+def _note_arm_file(config: CalibrateConfig) -> None:
     """Keep the hash of lerobot-calibrate's file: results hold only for as long as it stays."""
     if config.robot is None:
         return
@@ -445,7 +445,7 @@ def _note_arm_file(config: CalibrateFields) -> None:
 
 
 def _save(
-    config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
+    config: CalibrateConfig, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
 ) -> CellCalibration:
     """Set one part of the calibration file, and add to `lines` where it went."""
     saved = save_part(_file(config), place, options.jsonable(values))

@@ -26,7 +26,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.types import NO_REPLY, CameraFrame, Tick
 from gaploop.scripts import _arms, options
 from gaploop.scripts._signals import stoppable
-from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.calibration.board import Board
 from gaploop.teleop.calibration.capture import Advice, BoardCapture, PictureState, PoseCapture
@@ -60,7 +60,7 @@ LINE_S: Final = 2.0
 type Show = Callable[[Advice, int, int], None]
 
 
-def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> None:
+def take_board_pictures(config: CalibrateConfig, board: Board, folder: Path) -> None:
     """Take pictures of a board into `folder` until the lens is covered, or Ctrl-C.
 
     Raises:
@@ -81,7 +81,7 @@ def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> 
         _guide(camera, look, capture.advice(), config.images, folder)
 
 
-def take_poses(config: CalibrateFields, board: Board, folder: Path, arm: ArmModel) -> None:
+def take_poses(config: CalibrateConfig, board: Board, folder: Path, arm: ArmModel) -> None:
     """Take pictures and the arm's joints into `folder`; the arm is limp and moved by hand.
 
     Raises:
@@ -130,7 +130,7 @@ def collect_poses(
 
 
 @contextlib.contextmanager
-def limp_arm(config: CalibrateFields) -> Iterator[Follower]:
+def limp_arm(config: CalibrateConfig) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off."""
     follower, _ = _arms.follower_of(config.robot, _arms.station_for(config.robot, config.station))
     try:
@@ -141,7 +141,7 @@ def limp_arm(config: CalibrateFields) -> Iterator[Follower]:
 
 
 @contextlib.contextmanager
-def _camera(config: CalibrateFields) -> Iterator[CameraSource]:
+def _camera(config: CalibrateConfig) -> Iterator[CameraSource]:
     """Yield the camera of `--camera.*`, or the one of that name on the robot."""
     from lerobot.cameras import make_cameras_from_configs
 
@@ -165,7 +165,7 @@ def _camera(config: CalibrateFields) -> Iterator[CameraSource]:
         camera.close()
 
 
-def one_picture(config: CalibrateFields) -> CameraFrame:
+def one_picture(config: CalibrateConfig) -> CameraFrame:
     """Return one picture of the camera; waits for the exposure to settle."""
     with _camera(config) as camera:
         time.sleep(0.5)
@@ -282,7 +282,7 @@ class _Kept:
         self.ticks.append(tick)
 
 
-def chirp_motion(config: CalibrateFields) -> JointMotion:
+def chirp_motion(config: CalibrateConfig) -> JointMotion:
     """Move every joint of the robot by a chirp, behind the safety filter.
 
     Raises:

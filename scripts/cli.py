@@ -3,10 +3,8 @@
 A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
-  `config_class(names_only) -> type` where the dataclass needs heavy imports, which help can do
-  without; or `config_class_for(arguments) -> type` where only
-  some of its options do. (Such a module must not postpone annotations with
-  `from __future__ import annotations`: names inside the function could not be found later.)
+  `config_class_for(arguments) -> type` where some of its options need heavy imports;
+- if some of its options are LeRobot's devices, `DEVICES`, as `_devices.with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
@@ -188,15 +186,16 @@ def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) 
     made: type
     if hasattr(module, "config_class_for"):
         made = module.config_class_for(arguments)
-    elif hasattr(module, "config_class"):
-        from gaploop.scripts._arguments import chosen_types
+        return made
+    made = getattr(module, f"{command.title().replace('-', '')}Config")
+    if not hasattr(module, "DEVICES"):
+        return made
+    from gaploop.scripts._arguments import chosen_types
+    from gaploop.scripts._devices import with_devices
 
-        given = {argument.partition("=")[0] for argument in arguments}
-        needs_options = chosen_types(arguments) or "--config_path" in given
-        made = module.config_class(names_only=bool(_HELP & given) and not needs_options)
-    else:
-        made = getattr(module, f"{command.title().replace('-', '')}Config")
-    return made
+    given = {argument.partition("=")[0] for argument in arguments}
+    needs_options = chosen_types(arguments) or "--config_path" in given
+    return with_devices(made, module.DEVICES, bool(_HELP & given) and not needs_options)
 
 
 def _discover(arguments: list[str]) -> list[str]:

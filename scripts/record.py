@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -166,21 +166,18 @@ def config_class_for(arguments: Sequence[str]) -> type:
     chosen = all_types(arguments)
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
-    from gaploop.scripts._devices import registries
+    from gaploop.scripts._devices import with_devices
 
-    robots, teleops, _ = registries()
-    return make_dataclass(
-        "RecordArmConfig",
-        [
-            ("robot", robots, field(default_factory=robots.get_choice_class(EMBEDDED))),
-            ("teleop", teleops, field(default_factory=teleops.get_choice_class(EXPERT))),
-            ("dataset", ArmDataset, field(default_factory=ArmDataset)),
-            ("cartesian", CartesianOptions, field(default_factory=CartesianOptions)),
-            ("force", ForceOptions, field(default_factory=ForceOptions)),
-        ],
-        bases=(RecordConfig,),
-        namespace={"__doc__": RecordConfig.__doc__},
-    )
+    return with_devices(RecordArmConfig, {"robot": EMBEDDED, "teleop": EXPERT})
+
+
+@dataclass
+class RecordArmConfig(RecordConfig):
+    """With one of LeRobot's devices."""
+
+    dataset: RecordDataset = field(default_factory=ArmDataset)
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
 
 
 @dataclass
@@ -190,7 +187,7 @@ class StatusConfig(RecordConfig):
     UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian", "force")
 
 
-StatusConfig.__doc__ = RecordConfig.__doc__
+RecordArmConfig.__doc__ = StatusConfig.__doc__ = RecordConfig.__doc__
 
 
 @dataclass(frozen=True)

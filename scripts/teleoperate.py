@@ -1,6 +1,6 @@
 """The command `gaploop teleoperate`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 import contextlib
 import math
@@ -19,7 +19,6 @@ from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick, feature_of
 from gaploop.scripts import _arms, options
 from gaploop.scripts._arms import kind
-from gaploop.scripts._devices import registries
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
@@ -43,51 +42,46 @@ gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=
 """
 
 POSITIONAL: Final = ()
+DEVICES: Final = {"robot": "", "teleop": ""}
 CONTROL_HZ: Final = 200.0
 FASTEST_HZ: Final = 1000.0
 DRAW_FPS: Final = 20.0
 """Cameras and curves are looked at about this often, for --display_data [Hz]."""
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
-    RobotConfig, TeleoperatorConfig, _ = registries(names_only)
+@dataclass
+class TeleoperateConfig:
+    """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
 
-    @dataclass
-    class TeleoperateConfig:
-        """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
+    The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
+    twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
+    a terminal a line a second is written instead, and a trip ends the program with exit
+    code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
+    """
 
-        The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
-        twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
-        a terminal a line a second is written instead, and a trip ends the program with exit
-        code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
-        """
-
-        robot: RobotConfig  # type: ignore[valid-type]
-        """The arm that is driven."""
-        teleop: TeleoperatorConfig  # type: ignore[valid-type]
-        """Who drives."""
-        fps: float = CONTROL_HZ
-        """Turns of the control loop per second [Hz]."""
-        control_hz: float | None = None
-        """The same, in gaploop's words; wins over --fps [Hz]."""
-        teleop_time_s: float | None = None
-        """End after this time of driving [s]."""
-        station: Path | None = None
-        """station.yaml with the cell's limits; conservative ones unless given."""
-        cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-        force: ForceOptions = field(default_factory=ForceOptions)
-        display_data: bool = False
-        """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
-        output_dir: Path | None = None
-        """Where teleoperate.json goes, if the summary is to be kept."""
-        json: bool = False
-        """Print the summary as one JSON object."""
-
-    return TeleoperateConfig
+    robot: Any
+    """The arm that is driven."""
+    teleop: Any
+    """Who drives."""
+    fps: float = CONTROL_HZ
+    """Turns of the control loop per second [Hz]."""
+    control_hz: float | None = None
+    """The same, in gaploop's words; wins over --fps [Hz]."""
+    teleop_time_s: float | None = None
+    """End after this time of driving [s]."""
+    station: Path | None = None
+    """station.yaml with the cell's limits; conservative ones unless given."""
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
+    display_data: bool = False
+    """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
+    output_dir: Path | None = None
+    """Where teleoperate.json goes, if the summary is to be kept."""
+    json: bool = False
+    """Print the summary as one JSON object."""
 
 
-def run(config: Any) -> int:
+def run(config: TeleoperateConfig) -> int:
     """Drive until it is over.
 
     Returns:
@@ -108,7 +102,7 @@ def run(config: Any) -> int:
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
-    def connect() -> "Arms":
+    def connect() -> Arms:
         return _arms.connect(
             config.robot,
             config.teleop,
@@ -131,7 +125,7 @@ def run(config: Any) -> int:
     return _report(config, control_hz, devices.arms.title, ended)
 
 
-def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> int:
+def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: TeleopEnd) -> int:
     summary = {
         "robot": kind(config.robot),
         "teleop": kind(config.teleop),
@@ -175,7 +169,7 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
     return UnusableInputError.exit_code if ended.failed else 0
 
 
-def _say(spread: "DurationSpread") -> str:
+def _say(spread: DurationSpread) -> str:
     p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
     return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"
 
@@ -193,11 +187,11 @@ SHOW_S: Final = 0.05
 class _RerunSink:
     """A subscriber that logs a turn now and then, in the robot's LeRobot units."""
 
-    def __init__(self, follower: "Follower", log: Callable[..., Any]) -> None:
+    def __init__(self, follower: Follower, log: Callable[..., Any]) -> None:
         self._follower, self._log = follower, log
         self._next_s = 0.0
 
-    def tick(self, tick: "Tick") -> None:
+    def tick(self, tick: Tick) -> None:
         """Log the turn if one is due."""
         now_s = time.monotonic()
         if now_s < self._next_s or not tick.policy_frame:
@@ -214,7 +208,7 @@ class _RerunSink:
 
 
 @contextlib.contextmanager
-def rerun_view() -> "Iterator[Callable[[ArmDevices], object]]":
+def rerun_view() -> Iterator[Callable[[ArmDevices], object]]:
     """Open the viewer; yield what subscribes it to the loop of connected arms.
 
     Raises:
@@ -231,7 +225,7 @@ def rerun_view() -> "Iterator[Callable[[ArmDevices], object]]":
         shutdown_visualization,
     )
 
-    def watch(devices: "ArmDevices") -> None:
+    def watch(devices: ArmDevices) -> None:
         devices.control.attach(_RerunSink(devices.arms.follower, log_visualization_data))
 
     init_visualization("rerun", session_name="gaploop teleoperate")
