@@ -59,12 +59,12 @@ def from_twin(config: CalibrateConfig) -> int:
     """Write a policy that allows for what a twin says of camera, table, zeros, light and delay."""
     from gaploop.finetune.recalibration import recalibrate
 
-    if config.path is None or config.output_dir is None:
-        raise UnusableInputError(
-            "Which twin, and where to? gaploop calibrate from_twin station_twin.yaml "
-            "--policy.path=base --output_dir=recalibrated"
-        )
-    made = recalibrate(config.policy.required(), config.path, config.output_dir)
+    ask = (
+        "Which twin, and where to? gaploop calibrate from_twin station_twin.yaml "
+        "--policy.path=base --output_dir=recalibrated"
+    )
+    twin, out = options.required(config.path, ask), options.required(config.output_dir, ask)
+    made = recalibrate(config.policy.required(), twin, out)
     lines = [f"{made.folder} ({made.id}) allows for:"]
     lines += [
         f"  {mechanism}: " + ", ".join(f"{name} {value:+.4g}" for name, value in values.items())
@@ -182,11 +182,9 @@ def hand_eye(config: CalibrateConfig) -> int:
     lens = calibration.intrinsics(name)
     arm = _arm_model(config)
     if config.robot is not None:
-        if arm is None:
-            raise UnusableInputError(
-                f"--robot.type={_arms.kind(config.robot)} has no kinematic model here. Give "
-                "--arm_model=FILE.xml."
-            )
+        named = f"--robot.type={_arms.kind(config.robot)}"
+        lacks = f"{named} has no kinematic model here. Give --arm_model=FILE.xml."
+        arm = options.required(arm, lacks)
         config.camera_name = name
         _calibrate_live.take_poses(config, made, folder, arm)
         _note_arm_file(config)
@@ -263,13 +261,12 @@ def latency(config: CalibrateConfig) -> int:
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:
         # How late the pictures of the longest take are.
+        none = (
+            "A camera's latency is measured from a take or a journal: name one that has pictures, "
+            "or leave --camera_name out."
+        )
         pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
-        if not pairs:
-            raise UnusableInputError(
-                "A camera's latency is measured from a take or a journal: name one that has "
-                "pictures, or leave --camera_name out."
-            )
-        take, motion = max(pairs, key=lambda pair: pair[0].duration_s)
+        take, motion = max(options.required(pairs, none), key=lambda pair: pair[0].duration_s)
         name, frames = config.camera_name, take.frames
         if name not in take.cameras:
             raise unknown_choice("camera", name, take.cameras, f"take {take.info.uid}")
@@ -288,16 +285,13 @@ def latency(config: CalibrateConfig) -> int:
 
 def _recorded(config: CalibrateConfig) -> tuple[list[JointMotion], str, list[Take]]:
     """Return the motion of the takes under `config.path`, the arm's name, and the takes."""
-    if config.path is None:
-        raise UnusableInputError(
-            "Which take? gaploop calibrate latency TAKE, JOURNAL or DATASET; or with a robot, "
-            "--robot.type=…, which is moved for it."
-        )
-    path = existing_folder(config.path, "Folder")
-    if (path / journal_format.HEADER).is_file():
-        folders = [path]
-    else:
-        folders = journal_format.take_folders(path)[-MOST_TAKES:]
+    ask = (
+        "Which take? gaploop calibrate latency TAKE, JOURNAL or DATASET; or with a robot, "
+        "--robot.type=…, which is moved for it."
+    )
+    path = existing_folder(options.required(config.path, ask), "Folder")
+    is_take = (path / journal_format.HEADER).is_file()
+    folders = [path] if is_take else journal_format.take_folders(path)[-MOST_TAKES:]
     takes = [journal_format.read_take(folder) for folder in folders]
     telemetry: list[Telemetry] = [take.telemetry for take in takes]
     if not folders:
@@ -305,13 +299,13 @@ def _recorded(config: CalibrateConfig) -> tuple[list[JointMotion], str, list[Tak
         telemetry = [read_telemetry(file) for file in files]
     if not telemetry:
         raise UnusableInputError(
-            f"{config.path} holds no telemetry. Name a take's folder, a journal or a dataset that "
+            f"{path} holds no telemetry. Name a take's folder, a journal or a dataset that "
             "gaploop recorded."
         )
     telemetry = [t for t in telemetry if len(t) > 1]
     takes = [take for take in takes if len(take.telemetry) > 1]
     if not telemetry:
-        raise UnusableInputError(f"The takes in {config.path} are empty. Record again.")
+        raise UnusableInputError(f"The takes in {path} are empty. Record again.")
     arm = config.arm_name
     if not arm:
         commanded = [
@@ -344,9 +338,8 @@ def drift(config: CalibrateConfig) -> int:
             image, where = _calibrate_live.one_picture(config).image, f"camera {name}"
         view = find_board(made, image, where)
         if view is None:
-            raise UnusableInputError(
-                f"No {made.words} in the picture of {where}. {why_not_found(made, [image])}"
-            )
+            why = why_not_found(made, [image])
+            raise UnusableInputError(f"No {made.words} in the picture of {where}. {why}")
         views = {name: view}
     q_rad, names = None, tuple[str, ...]()
     arm, folder = _arm_model(config), config.path
@@ -385,27 +378,20 @@ def drift(config: CalibrateConfig) -> int:
 
 
 def _board(config: CalibrateConfig) -> Board:
-    """Return the board that the options describe, or raise UnusableInputError."""
-    given = config.board
-    marker_mm = 0.75 * given.square_mm if given.marker_mm is None else given.marker_mm
-    return Board(
-        given.kind,
-        given.columns,
-        given.rows,
-        given.square_mm * 1e-3,
-        marker_mm * 1e-3,
-        given.dictionary.removeprefix("DICT_"),
-        given.legacy,
-    )
+    """Return the board that the options describe."""
+    b = config.board
+    square_m = b.square_mm * 1e-3
+    marker_m = 0.75 * square_m if b.marker_mm is None else b.marker_mm * 1e-3
+    dictionary = b.dictionary.removeprefix("DICT_")
+    return Board(b.kind, b.columns, b.rows, square_m, marker_m, dictionary, b.legacy)
 
 
 def _file(config: CalibrateConfig) -> Path:
-    """Return where the calibration file is or will be."""
     return calibration_path(config.station, config.calibration)
 
 
 def _camera_name(config: CalibrateConfig) -> str:
-    """Return the camera's name, or raise UnusableInputError."""
+    """Return the camera's name: as given, or the only one that is known."""
     if config.camera_name:
         return config.camera_name
     known = tuple(load_calibration(_file(config), True).content.get("cameras", {}))
@@ -416,13 +402,8 @@ def _camera_name(config: CalibrateConfig) -> str:
 
 
 def _folder(config: CalibrateConfig) -> Path:
-    """Return the folder of pictures, or raise UnusableInputError."""
-    if config.path is None:
-        raise UnusableInputError(
-            f"Which folder of pictures? gaploop calibrate {config.what} FOLDER. With "
-            "--camera.type=opencv they are taken into it."
-        )
-    return config.path
+    ask = f"Which folder of pictures? gaploop calibrate {config.what} FOLDER. With "
+    return options.required(config.path, f"{ask}--camera.type=opencv they are taken into it.")
 
 
 def _arm_model(config: CalibrateConfig) -> ArmModel | None:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -144,14 +145,8 @@ class Publisher:
         """Return what the process says; None where it broke off, with an exit code of 1, too."""
         try:
             said = read_json(self._file("json"))
-            report: PublishReport = self._module.PublishReport(
-                tuple(said["published"]),
-                said["present"],
-                said["skipped"],
-                said["refused"],
-                said["labels"],
-                said["withheld"],
-            )
+            kind = self._module.PublishReport
+            report: PublishReport = kind(**{f.name: said[f.name] for f in fields(kind)})
         except (UnusableInputError, OSError, KeyError, TypeError):
             return None
         return report

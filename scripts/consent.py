@@ -106,18 +106,15 @@ def _list(config: ConsentConfig, path: Path) -> int:
     register = consent_store.load_register(path)
     names = consent_store.read_names(path) if config.names else {}
     rows = [_row(consent, register) for consent in register.consents.values()]
-    for row in rows:
-        row |= {"name": names.get(row["id"], "")} if config.names else {}
+    for row in rows if config.names else ():
+        row["name"] = names.get(row["id"], "")
     lines = [
         f"{r['id']}  {r['state']:<9}  until {r['expires']}  {', '.join(r['scope']):<21}  "
         f"{len(r['places'])} places  {r.get('name', '')}".rstrip()
         for r in rows
     ]
-    emit(
-        config.json,
-        {"register": path, "consents": rows},
-        "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add",
-    )
+    text = "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add"
+    emit(config.json, {"register": path, "consents": rows}, text)
     return 0
 
 
@@ -168,14 +165,12 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
         for s in report.shown
     ]
     lines += [f"Out of reach: {what}." for what in report.out_of_reach]
-    if not report.done:
-        lines.append("Nothing is changed yet. Do it with: --yes")
-    else:
-        lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
-    text = "\n".join(lines)
     if report.done:
-        text += f"\nReport: {report_path(register, config.id)}"
-    emit(config.json, report, text)
+        lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
+        lines.append(f"Report: {report_path(register, config.id)}")
+    else:
+        lines.append("Nothing is changed yet. Do it with: --yes")
+    emit(config.json, report, "\n".join(lines))
     return int(report.done and bool(report.unreached))
 
 

@@ -299,12 +299,10 @@ def _lines(result: Evaluation, against: Sequence[Drop], who: str) -> list[str]:
         if (d := drop.get(name)) is not None:
             line += f"  {points(d.difference):<26}  {d.verdict}"
         lines.append(line.rstrip())
-    modes = Counter(r.category for r in result.outcomes if not r.success)
+    modes = Counter(r.category for r in result.outcomes if not r.success).most_common(6)
     if modes:
-        each = ", ".join(
-            f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes.most_common(6)
-        )
-        lines.append(f"Failures: {each}.")
+        each = (f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes)
+        lines.append(f"Failures: {', '.join(each)}.")
     if against:
         sure = [d for d in against if d.verdict != "not shown"]
         scenes = "on equal scenes" if result.paired else "scenes not equal"

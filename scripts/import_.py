@@ -152,7 +152,7 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     seen = [] if config.format else [f"{source}: {KNOWN[name].label}."]
     came = [f"Exported by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
-    answer = {"dataset": str(target), "format": name, "episodes": count, "notes": notes}
+    answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
     answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
     episodes = "1 episode" if count == 1 else f"{count} episodes"
     emit(config.json, answer, "\n".join([*notes, f"{episodes} written to {target}."]))
@@ -225,11 +225,7 @@ def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
     )
     with progress("Importing", len(episodes) if episodes else total) as advance:
         report = import_dataset(source, target, options, advance)
-    answer = {
-        "dataset": str(target),
-        "episodes": report.episodes,
-        "left_out": report.left_out,
-    }
+    answer = {"dataset": target, "episodes": report.episodes, "left_out": report.left_out}
     lost = [f"Episode {e} is left out: {why}." for e, why in report.left_out.items()]
     lost.append(f"{report.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))

@@ -95,17 +95,14 @@ class LabelConfig:
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     if config.roots:
-        searched = {
-            name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")
-        }
+        names = ("roots", "where", "output_dir", "json")
+        searched = {name: getattr(config, name) for name in names}
         if not config.where or replace(LabelConfig(), **searched) != config:
             raise UnusableInputError(
                 "--roots searches many datasets: give it --where alone. To set labels name one "
                 "dataset: gaploop label DIR"
             )
-        return survey.run(
-            survey.SurveyConfig(config.roots, config.where, config.output_dir, config.json)
-        )
+        return survey.run(survey.SurveyConfig(**searched))
     root = config.dataset.folder("label")
     jobs = {
         _set_labels: any(getattr(config, name) is not None for name in FIELDS),

@@ -50,6 +50,9 @@ _QUIET_ENVIRONMENT: Final = {
 }
 
 
+WHERE_TO: Final = "Where to? Name a run folder with --output_dir=OUT."
+
+
 def required[T](given: T | None, ask: str) -> T:
     """Return what an option was given.
 
@@ -254,6 +257,12 @@ class EnvOptions(StationCell):
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+
+def cell_words(task: str, robot: str) -> str:
+    """Return the options of a cell with this task and arm, where they aren't the usual ones."""
+    told = {"task": task, "robot": robot}.items()
+    return "".join(f" --env.{n}={v}" for n, v in told if v != getattr(EnvOptions, n))
 
 
 _real_stdout: list[TextIO] = []

@@ -113,13 +113,8 @@ def _serve(
         text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
-    session = LabelSession(
-        store,
-        author,
-        found,
-        show_others=config.show_others,
-        use_suggestions=config.suggestions,
-    )
+    shown = {"show_others": config.show_others, "use_suggestions": config.suggestions}
+    session = LabelSession(store, author, found, **shown)
     with review_folder() as media:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)

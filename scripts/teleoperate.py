@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
@@ -25,7 +26,7 @@ from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread
 
 if TYPE_CHECKING:
-    from gaploop.collect.devices import ArmDevices, Arms
+    from gaploop.collect.devices import ArmDevices
     from gaploop.collect.teleoperation import TeleopEnd
 
 RARE = ("control_hz", "cartesian.*", "force.*_*")
@@ -91,26 +92,27 @@ def run(config: TeleoperateConfig) -> int:
     from gaploop.collect.operator.teleop_view import screen
     from gaploop.collect.teleoperation import TeleopSession
 
-    hz = config.fps if config.control_hz is None else config.control_hz
     name = "fps" if config.control_hz is None else "control_hz"
-    if not 1 <= hz <= FASTEST_HZ:
-        raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
-    control_hz = float(hz)
+    control_hz = float(getattr(config, name))
+    if not 1 <= control_hz <= FASTEST_HZ:
+        raise UnusableInputError(
+            f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {control_hz:g}."
+        )
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
-    def connect() -> Arms:
-        return _arms.connect(
-            config.robot,
-            config.teleop,
-            station,
-            with_cameras=config.display_data,
-            hands=_arms.Hands(config.cartesian, config.force),
-        )
-
+    hands = _arms.Hands(config.cartesian, config.force)
+    connect = functools.partial(
+        _arms.connect,
+        config.robot,
+        config.teleop,
+        station,
+        with_cameras=config.display_data,
+        hands=hands,
+    )
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(
             rerun_view() if config.display_data else contextlib.nullcontext(lambda _devices: None)
@@ -140,12 +142,8 @@ def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: Tel
         **options.jsonable(ended.figures),
     }
     summary["trips"] = [
-        {
-            "t_s": trip.t_s,
-            "reasons": str(trip.reason.name).lower().split("|"),
-            "joints": trip.joints,
-        }
-        for trip in ended.figures.trips
+        {"t_s": t.t_s, "reasons": str(t.reason.name).lower().split("|"), "joints": t.joints}
+        for t in ended.figures.trips
     ]
     options.keep(config.output_dir, "teleoperate.json", summary)
     figures = ended.figures
@@ -158,9 +156,7 @@ def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: Tel
     if ended.realtime is not None and not ended.realtime.granted:
         lines.append(ended.realtime.hint)
     options.emit(config.json, summary, "\n".join(lines))
-    for fault in ended.faults:
-        print(f"gaploop teleoperate: {fault}", file=sys.stderr)
-    for line in filter(None, (ended.trip, ended.failed)):
+    for line in filter(None, (*ended.faults, ended.trip, ended.failed)):
         print(f"gaploop teleoperate: {line}", file=sys.stderr)
     if ended.signal:
         return 128 + ended.signal
@@ -198,13 +194,12 @@ class _RerunSink:
             return
         self._next_s = now_s + SHOW_S
         names, to_units = self._follower.joint_names, self._follower.to_units
-        position, sent = to_units(tick.state.position_rad), to_units(tick.command.sent_rad)
-        observation: dict[str, Any] = {
-            feature_of(name): float(value) for name, value in zip(names, position, strict=True)
-        }
-        observation |= {name: frame.image for name, frame in tick.frames.items()}
-        action = {feature_of(name): float(value) for name, value in zip(names, sent, strict=True)}
-        self._log("rerun", observation=observation, action=action)
+        observation, action = (
+            {feature_of(n): float(v) for n, v in zip(names, to_units(q_rad), strict=True)}
+            for q_rad in (tick.state.position_rad, tick.command.sent_rad)
+        )
+        pictures = {name: frame.image for name, frame in tick.frames.items()}
+        self._log("rerun", observation=observation | pictures, action=action)
 
 
 @contextlib.contextmanager
