@@ -175,7 +175,7 @@ def config_class_for(arguments: Sequence[str]) -> type:
 class RecordArmConfig(RecordConfig):
     """With one of LeRobot's devices."""
 
-    dataset: RecordDataset = field(default_factory=ArmDataset)
+    dataset: ArmDataset = field(default_factory=ArmDataset)
     cartesian: CartesianOptions = field(default_factory=CartesianOptions)
     force: ForceOptions = field(default_factory=ForceOptions)
 
