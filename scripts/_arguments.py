@@ -21,7 +21,7 @@ import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import draccus
 import yaml
@@ -455,5 +455,5 @@ def _choice_types(kind: Any) -> Iterator[Any]:
     """Yield the registries of types that a type such as `dict[str, CameraConfig]` names."""
     if isinstance(kind, type) and issubclass(kind, draccus.ChoiceRegistry):
         yield kind
-    for part in get_args(kind):
+    for part in typing.get_args(kind):
         yield from _choice_types(part)

@@ -68,7 +68,15 @@ class Campaign:
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` says about it."""
         now = self.progress()
-        first = now.left[0] if now.left else None
+        people, following = self.participants(), None
+        if now.left:
+            first = now.left[0]
+            following = {
+                "item": first.plan,
+                "conditions": first.conditions,
+                "takes": first.takes,
+                "words": words(first.conditions, self.station.grid),
+            }
         return {
             "plan": self.plan.id,
             "have": now.have,
@@ -77,16 +85,9 @@ class Campaign:
             "measured": now.measured,
             "attempts_per_take": now.attempts_per_take,
             "setups": now.setups,
-            "participants": people.progress() if (people := self.participants()) else (),
+            "participants": people.progress() if people else (),
             "costs": self.costs(),
-            "next": None
-            if first is None
-            else {
-                "item": first.plan,
-                "conditions": first.conditions,
-                "takes": first.takes,
-                "words": words(first.conditions, self.station.grid),
-            },
+            "next": following,
         }
 
     def as_text(self) -> str:
@@ -187,7 +188,7 @@ def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
     first = now.left[0]
     basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
     text += f" About {_duration(now.left_s)} left ({basis})."
-    text += f"\nNext: {words(first.conditions, grid)}, {_takes(first.takes)}."
+    text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
     sketch = sketch_text(first.conditions, grid)
     return f"{text}\n{sketch}" if sketch else text
 
@@ -197,10 +198,6 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _takes(count: int) -> str:
-    return f"{count} take{'s' * (count != 1)}"
 
 
 def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None = None) -> None:
@@ -224,7 +221,7 @@ def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bo
         was = None if before is None else before.conditions
         change = change_words(was, quota.conditions, grid)
         if before is None or change != "nothing to change":
-            log.info("Set up: %s (%s).", change, _takes(quota.takes))
+            log.info("Set up: %s (%s).", change, options.counted(quota.takes, "take"))
         return True
 
     return set_up

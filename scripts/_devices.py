@@ -113,8 +113,7 @@ def named_registries() -> tuple[Any, Any, Any]:
     for path in _device_sources():
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))
-    robot, teleop, camera = (made[kind] for kind in KINDS)
-    return robot, teleop, camera
+    return made[KINDS[0]], made[KINDS[1]], made[KINDS[2]]
 
 
 def _device_sources() -> Iterator[Path]:

@@ -165,17 +165,8 @@ def _send(push: QueuedPush, patience: Patience) -> Sent:
 
             pushed, packed = push_policy(Path(push.folder), push.target, options, on_progress)
             warnings = packed.warnings
-    return Sent(
-        push,
-        "pushed",
-        "",
-        pushed.url,
-        pushed.commit,
-        len(pushed.uploaded),
-        pushed.unchanged,
-        len(pushed.deleted),
-        warnings,
-    )
+    figures = len(pushed.uploaded), pushed.unchanged, len(pushed.deleted)
+    return Sent(push, "pushed", "", pushed.url, pushed.commit, *figures, warnings)
 
 
 def push_after(

@@ -20,7 +20,7 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import emit, jsonable, progress, require_action, required
+from gaploop.scripts.options import counted, emit, jsonable, progress, require_action, required
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
@@ -147,20 +147,20 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     if folder is not None:
         write_json(folder / report_path(register, config.id).name, jsonable(report))
     verb = "removed from" if report.done else "would be removed from"
-    lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
+    lines = [f"{counted(len(f.uids), 'take')} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
         lines.append(f"No takes of {report.id} in any place that is known or named.")
     done = "Removed" if report.done else "Would be removed"
     lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
-        f"Trained on {_takes(t.takes) if t.takes else 'a policy that learned from takes'} of "
+        f"Trained on {counted(t.takes, 'take') if t.takes else 'a policy that learned from takes'} of "
         f"theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
         "made from it, or train again. gaploop push refuses it."
         for t in report.trained
     ]
     lines += [
-        f"Made from {_takes(s.takes)} of theirs: {s.command} {s.folder}. Ids and numbers stay in "
+        f"Made from {counted(s.takes, 'take')} of theirs: {s.command} {s.folder}. Ids and numbers stay in "
         "it: delete it, or do it again without them."
         for s in report.shown
     ]
@@ -172,7 +172,3 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
         lines.append("Nothing is changed yet. Do it with: --yes")
     emit(config.json, report, "\n".join(lines))
     return int(report.done and bool(report.unreached))
-
-
-def _takes(count: int) -> str:
-    return f"{count} take{'s' * (count != 1)}"

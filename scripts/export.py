@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import DatasetFolder, emit, progress, required
+from gaploop.scripts.options import DatasetFolder, counted, emit, progress, required
 
 
 @dataclass
@@ -73,7 +73,7 @@ def run(config: ExportConfig) -> int:
         "notes": out.notes,
         "left_out": out.left_out,
     }
-    episodes = "1 episode" if len(out.lengths) == 1 else f"{len(out.lengths)} episodes"
+    episodes = counted(len(out.lengths), "episode")
     text = f"{episodes}, {out.total_frames} frames written to {config.output}."
     lost = [f"Episode {e} is left out: {why}." for e, why in out.left_out.items()]
     emit(config.json, answer, "\n".join([*out.notes, *lost, text]))

@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import emit, progress, required
+from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
@@ -154,8 +154,8 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
     answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
     answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
-    episodes = "1 episode" if count == 1 else f"{count} episodes"
-    emit(config.json, answer, "\n".join([*notes, f"{episodes} written to {target}."]))
+    written = f"{counted(count, 'episode')} written to {target}."
+    emit(config.json, answer, "\n".join([*notes, written]))
     return 0
 
 

@@ -296,6 +296,11 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
         print(printable(text), file=stream, flush=True)
 
 
+def counted(count: int, what: str) -> str:
+    """Return a count in words, such as "1 take" or "3 takes"."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def keep(output_dir: Path | None, name: str, answer: Any) -> None:
     """Write an answer as JSON to the folder that was named for it, if one was."""
     if output_dir is not None:

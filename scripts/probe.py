@@ -109,7 +109,7 @@ def run(config: ProbeConfig) -> int:
 
 
 def _plan(config: ProbeConfig, station: Station) -> int:
-    from gaploop.collect.probe import parts_of, planned_s
+    from gaploop.collect.probe import planned_s
 
     name = station.robot_model or model_of(kind(config.robot))
     if not name:
@@ -118,7 +118,7 @@ def _plan(config: ProbeConfig, station: Station) -> int:
             "Name one in the station file as robot_model."
         )
     arm = ArmModel.load(name)
-    parts = _asked(parts_of(arm.joint_names, station.grid), config)
+    parts = _parts(config, station, arm.joint_names)
     seconds = planned_s(parts, arm)
     total_s = sum(seconds.values())
     rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
@@ -131,11 +131,10 @@ def _plan(config: ProbeConfig, station: Station) -> int:
 def _cell(
     config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
 ) -> ProbeEnd:
-    from gaploop.collect.probe import parts_of, probe_cell
+    from gaploop.collect.probe import probe_cell
     from gaploop.scripts._sessions import embedded
 
-    joints = arm_named(config.robot.model).joint_names
-    parts = _asked(parts_of(joints, station.grid), config)
+    parts = _parts(config, station, arm_named(config.robot.model).joint_names)
     with options.progress("Probing", len(parts)) as advance:
         return probe_cell(
             parts,
@@ -150,7 +149,7 @@ def _arm(
     config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
 ) -> ProbeEnd:
     from gaploop.collect.devices import ArmDevices, Arms
-    from gaploop.collect.probe import arm_leader, parts_of, probe_arm
+    from gaploop.collect.probe import arm_leader, probe_arm
 
     def connect() -> Arms:
         with contextlib.ExitStack() as undo:
@@ -177,7 +176,7 @@ def _arm(
         stack.callback(devices.close)
         pressed = stack.enter_context(keys())
         pressed.listen(devices.estop)
-        parts = _asked(parts_of(devices.arms.follower.joint_names, station.grid), config)
+        parts = _parts(config, station, devices.arms.follower.joint_names)
         devices.start()
         end = probe_arm(
             parts,
@@ -197,7 +196,10 @@ def _arm(
     return end
 
 
-def _asked(parts: Sequence[ProbePart], config: Any) -> list[ProbePart]:
+def _parts(config: ProbeConfig, station: Station, joints: Sequence[str]) -> list[ProbePart]:
+    from gaploop.collect.probe import parts_of
+
+    parts = parts_of(joints, station.grid)
     return [part for part in parts if config.object or not part.needs_object]
 
 

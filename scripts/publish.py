@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts.options import DatasetTarget, emit, progress, required
+from gaploop.scripts.options import DatasetTarget, counted, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
@@ -53,8 +53,7 @@ def run(config: PublishConfig) -> int:
         for outcome, count in report.skipped.items()
     ]
     for reason, count in Counter(report.withheld.values()).items():
-        takes = "take" if count == 1 else "takes"
-        lines.append(f"{count} {takes} not published: {reason}.")
+        lines.append(f"{counted(count, 'take')} not published: {reason}.")
     lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
