@@ -154,14 +154,14 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
-        f"Trained on {counted(t.takes, 'take') if t.takes else 'a policy that learned from takes'} of "
-        f"theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
+        f"Trained on {counted(t.takes, 'take') if t.takes else 'a policy that learned from takes'} "
+        f"of theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
         "made from it, or train again. gaploop push refuses it."
         for t in report.trained
     ]
     lines += [
-        f"Made from {counted(s.takes, 'take')} of theirs: {s.command} {s.folder}. Ids and numbers stay in "
-        "it: delete it, or do it again without them."
+        f"Made from {counted(s.takes, 'take')} of theirs: {s.command} {s.folder}. Ids and numbers "
+        "stay in it: delete it, or do it again without them."
         for s in report.shown
     ]
     lines += [f"Out of reach: {what}." for what in report.out_of_reach]
