@@ -121,12 +121,8 @@ def _timed(folder: Path) -> Iterator[None]:
 def _stages() -> Iterator[Say]:
     """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
     console = options.console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
 
