@@ -46,14 +46,14 @@ _COLOURS: Final = {
 }
 
 
-def preflight(config: Any, person: Person | None = None) -> int:
-    """Check everything and print it; whoever sits at the terminal is asked unless given."""
+def preflight(config: Any) -> int:
+    """Check everything, asking whoever sits at the terminal, and print it."""
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.required(), fps=config.policy.fps)
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     results: list[CheckResult] = []
-    for result in _checks(config, policy, checked, person or Terminal(config.yes)):
+    for result in _checks(config, policy, checked, Terminal(config.yes)):
         results.append(result)
         if not config.json:
             # Print what was found, and its fix whole, to be copied.
