@@ -113,8 +113,9 @@ def _serve(
         text = f"{len(store.episodes)} takes. Open {address}\nCtrl-C ends it."
         print(text, file=sys.stderr, flush=True)
 
-    shown = {"show_others": config.show_others, "use_suggestions": config.suggestions}
-    session = LabelSession(store, author, found, **shown)
+    session = LabelSession(
+        store, author, found, show_others=config.show_others, use_suggestions=config.suggestions
+    )
     with review_folder() as media:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None
         site = ReviewSite(session, media, suggester, units, scene)
