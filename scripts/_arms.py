@@ -16,7 +16,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import StationCell
+from gaploop.scripts.options import StationCell, cell_arguments
 from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock
@@ -262,21 +262,9 @@ def _name(config: Any) -> str:
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell
-    from gaploop.sim.randomise import known_and_drawn
 
-    known, drawn = known_and_drawn(
-        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
-    )
-    cell = SimCell(
-        robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions=robot.conditions,
-        image_size=robot.image_size,
-        robot=robot.model,
-        parameters=known,
-        randomise=drawn,
-    )
+    like = cell_arguments(robot, robot.model, "--robot.model")
+    cell = SimCell(**like, conditions=robot.conditions, image_size=robot.image_size)
     cell.reset(robot.seed)
     return cell
 

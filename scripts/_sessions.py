@@ -22,7 +22,6 @@ from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
-from gaploop.sim.randomise import known_and_drawn
 from gaploop.teleop.leaders.options import ForceOptions
 
 if TYPE_CHECKING:
@@ -151,19 +150,8 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 
 def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up."""
-    known, drawn = known_and_drawn(
-        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
-    )
-    return embedded_rig(
-        task=robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions={**robot.conditions, **conditions},
-        fps=fps,
-        robot=robot.model,
-        parameters=known,
-        randomise=drawn,
-    )
+    like = options.cell_arguments(robot, robot.model, "--robot.model")
+    return embedded_rig(**like, conditions={**robot.conditions, **conditions}, fps=fps)
 
 
 def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:

@@ -185,27 +185,21 @@ def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
-    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
             config.n,
-            gaps=config.env.gaps,
-            gap_seed=config.env.gap_seed,
+            **config.env.cell(),
             conditions=varied,
             seed=config.seed,
             workers=config.workers,
-            task=config.env.task,
             max_s=config.max_s,
             base=base,
             folder=folder,
             on_rollouts=seen,
             ray=config.ray.address,
-            robot=config.env.robot,
-            parameters=known,
-            randomise=drawn,
             where=_like(config.env),
             policy_fps=config.policy.fps,
         )

@@ -222,12 +222,6 @@ class StationCell:
     randomise_strength: float = 1.0
     """1 draws from the ranges as they are, 0.5 from half of them."""
 
-    def drawn(self, arm: str, option: str) -> tuple[dict[str, dict[str, float]], Any]:
-        """Return `parameters` and `randomise` of `SimCell`, for an arm that `option` names."""
-        from gaploop.sim.randomise import known_and_drawn
-
-        return known_and_drawn(self.twin, self.randomise, self.randomise_strength, arm, option)
-
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
         if self.randomise == "help":
@@ -257,6 +251,20 @@ class EnvOptions(StationCell):
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+    def cell(self) -> dict[str, Any]:
+        """Return all but the conditions as arguments of what makes a cell, such as `SimCell`."""
+        return cell_arguments(self, self.robot, "--env.robot")
+
+
+def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
+    """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
+    from gaploop.sim.randomise import known_and_drawn
+
+    strength = given.randomise_strength
+    known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
+    same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
+    return {**same, "robot": arm, "parameters": known, "randomise": drawn}
 
 
 def cell_words(task: str, robot: str) -> str:

@@ -83,8 +83,8 @@ def run(config: PretrainConfig) -> int:
             "gaploop finetune."
         )
     roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
-    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
-    if roots and (known or drawn):
+    cell = config.env.cell()
+    if roots and (cell["parameters"] or cell["randomise"]):
         raise UnusableInputError(
             "--env.twin and --env.randomise make the cell that --takes are recorded in; recorded "
             "datasets are as they are. Leave them out, or --sim."
@@ -108,8 +108,8 @@ def run(config: PretrainConfig) -> int:
         held_out=tuple(config.held_out),
         resume=config.resume,
         robot=config.env.robot,
-        parameters=known,
-        randomise=drawn,
+        parameters=cell["parameters"],
+        randomise=cell["randomise"],
         start=config.policy.path,
     )
     record = not roots and config.takes
