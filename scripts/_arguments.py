@@ -18,10 +18,10 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import draccus
 import yaml
@@ -204,17 +204,11 @@ def parse(config_class: type, argv: Sequence[str], positional: Sequence[str], pr
     Raises:
         UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
     """
-    given_path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
-    nested = load_yaml(Path(given_path), "Config file") if given_path else {}
+    path, nested = _config_file(argv)
     unread = getattr(config_class, "UNREAD", ())
+    nested = {name: value for name, value in nested.items() if name not in unread}
     argv = list(_without(argv, unread))
-    return _config(
-        config_class,
-        {name: value for name, value in nested.items() if name not in unread},
-        chosen_types(argv),
-        lambda options: _read(argv, options, positional, program),
-        (f"{given_path}: unknown", f"{program} --help=all"),
-    )
+    return _config(config_class, nested, argv, positional, program, f"{path}: unknown")
 
 
 def from_values(
@@ -230,38 +224,34 @@ def from_values(
         config_class: the command's dataclass.
         given: arguments without a name.
         nested: the others as a file of `--config_path` would hold them.
-        positional: the options that arguments without a name fill, in order.
-        program: what a user types to call it, for messages.
+        positional: as of `parse`.
+        program: as of `parse`.
 
     Raises:
         UnusableInputError: an option that doesn't exist, or a value that doesn't fit.
     """
-    return _config(
-        config_class,
-        nested,
-        {},
-        lambda options: _read([str(g) for g in given], options, positional, program),
-        ("Unknown", f"{program} --help=all"),
-    )
+    return _config(config_class, nested, list(map(str, given)), positional, program, "Unknown")
 
 
 def _config(
     config_class: type,
     nested: dict[str, Any],
-    chosen: Mapping[str, str],
-    texts: Callable[[Mapping[str, Option]], Iterable[tuple[str, str]]],
-    words: tuple[str, str],
+    argv: Sequence[str],
+    positional: Sequence[str],
+    program: str,
+    unknown: str,
 ) -> Any:
-    """Return the config of nested values and, over them, of options with their texts."""
+    """Return the config of nested values and, over them, of a command line."""
     in_file = {n.removesuffix(".type"): v for n, v in _flat(nested) if n.endswith(".type")}
-    options = {o.name: o for o in find_options(config_class, {**in_file, **chosen})}
+    chosen = {**in_file, **chosen_types(argv)}
+    options = {o.name: o for o in find_options(config_class, chosen)}
     for name, _ in _flat(nested, options.keys()):
         if name not in options:
             raise UnusableInputError(
-                f"{words[0]} option '{name}'.{nearest(name, options).replace('--', '')} "
-                f"All of them: {words[1]}"
+                f"{unknown} option '{name}'.{nearest(name, options).replace('--', '')} "
+                f"All of them: {program} --help=all"
             )
-    for name, text in texts(options):
+    for name, text in _read(argv, options, positional, program):
         holder, (*groups, leaf) = nested, name.split(".")
         for group in groups:
             if not isinstance(holder.get(group), dict):
@@ -287,11 +277,17 @@ def chosen_types(argv: Sequence[str]) -> dict[str, str]:
     return {n.removesuffix(".type"): v for n, v in _pairs(argv) if v and n.endswith(".type")}
 
 
-def file_types(argv: Sequence[str]) -> dict[str, str]:
-    """Return option such as `robot` to the type that the file of `--config_path` chooses for it."""
-    path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), None)
-    nested = load_yaml(Path(path), "Config file") if path else {}
-    return {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
+def all_types(argv: Sequence[str]) -> dict[str, str]:
+    """Return `chosen_types`, also of the file of `--config_path`."""
+    _, nested = _config_file(argv)
+    in_file = {n.removesuffix(".type"): str(v) for n, v in _flat(nested) if n.endswith(".type")}
+    return in_file | chosen_types(argv)
+
+
+def _config_file(argv: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the file that a command line names, "" without, and what it holds."""
+    path = next((v for n, v in _pairs(argv) if n == CONFIG_PATH and v is not None), "")
+    return path, load_yaml(Path(path), "Config file") if path else {}
 
 
 def nearest(name: str, options: Mapping[str, Option]) -> str:
@@ -459,5 +455,5 @@ def _choice_types(kind: Any) -> Iterator[Any]:
     """Yield the registries of types that a type such as `dict[str, CameraConfig]` names."""
     if isinstance(kind, type) and issubclass(kind, draccus.ChoiceRegistry):
         yield kind
-    for part in get_args(kind):
+    for part in typing.get_args(kind):
         yield from _choice_types(part)

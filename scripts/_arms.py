@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import CameraSource, Follower, Leader
 from gaploop.core.station import SIM_STATION, Station, load_station
 from gaploop.core.vocabulary import Domain
-from gaploop.scripts.options import StationCell
+from gaploop.scripts.options import StationCell, cell_arguments
 from gaploop.teleop.leaders.controls import IntentSource
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.realtime import PacedClock
@@ -42,26 +42,17 @@ OWN: Final = (EXPERT, MOTION, *TOOL)
 
 @dataclass(frozen=True)
 class Hands:
-    """How an operator's hands are taken in: options that LeRobot's teleoperators don't have.
-
-    Attributes:
-        cartesian: speeds of keyboard and gamepad.
-        force: a leader arm that pushes back.
-    """
+    """How an operator's hands are taken in: options that LeRobot's teleoperators don't have."""
 
     cartesian: CartesianOptions = field(default_factory=CartesianOptions)
     force: ForceOptions = field(default_factory=ForceOptions)
 
 
 def calibration_of(file: Path | None, follower: Follower) -> str:
-    """Return the id of the station's calibration, after saying what may be out of date in it.
+    """Return the id that takes carry, "" where nothing is calibrated; say what may be out of date.
 
-    Args:
-        file: the station's file; its calibration lies beside it.
-        follower: the arm, at rest, whose pose is compared with the stored one.
-
-    Returns:
-        The id that takes carry, "" where nothing is calibrated.
+    The calibration lies beside the station's `file`; the arm is at rest, and its pose is compared
+    with the stored one.
 
     Raises:
         UnusableInputError: the calibration file can't be read.
@@ -73,12 +64,8 @@ def calibration_of(file: Path | None, follower: Follower) -> str:
     model = model_of(follower.robot_type)
     now = CalibrationSighting(follower.read().position_rad, follower.joint_names)
     own_file = getattr(getattr(follower, "device", None), "calibration_fpath", None)
-    for line in before_recording(
-        calibration,
-        now,
-        arm=ArmModel.load(model) if model else None,
-        arm_file=own_file,
-    ):
+    arm = ArmModel.load(model) if model else None
+    for line in before_recording(calibration, now, arm=arm, arm_file=own_file):
         log.warning("%s", line)
     return calibration.id
 
@@ -92,10 +79,8 @@ def station_for(robot: Any, path: Path | None) -> Station:
     Raises:
         UnusableInputError: what is wrong in the file.
     """
-    if path is not None:
-        station = load_station(path)
-    else:
-        station = SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+    known = SIM_STATION if robot.type == EMBEDDED else Station(name="unnamed")
+    station = known if path is None else load_station(path)
     if station.domain is Domain.REAL and _is_emulated(robot):
         return replace(station, domain=Domain.SIM_TARGET)
     return station
@@ -133,11 +118,7 @@ def connect(
     """Connect the devices that LeRobot's configs describe; all or none.
 
     Args:
-        robot: a LeRobot RobotConfig.
-        teleop: a LeRobot TeleoperatorConfig.
-        station: for the robot's limits and model.
-        with_cameras: connect the robot's cameras too.
-        hands: speeds and forces; the usual ones unless given.
+        hands: the usual speeds and forces unless given.
 
     Raises:
         DeviceError: a device doesn't answer, or isn't what it should be.
@@ -147,12 +128,14 @@ def connect(
 
     title = f"{_name(robot)} ← {_name(teleop)}"
     with contextlib.ExitStack() as undo:
-        expert: Leader | None
-        if robot.type == EMBEDDED:
-            follower, clock, expert = _embedded(robot)
-        else:
-            follower, clock, expert = _real(robot, station)
+        cell = cell_of(robot) if robot.type == EMBEDDED else None
+        follower, clock = follower_of(robot, station, cell)
         undo.callback(follower.close)
+        expert: Leader | None = None
+        if cell is not None:
+            from gaploop.sim.relay import scripted
+
+            expert = scripted(cell, robot.seed)
         leader = leader_of(teleop, follower, station, clock, expert=expert, hands=hands)
         if callable(close := getattr(leader, "close", None)):
             undo.callback(close)
@@ -161,15 +144,27 @@ def connect(
     return Arms(follower, leader, cameras, clock, title)
 
 
-def follower_of(robot: Any, station: Station) -> tuple[Follower, Clock]:
+def follower_of(
+    robot: Any, station: Station, cell: SimCell | None = None
+) -> tuple[Follower, Clock]:
     """Connect a robot without anybody who leads it; the clock is the time it lives on.
+
+    Args:
+        cell: the embedded cell, in real time, where the robot is that and it was made already.
 
     Raises:
         DeviceError: it doesn't answer, or isn't what it should be.
         UnusableInputError: options or calibration that can't be used.
     """
-    made = _embedded(robot) if robot.type == EMBEDDED else _real(robot, station)
-    return made[0], made[1]
+    if robot.type == EMBEDDED:
+        from gaploop.sim.follower import CellFollower, PacedCellClock
+
+        cell = cell or cell_of(robot)
+        return CellFollower(cell), PacedCellClock(cell)
+    from gaploop.teleop.lerobot_devices import make_follower
+
+    clock = PacedClock()
+    return make_follower(robot, station, clock), clock
 
 
 def leader_of(
@@ -196,9 +191,9 @@ def leader_of(
         if chosen == MOTION:
             leader = make.make_motion_leader(follower, station, teleop.options())
         else:
-            step = hands.cartesian.speed_step
-            opened = {BROWSER: _browser(teleop), PHONE: _phone(teleop, step)}.get(chosen)
-            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian, opened)
+            opened = {BROWSER: _browser, PHONE: _phone}.get(chosen)
+            source = opened and functools.partial(opened, teleop, hands.cartesian.speed_step)
+            leader = make.make_tool_leader(chosen, follower, station, hands.cartesian, source)
     elif teleop.type != EXPERT:
         from gaploop.teleop.lerobot_devices import make_leader
 
@@ -228,23 +223,28 @@ def leader_of(
     return pushing
 
 
-def _browser(teleop: Any) -> Callable[[str], IntentSource]:
-    def opened(title: str) -> IntentSource:
-        from gaploop.teleop.leaders.browser import Browser
+def _browser(teleop: Any, _step: int, title: str) -> IntentSource:
+    from gaploop.teleop.leaders.browser import Browser
 
-        return Browser(title, teleop.host, teleop.port)
-
-    return opened
+    return Browser(title, teleop.host, teleop.port)
 
 
-def _phone(teleop: Any, step: int) -> Callable[[str], IntentSource]:
-    def opened(_title: str) -> IntentSource:
-        from gaploop.teleop.lerobot_devices.make import connected_teleoperator
-        from gaploop.teleop.lerobot_devices.phone import LerobotPhone
+def _phone(teleop: Any, step: int, _title: str) -> IntentSource:
+    from gaploop.teleop.lerobot_devices.make import connected_teleoperator
+    from gaploop.teleop.lerobot_devices.phone import LerobotPhone
 
-        return LerobotPhone(connected_teleoperator(teleop), step)
+    return LerobotPhone(connected_teleoperator(teleop), step)
 
-    return opened
+
+def evidence_of(robot: Any, station: Station, stands_for: object = None) -> str:
+    """Return what takes are evidence of, in a word.
+
+    Args:
+        stands_for: what else, such as a twin, lets the embedded cell stand for a real one.
+    """
+    if robot.type != EMBEDDED:
+        return "real" if station.domain is Domain.REAL else "emulated"
+    return "sim-to-sim" if robot.gaps or robot.conditions or stands_for else "sim"
 
 
 def kind(config: Any) -> str:
@@ -260,33 +260,12 @@ def _name(config: Any) -> str:
     return f"{kind(config)} '{config.id}'" if config.id else kind(config)
 
 
-def _embedded(robot: Any) -> tuple[Follower, Clock, Leader]:
-    """Return the embedded cell's arm in real time, and the expert that can drive it."""
-    from gaploop.sim.follower import CellFollower, PacedCellClock
-    from gaploop.sim.relay import scripted
-
-    cell = cell_of(robot)
-    return CellFollower(cell), PacedCellClock(cell), scripted(cell, robot.seed)
-
-
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell
-    from gaploop.sim.randomise import known_and_drawn
 
-    known, drawn = known_and_drawn(
-        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
-    )
-    cell = SimCell(
-        robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions=robot.conditions,
-        image_size=robot.image_size,
-        robot=robot.model,
-        parameters=known,
-        randomise=drawn,
-    )
+    like = cell_arguments(robot, robot.model, "--robot.model")
+    cell = SimCell(**like, conditions=robot.conditions, image_size=robot.image_size)
     cell.reset(robot.seed)
     return cell
 
@@ -318,13 +297,6 @@ def robot_of(config: Any) -> Any:
         randomise=env.randomise or robot.randomise,
         randomise_strength=robot.randomise_strength if strength == usual else strength,
     )
-
-
-def _real(robot: Any, station: Station) -> tuple[Follower, Clock, None]:
-    from gaploop.teleop.lerobot_devices import make_follower
-
-    clock = PacedClock()
-    return make_follower(robot, station, clock), clock, None
 
 
 def cameras_of(robot: Any, clock: Clock, station: Station) -> tuple[CameraSource, ...]:

@@ -26,7 +26,6 @@ from gaploop.collect.operator.sounds import SoundPlayer
 from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError
 from gaploop.core.protocols import Follower, Leader
-from gaploop.core.station import Station
 from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms
@@ -84,11 +83,8 @@ def record_attended(job: SessionJob) -> Recorded:
         player = cleanup.enter_context(SoundPlayer(config.play_sounds and shown != "none"))
         book = LabelBook(job.journal, config.operator)
         cleanup.callback(book.close)
-        timing = StageTiming(
-            config.dataset.episode_time_s,
-            config.dataset.reset_time_s,
-            config.auto_start or shown == "none",
-        )
+        times_s = config.dataset.episode_time_s, config.dataset.reset_time_s
+        timing = StageTiming(*times_s, config.auto_start or shown == "none")
         console = OperatorConsole(
             timing,
             keys,
@@ -157,25 +153,18 @@ def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[Sessio
     """Yield connected devices, torque off until `start`; all is limp and closed afterwards."""
     config = job.config
     if config.robot.type == _arms.EMBEDDED:
-
-        def leader_of(follower: Follower, station: Station, clock: Clock) -> Leader:
-            return _arms.leader_of(config.teleop, follower, station, clock, hands=job.hands)
-
         is_led = job.leads not in ("", _arms.EXPERT)
-        cell = CellDevices(
-            functools.partial(embedded, _arms.robot_of(config), job.fps),
-            shared=job.shared,
-            leader_of=leader_of if is_led else None,
-        )
+        leader_of = functools.partial(_arms.leader_of, config.teleop, hands=job.hands)
+        make_rig = functools.partial(embedded, _arms.robot_of(config), job.fps)
+        cell = CellDevices(make_rig, shared=job.shared, leader_of=leader_of if is_led else None)
         with contextlib.closing(cell):
             yield cell
         return
-    fps = job.fps or FPS
     with ArmConnector(job) as connector:
         arms = ArmDevices(
             connector.connect,
             job.station,
-            Rates.near(fps),
+            Rates.near(job.fps or FPS),
             shared=job.shared,
             is_watched=is_watched,
             patience_s=config.reconnect_s,
@@ -216,16 +205,8 @@ class ArmConnector(contextlib.ExitStack):
             tracker = None if driver is None else driver.tracker(cameras, station)
             calibration = _arms.calibration_of(config.station, follower)
             undo.pop_all()
-        return Arms(
-            follower,
-            leader,
-            cameras,
-            clock,
-            sensors=sensors,
-            tracker=tracker,
-            calibration=calibration,
-            window=None if self._kept is None else self._kept[0],
-        )
+        window = None if self._kept is None else self._kept[0]
+        return Arms(follower, leader, cameras, clock, "", sensors, tracker, calibration, window)
 
     def _leader(self, follower: Follower, clock: Clock) -> Any:
         """Connect who leads the arm by hand."""

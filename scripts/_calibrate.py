@@ -11,13 +11,13 @@ import numpy as np
 
 from gaploop.core import journal_format
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import existing_folder, sha256, writable_folder, write_json
+from gaploop.core.files import existing_folder, sha256, writable_folder
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.take import Take
 from gaploop.core.telemetry import Telemetry
 from gaploop.datasets.telemetry_zarr import read_telemetry
 from gaploop.scripts import _arms, _calibrate_live, options
-from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.calibration.board import Board, find_board, why_not_found, write_sheet
 from gaploop.teleop.calibration.drift import CalibrationSighting, check_drift
 from gaploop.teleop.calibration.geometry import rotation_vector
@@ -55,16 +55,16 @@ MOST_TAKES: Final = 20
 """More takes make the interval narrower than the arm's own spread."""
 
 
-def from_twin(config: CalibrateFields) -> int:
+def from_twin(config: CalibrateConfig) -> int:
     """Write a policy that allows for what a twin says of camera, table, zeros, light and delay."""
     from gaploop.finetune.recalibration import recalibrate
 
-    if config.path is None or config.output_dir is None:
-        raise UnusableInputError(
-            "Which twin, and where to? gaploop calibrate from_twin station_twin.yaml "
-            "--policy.path=base --output_dir=recalibrated"
-        )
-    made = recalibrate(config.policy.required(), config.path, config.output_dir)
+    ask = (
+        "Which twin, and where to? gaploop calibrate from_twin station_twin.yaml "
+        "--policy.path=base --output_dir=recalibrated"
+    )
+    twin, out = options.required(config.path, ask), options.required(config.output_dir, ask)
+    made = recalibrate(config.policy.required(), twin, out)
     lines = [f"{made.folder} ({made.id}) allows for:"]
     lines += [
         f"  {mechanism}: " + ", ".join(f"{name} {value:+.4g}" for name, value in values.items())
@@ -82,7 +82,7 @@ def from_twin(config: CalibrateFields) -> int:
     return 0
 
 
-def show(config: CalibrateFields) -> int:
+def show(config: CalibrateConfig) -> int:
     """Print what is calibrated, how long ago, and how well."""
     calibration = load_calibration(_file(config))
     ages = calibration.ages_days()
@@ -109,7 +109,7 @@ def show(config: CalibrateFields) -> int:
     return 0
 
 
-def board(config: CalibrateFields) -> int:
+def board(config: CalibrateConfig) -> int:
     """Write a board to print."""
     made = _board(config)
     path = config.path or Path("board.pdf")
@@ -123,7 +123,7 @@ def board(config: CalibrateFields) -> int:
     return 0
 
 
-def intrinsics(config: CalibrateFields) -> int:
+def intrinsics(config: CalibrateConfig) -> int:
     """Calibrate a lens from a folder of pictures, taken first where a camera is given."""
     folder, name, made = _folder(config), _camera_name(config), _board(config)
     if config.camera is not None:
@@ -148,7 +148,7 @@ def intrinsics(config: CalibrateFields) -> int:
         "missing": result.coverage.missing(),
         "picture": picture,
     }
-    write_json(report / "intrinsics.json", options.jsonable(answer))
+    options.keep(report, "intrinsics.json", answer)
     lens, std, K = result.intrinsics, result.std, result.intrinsics.camera_matrix
     fx, fy = (max(std[of], result.focal_std_px) for of in ("fx", "fy"))
     lines = [
@@ -175,18 +175,16 @@ def intrinsics(config: CalibrateFields) -> int:
     return 0
 
 
-def hand_eye(config: CalibrateFields) -> int:
+def hand_eye(config: CalibrateConfig) -> int:
     """Find where a camera is, from a folder of pictures with the arm's pose in each."""
     calibration = load_calibration(_file(config), missing_ok=True)
     folder, name, made = _folder(config), _camera_name(config), _board(config)
     lens = calibration.intrinsics(name)
     arm = _arm_model(config)
     if config.robot is not None:
-        if arm is None:
-            raise UnusableInputError(
-                f"--robot.type={_arms.kind(config.robot)} has no kinematic model here. Give "
-                "--arm_model=FILE.xml."
-            )
+        named = f"--robot.type={_arms.kind(config.robot)}"
+        lacks = f"{named} has no kinematic model here. Give --arm_model=FILE.xml."
+        arm = options.required(arm, lacks)
         config.camera_name = name
         _calibrate_live.take_poses(config, made, folder, arm)
         _note_arm_file(config)
@@ -210,7 +208,7 @@ def hand_eye(config: CalibrateFields) -> int:
         "not_found": found.missed,
         "picture": picture,
     }
-    write_json(report / "hand_eye.json", options.jsonable(answer))
+    options.keep(report, "hand_eye.json", answer)
     T, held = result.hand_eye.T_mount_camera, result.held_out
     values = zip(T[:3, 3] * 1e3, result.std_mm, strict=True)
     place = ", ".join(f"{value:.2f} ± {std:.2f}" for value, std in values)
@@ -237,7 +235,7 @@ def hand_eye(config: CalibrateFields) -> int:
     return 0
 
 
-def latency(config: CalibrateFields) -> int:
+def latency(config: CalibrateConfig) -> int:
     """Measure how late the arm follows, and how late a camera's pictures are if one is named.
 
     From a take, a journal, a dataset, or by moving the arm.
@@ -263,13 +261,12 @@ def latency(config: CalibrateFields) -> int:
     answer: dict[str, Any] = {**result.to_json(), "arm": arm, "skipped": result.skipped}
     if config.camera_name:
         # How late the pictures of the longest take are.
+        none = (
+            "A camera's latency is measured from a take or a journal: name one that has pictures, "
+            "or leave --camera_name out."
+        )
         pairs = [(t, m) for t, m in zip(takes, motions, strict=False) if len(t.frames)]
-        if not pairs:
-            raise UnusableInputError(
-                "A camera's latency is measured from a take or a journal: name one that has "
-                "pictures, or leave --camera_name out."
-            )
-        take, motion = max(pairs, key=lambda pair: pair[0].duration_s)
+        take, motion = max(options.required(pairs, none), key=lambda pair: pair[0].duration_s)
         name, frames = config.camera_name, take.frames
         if name not in take.cameras:
             raise unknown_choice("camera", name, take.cameras, f"take {take.info.uid}")
@@ -281,25 +278,20 @@ def latency(config: CalibrateFields) -> int:
         late = _milliseconds(lag.latency_s, lag.interval_s)
         lines.append(f"Pictures of {config.camera_name} are {late} behind the joints.")
         saved = _save(config, ("cameras", config.camera_name, "latency"), asdict(lag), lines)
-    if config.output_dir is not None:
-        folder = writable_folder(config.output_dir)
-        write_json(folder / "latency.json", options.jsonable(answer))
+    options.keep(config.output_dir, "latency.json", answer)
     options.emit(config.json, {**answer, "calibration": saved.id}, "\n".join(lines))
     return 0
 
 
-def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Take]]:
+def _recorded(config: CalibrateConfig) -> tuple[list[JointMotion], str, list[Take]]:
     """Return the motion of the takes under `config.path`, the arm's name, and the takes."""
-    if config.path is None:
-        raise UnusableInputError(
-            "Which take? gaploop calibrate latency TAKE, JOURNAL or DATASET; or with a robot, "
-            "--robot.type=…, which is moved for it."
-        )
-    path = existing_folder(config.path, "Folder")
-    if (path / journal_format.HEADER).is_file():
-        folders = [path]
-    else:
-        folders = journal_format.take_folders(path)[-MOST_TAKES:]
+    ask = (
+        "Which take? gaploop calibrate latency TAKE, JOURNAL or DATASET; or with a robot, "
+        "--robot.type=…, which is moved for it."
+    )
+    path = existing_folder(options.required(config.path, ask), "Folder")
+    is_take = (path / journal_format.HEADER).is_file()
+    folders = [path] if is_take else journal_format.take_folders(path)[-MOST_TAKES:]
     takes = [journal_format.read_take(folder) for folder in folders]
     telemetry: list[Telemetry] = [take.telemetry for take in takes]
     if not folders:
@@ -307,13 +299,13 @@ def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Tak
         telemetry = [read_telemetry(file) for file in files]
     if not telemetry:
         raise UnusableInputError(
-            f"{config.path} holds no telemetry. Name a take's folder, a journal or a dataset that "
+            f"{path} holds no telemetry. Name a take's folder, a journal or a dataset that "
             "gaploop recorded."
         )
     telemetry = [t for t in telemetry if len(t) > 1]
     takes = [take for take in takes if len(take.telemetry) > 1]
     if not telemetry:
-        raise UnusableInputError(f"The takes in {config.path} are empty. Record again.")
+        raise UnusableInputError(f"The takes in {path} are empty. Record again.")
     arm = config.arm_name
     if not arm:
         commanded = [
@@ -330,7 +322,7 @@ def _recorded(config: CalibrateFields) -> tuple[list[JointMotion], str, list[Tak
     return [JointMotion.of(t, arm) for t in telemetry], arm, takes
 
 
-def drift(config: CalibrateFields) -> int:
+def drift(config: CalibrateConfig) -> int:
     """Store what is seen now, or compare it with what was stored; 1 where it has drifted.
 
     It is seen by arm and camera, or in a folder.
@@ -346,9 +338,8 @@ def drift(config: CalibrateFields) -> int:
             image, where = _calibrate_live.one_picture(config).image, f"camera {name}"
         view = find_board(made, image, where)
         if view is None:
-            raise UnusableInputError(
-                f"No {made.words} in the picture of {where}. {why_not_found(made, [image])}"
-            )
+            why = why_not_found(made, [image])
+            raise UnusableInputError(f"No {made.words} in the picture of {where}. {why}")
         views = {name: view}
     q_rad, names = None, tuple[str, ...]()
     arm, folder = _arm_model(config), config.path
@@ -386,28 +377,21 @@ def drift(config: CalibrateFields) -> int:
     return int(found.verdict == "drifted")
 
 
-def _board(config: CalibrateFields) -> Board:
-    """Return the board that the options describe, or raise UnusableInputError."""
-    given = config.board
-    marker_mm = 0.75 * given.square_mm if given.marker_mm is None else given.marker_mm
-    return Board(
-        given.kind,
-        given.columns,
-        given.rows,
-        given.square_mm * 1e-3,
-        marker_mm * 1e-3,
-        given.dictionary.removeprefix("DICT_"),
-        given.legacy,
-    )
+def _board(config: CalibrateConfig) -> Board:
+    """Return the board that the options describe."""
+    b = config.board
+    square_m = b.square_mm * 1e-3
+    marker_m = 0.75 * square_m if b.marker_mm is None else b.marker_mm * 1e-3
+    dictionary = b.dictionary.removeprefix("DICT_")
+    return Board(b.kind, b.columns, b.rows, square_m, marker_m, dictionary, b.legacy)
 
 
-def _file(config: CalibrateFields) -> Path:
-    """Return where the calibration file is or will be."""
+def _file(config: CalibrateConfig) -> Path:
     return calibration_path(config.station, config.calibration)
 
 
-def _camera_name(config: CalibrateFields) -> str:
-    """Return the camera's name, or raise UnusableInputError."""
+def _camera_name(config: CalibrateConfig) -> str:
+    """Return the camera's name: as given, or the only one that is known."""
     if config.camera_name:
         return config.camera_name
     known = tuple(load_calibration(_file(config), True).content.get("cameras", {}))
@@ -417,24 +401,19 @@ def _camera_name(config: CalibrateFields) -> str:
     raise UnusableInputError(f"Which camera? Name it with --camera_name=wrist.{hint}")
 
 
-def _folder(config: CalibrateFields) -> Path:
-    """Return the folder of pictures, or raise UnusableInputError."""
-    if config.path is None:
-        raise UnusableInputError(
-            f"Which folder of pictures? gaploop calibrate {config.what} FOLDER. With "
-            "--camera.type=opencv they are taken into it."
-        )
-    return config.path
+def _folder(config: CalibrateConfig) -> Path:
+    ask = f"Which folder of pictures? gaploop calibrate {config.what} FOLDER. With "
+    return options.required(config.path, f"{ask}--camera.type=opencv they are taken into it.")
 
 
-def _arm_model(config: CalibrateFields) -> ArmModel | None:
+def _arm_model(config: CalibrateConfig) -> ArmModel | None:
     """Return the arm's kinematics where an arm is named."""
     robot = config.robot
     name = config.arm_model or (model_of(_arms.kind(robot)) if robot is not None else "")
     return ArmModel.load(name) if name else None
 
 
-def _note_arm_file(config: CalibrateFields) -> None:
+def _note_arm_file(config: CalibrateConfig) -> None:
     """Keep the hash of lerobot-calibrate's file: results hold only for as long as it stays."""
     if config.robot is None:
         return
@@ -447,7 +426,7 @@ def _note_arm_file(config: CalibrateFields) -> None:
 
 
 def _save(
-    config: CalibrateFields, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
+    config: CalibrateConfig, place: tuple[str, ...], values: dict[str, Any], lines: list[str]
 ) -> CellCalibration:
     """Set one part of the calibration file, and add to `lines` where it went."""
     saved = save_part(_file(config), place, options.jsonable(values))

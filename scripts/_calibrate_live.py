@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import sys
@@ -26,7 +27,7 @@ from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.types import NO_REPLY, CameraFrame, Tick
 from gaploop.scripts import _arms, options
 from gaploop.scripts._signals import stoppable
-from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.teleop.advice import say_reasons, say_to_do
 from gaploop.teleop.calibration.board import Board
 from gaploop.teleop.calibration.capture import Advice, BoardCapture, PictureState, PoseCapture
@@ -60,7 +61,7 @@ LINE_S: Final = 2.0
 type Show = Callable[[Advice, int, int], None]
 
 
-def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> None:
+def take_board_pictures(config: CalibrateConfig, board: Board, folder: Path) -> None:
     """Take pictures of a board into `folder` until the lens is covered, or Ctrl-C.
 
     Raises:
@@ -81,7 +82,7 @@ def take_board_pictures(config: CalibrateFields, board: Board, folder: Path) -> 
         _guide(camera, look, capture.advice(), config.images, folder)
 
 
-def take_poses(config: CalibrateFields, board: Board, folder: Path, arm: ArmModel) -> None:
+def take_poses(config: CalibrateConfig, board: Board, folder: Path, arm: ArmModel) -> None:
     """Take pictures and the arm's joints into `folder`; the arm is limp and moved by hand.
 
     Raises:
@@ -130,42 +131,35 @@ def collect_poses(
 
 
 @contextlib.contextmanager
-def limp_arm(config: CalibrateFields) -> Iterator[Follower]:
+def limp_arm(config: CalibrateConfig) -> Iterator[Follower]:
     """Yield the robot of `--robot.*`, torque off."""
     follower, _ = _arms.follower_of(config.robot, _arms.station_for(config.robot, config.station))
-    try:
+    with contextlib.closing(follower):
         follower.torque_off()
         yield follower
-    finally:
-        follower.close()
 
 
 @contextlib.contextmanager
-def _camera(config: CalibrateFields) -> Iterator[CameraSource]:
+def _camera(config: CalibrateConfig) -> Iterator[CameraSource]:
     """Yield the camera of `--camera.*`, or the one of that name on the robot."""
     from lerobot.cameras import make_cameras_from_configs
 
     from gaploop.teleop.lerobot_devices.cameras import LerobotCamera, camera_configs
 
-    name = config.camera_name
-    given = config.camera
+    name, given = config.camera_name, config.camera
     if given is None:
         known = camera_configs(config.robot)
-        given = known.get(name)
-        if given is None:
-            raise UnusableInputError(
-                f"No camera {name!r}: give --camera.type=opencv --camera.index_or_path=0, or one "
-                f"of the robot's own with --camera_name (it has: {', '.join(known) or 'none'})."
-            )
+        lacks = (
+            f"No camera {name!r}: give --camera.type=opencv --camera.index_or_path=0, or one "
+            f"of the robot's own with --camera_name (it has: {', '.join(known) or 'none'})."
+        )
+        given = options.required(known.get(name), lacks)
     (made,) = make_cameras_from_configs({name: given}).values()
-    camera = LerobotCamera(name, made, MonotonicClock())
-    try:
+    with contextlib.closing(LerobotCamera(name, made, MonotonicClock())) as camera:
         yield camera
-    finally:
-        camera.close()
 
 
-def one_picture(config: CalibrateFields) -> CameraFrame:
+def one_picture(config: CalibrateConfig) -> CameraFrame:
     """Return one picture of the camera; waits for the exposure to settle."""
     with _camera(config) as camera:
         time.sleep(0.5)
@@ -196,12 +190,8 @@ def _guide(
             seen_s, new_at_s = frame.t_capture_s, time.monotonic()
             advice = look(frame, forced)
             show(advice, frame.image.shape[1], frame.image.shape[0])
-    log.info(
-        "%d pictures in %s%s.",
-        advice.taken,
-        folder,
-        "; stopped, the same command goes on from there" if stopped else "",
-    )
+    goes_on = "; stopped, the same command goes on from there" if stopped else ""
+    log.info("%d pictures in %s%s.", advice.taken, folder, goes_on)
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -209,12 +199,8 @@ def _names_in(folder: Path) -> set[str]:
 
 
 def _free_names(taken: set[str]) -> Iterator[str]:
-    number = 0
-    while True:
-        name = f"{number:03d}.png"
-        number += 1
-        if name not in taken:
-            yield name
+    names = (f"{number:03d}.png" for number in itertools.count())
+    return (name for name in names if name not in taken)
 
 
 @contextlib.contextmanager
@@ -272,21 +258,17 @@ def _screen(wanted: int, folder: Path) -> Iterator[Show]:
 
 
 class _Kept:
-    """A `TakeSink` that keeps every turn."""
+    """A `TakeSink` that keeps every turn; its pictures, of which there are none, too."""
 
     def __init__(self) -> None:
         self.ticks: list[Tick] = []
 
     def tick(self, tick: Tick) -> None:
-        """Keep one turn; its pictures, of which there are none, too."""
         self.ticks.append(tick)
 
 
-def chirp_motion(config: CalibrateFields) -> JointMotion:
+def chirp_motion(config: CalibrateConfig) -> JointMotion:
     """Move every joint of the robot by a chirp, behind the safety filter.
-
-    Returns:
-        What was sent and reported.
 
     Raises:
         UnusableInputError: the robot, its station or the time given can't be used.

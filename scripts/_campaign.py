@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -33,21 +32,12 @@ from gaploop.scripts import options
 
 log = logging.getLogger(__name__)
 
-_WIDTH = 100
 _BAR = 18
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """A plan on its way.
-
-    Attributes:
-        plan: what is to be collected.
-        order: its takes, one quota for each stretch of one set-up.
-        journal: where they go.
-        station: where they are recorded.
-        consents: the consent register; the default one where None.
-    """
+    """A plan on its way: its takes in order, one quota for each stretch of one set-up."""
 
     plan: Plan
     order: tuple[Quota, ...]
@@ -78,7 +68,15 @@ class Campaign:
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` says about it."""
         now = self.progress()
-        first = now.left[0] if now.left else None
+        people, following = self.participants(), None
+        if now.left:
+            first = now.left[0]
+            following = {
+                "item": first.plan,
+                "conditions": first.conditions,
+                "takes": first.takes,
+                "words": words(first.conditions, self.station.grid),
+            }
         return {
             "plan": self.plan.id,
             "have": now.have,
@@ -87,16 +85,9 @@ class Campaign:
             "measured": now.measured,
             "attempts_per_take": now.attempts_per_take,
             "setups": now.setups,
-            "participants": people.progress() if (people := self.participants()) else (),
+            "participants": people.progress() if people else (),
             "costs": self.costs(),
-            "next": None
-            if first is None
-            else {
-                "item": first.plan,
-                "conditions": first.conditions,
-                "takes": first.takes,
-                "words": words(first.conditions, self.station.grid),
-            },
+            "next": following,
         }
 
     def as_text(self) -> str:
@@ -105,17 +96,14 @@ class Campaign:
         And where the plan asks for participants, how far each band is, and what programmes cost.
         """
         now = self.progress()
-        buffer = io.StringIO()
-        console = options.console(file=buffer, width=_WIDTH, color_system=None)
-        console.print(_table(now, self.station.grid))
+        tables = [_table(now, self.station.grid)]
         if people := self.participants():
-            console.print(_people_table(people))
-            console.print(_cost_table(self.costs(), self.station.costs.currency))
-        lines = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
-        return "\n".join([*lines, _summary(now, self.station.grid)])
+            tables.append(_people_table(people))
+            tables.append(_cost_table(self.costs(), self.station.costs.currency))
+        return "\n".join([*options.as_lines(*tables), _summary(now, self.station.grid)])
 
 
-def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
+def _table(now: CampaignProgress, grid: tuple[int, int]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name, ratio in (("purpose", 2), ("set-up", 5), ("takes", 1), ("", 2)):
         table.add_column(name, ratio=ratio, justify="right" if name == "takes" else "left")
@@ -131,7 +119,7 @@ def _table(now: CampaignProgress, grid: tuple[int, int]) -> Any:
     return table
 
 
-def _people_table(people: Participants) -> Any:
+def _people_table(people: Participants) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("participants", "band", "takes", "", "people"):
         table.add_column(name)
@@ -142,7 +130,7 @@ def _people_table(people: Participants) -> Any:
     return table
 
 
-def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Any:
+def _cost_table(costs: Sequence[ProgrammeCost], currency: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("programme", "people", "operator's hours", currency):
         table.add_column(name, justify="right")
@@ -200,7 +188,7 @@ def _summary(now: CampaignProgress, grid: tuple[int, int]) -> str:
     first = now.left[0]
     basis = f"from {now.measured} takes" if now.measured else "assumed, before any take"
     text += f" About {_duration(now.left_s)} left ({basis})."
-    text += f"\nNext: {words(first.conditions, grid)}, {_takes(first.takes)}."
+    text += f"\nNext: {words(first.conditions, grid)}, {options.counted(first.takes, 'take')}."
     sketch = sketch_text(first.conditions, grid)
     return f"{text}\n{sketch}" if sketch else text
 
@@ -212,17 +200,8 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _takes(count: int) -> str:
-    return f"{count} take{'s' * (count != 1)}"
-
-
 def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None = None) -> None:
-    """Refuse a campaign on a real station where nobody can say that it is set up.
-
-    Args:
-        station: where it is recorded; the embedded cell sets itself up.
-        yes: don't ask: whoever started it sees to the set-ups.
-        stdin_is_terminal: whether there is somebody to ask; found out unless given.
+    """Refuse a campaign on a real station where nobody can say that it is set up, unless `yes`.
 
     Raises:
         UnusableInputError: there is a set-up to confirm and nobody to ask.
@@ -236,17 +215,13 @@ def require_person(station: Station, yes: bool, stdin_is_terminal: bool | None =
 
 
 def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bool]:
-    """Return what says which set-up comes next, where the embedded cell sets itself up.
-
-    Args:
-        grid: rows and columns of the station's placement grid.
-    """
+    """Return what says which set-up comes next, where the embedded cell sets itself up."""
 
     def set_up(quota: Quota, before: Quota | None) -> bool:
         was = None if before is None else before.conditions
         change = change_words(was, quota.conditions, grid)
         if before is None or change != "nothing to change":
-            log.info("Set up: %s (%s).", change, _takes(quota.takes))
+            log.info("Set up: %s (%s).", change, options.counted(quota.takes, "take"))
         return True
 
     return set_up
@@ -255,11 +230,9 @@ def telling_set_ups(grid: tuple[int, int]) -> Callable[[Quota, Quota | None], bo
 def require_consents(
     quotas: Sequence[Quota], station: Station, consent: str, consents: Path | None
 ) -> None:
-    """Refuse to record people who haven't agreed, before anything moves.
+    """Refuse to record people who haven't agreed; those of the embedded cell are simulated.
 
     Args:
-        quotas: what is to be recorded.
-        station: where; the people of the embedded cell are simulated.
         consent: ids of participants, separated by commas, or "".
         consents: the register; the default one where None.
 

@@ -13,8 +13,8 @@ import logging
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import make_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, make_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,42 @@ OWN_PACKAGES: Final = (
 KINDS: Final = ("RobotConfig", "TeleoperatorConfig", "CameraConfig")
 _REGISTERED: Final = re.compile(rf"@({'|'.join(KINDS)})\.register_subclass\(\s*\"(\w+)\"")
 _PLUGINS: Final = ("lerobot_robot_*", "lerobot_teleoperator_*", "lerobot_camera_*")
+
+
+def with_devices(
+    config_class: type, devices: Mapping[str, str | None], names_only: bool = False
+) -> type:
+    """Return a command's options with LeRobot's types of device.
+
+    Args:
+        config_class: the command's dataclass.
+        devices: `robot`, `teleop` or `camera` to the type that it is unless given; "" where it has
+            to be given, None where there may be none.
+        names_only: as of `registries`.
+    """
+    known = dict(zip(("robot", "teleop", "camera"), registries(names_only), strict=True))
+    typed: list[tuple[str, Any, Any]] = []
+    for name, usual in devices.items():
+        if usual is None:
+            typed.append((name, known[name] | None, field(default=None)))
+        else:
+            given = {"default_factory": known[name].get_choice_class(usual)} if usual else {}
+            typed.append((name, known[name], field(**given)))
+    return with_types(config_class, typed)
+
+
+def with_types(config_class: type, typed: Iterable[tuple[str, Any, Any]]) -> type:
+    """Return a dataclass with other types and fields for some of its names.
+
+    It has the name and module of the one that it is made of: help finds its options' words there.
+    """
+    return make_dataclass(
+        config_class.__name__,
+        typed,
+        bases=(config_class,),
+        namespace={"__doc__": config_class.__doc__},
+        module=config_class.__module__,
+    )
 
 
 @functools.cache
@@ -77,8 +113,7 @@ def named_registries() -> tuple[Any, Any, Any]:
     for path in _device_sources():
         for kind, name in _REGISTERED.findall(path.read_text(errors="replace")):
             made[kind].register_subclass(name, make_dataclass(name, ()))
-    robot, teleop, camera = (made[kind] for kind in KINDS)
-    return robot, teleop, camera
+    return made[KINDS[0]], made[KINDS[1]], made[KINDS[2]]
 
 
 def _device_sources() -> Iterator[Path]:

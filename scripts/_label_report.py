@@ -50,8 +50,6 @@ def written(
         store: as it was before.
         new: what was written.
         stated: how many statements were made, those that were there already among them.
-        verb: what was done to the takes.
-        dry_run: nothing was.
         merged: they were put among the others by time.
         shown: the columns show it.
         adds: the dataset got gap columns first.
@@ -78,11 +76,10 @@ def written(
         lines.append(f"Nothing to write. {known}")
     else:
         said = list(dict.fromkeys(f"{e.field} = {_shown(e.value)}" for e in new))
-        values = "; ".join(said[:_MOST_STATEMENTS]) + (
-            "; …" if len(said) > _MOST_STATEMENTS else ""
-        )
+        values = "; ".join(said[:_MOST_STATEMENTS])
+        values += "; …" if len(said) > _MOST_STATEMENTS else ""
         be = "would be" if dry_run else "is" if len(uids) == 1 else "are"
-        takes = f"{len(uids)} {store.what}{'s' * (len(uids) != 1)}"
+        takes = options.counted(len(uids), store.what)
         people = ", ".join(sorted({e.author for e in new}))
         which = numbers(episodes, _MOST_NUMBERS)
         lines.append(f"{takes} {be} {verb} ({which}) by {people}: {values}")
@@ -105,14 +102,7 @@ def _doubts(
     above: Sequence[LabelEvent],
     after: Mapping[labels.Key, LabelEvent],
 ) -> Iterable[str]:
-    """Yield why what was said may not be what was meant.
-
-    Args:
-        store: as it was before.
-        uids: the takes that it is about.
-        above: events that stand above it.
-        after: what stands now.
-    """
+    """Yield why what was said of takes may not be what was meant; `above` stands above it."""
     if above:
         who = ", ".join(sorted({f"{e.author} ({e.source})" for e in above}))
         yield f"{len(above)} of these don't count: above them stands the word of {who}."
@@ -180,9 +170,8 @@ def print_current(store: LabelStore, takes: Sequence[EpisodeRow], where: str) ->
         console.print(f"… and {len(takes) - MOST_ROWS} more: narrow it with --where, or use --json")
     outcomes = Counter(take.outcome.value for take in takes)
     parts = ", ".join(f"{n} {name}" for name, n in outcomes.most_common())
-    lines = [
-        f"{len(takes)} of {len(store.episodes)} {store.what}s" + (f": {parts}" if parts else ".")
-    ]
+    counted = f"{len(takes)} of {len(store.episodes)} {store.what}s"
+    lines = [f"{counted}: {parts}" if parts else f"{counted}."]
     if where and not takes:
         for name, found in fields_asked(where, store.episodes).items():
             counts = Counter(_shown(v) if not isinstance(v, list) else str(v) for v in found)

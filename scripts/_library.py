@@ -11,43 +11,27 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from gaploop.scripts import cli
 from gaploop.scripts._arguments import from_values
 
 
-class LibraryCommand[Config, Result]:
-    """The function of a command: takes its options, returns what it found, prints nothing.
+def command[Config, Result](work: Callable[[Config], Result]) -> Callable[..., Result]:
+    """Let a command's work be called from Python with its options by name.
 
-    Args:
-        work: does it, from options that were checked.
+    The function takes the options' dataclass, filled in. Or it takes what stands without a name on
+    the command line, such as the folder, and the other options by name, those of a group as a
+    dictionary: `policy={"path": "adapted"}`, `robot={"type": "so101_sim"}`.
     """
+    name = work.__name__
 
-    def __init__(self, work: Callable[[Config], Result]) -> None:
-        self._work = work
-        functools.update_wrapper(self, work)
-
-    @overload
-    def __call__(self, config: Config, /) -> Result: ...
-    @overload
-    def __call__(self, /, *given: str | Path, **options: Any) -> Result: ...
-    def __call__(self, /, *given: Any, **options: Any) -> Result:
-        """Do it.
-
-        Args:
-            given: the options' dataclass, filled in; or what stands without a name on the command
-                line, such as the folder.
-            options: the other options by name, those of a group as a dictionary:
-                `policy={"path": "adapted"}`, `robot={"type": "so101_sim"}`.
-
-        Raises:
-            GaploopError: in one line, what a user can fix.
-        """
+    @functools.wraps(work)
+    def call(*given: Any, **options: Any) -> Result:
         if given and not isinstance(given[0], str | Path):
-            return self._work(given[0])
-        module, name = sys.modules[self._work.__module__], self._work.__name__
-        nested = {name.rstrip("_"): _plain(value) for name, value in options.items()}
+            return work(given[0])
+        module = sys.modules[work.__module__]
+        nested = {option.rstrip("_"): _plain(value) for option, value in options.items()}
         types = [
             f"--{group}.type={value['type']}"
             for group, value in nested.items()
@@ -55,12 +39,9 @@ class LibraryCommand[Config, Result]:
         ]
         config_class = cli.config_class_of(module, name, types)
         positional = cli.positional(module)
-        return self._work(from_values(config_class, given, nested, positional, f"gaploop {name}"))
+        return work(from_values(config_class, given, nested, positional, f"gaploop {name}"))
 
-
-def command[Config, Result](work: Callable[[Config], Result]) -> LibraryCommand[Config, Result]:
-    """Let a command be called from Python with its options by name."""
-    return LibraryCommand(work)
+    return call
 
 
 def _plain(value: Any) -> Any:

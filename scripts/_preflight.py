@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from rich.text import Text
 
+from gaploop.collect.devices import Arms
 from gaploop.collect.operator.keys import Keys, keys
 from gaploop.collect.preflight import Checked, check_speed, write_record
 from gaploop.collect.rollout import SpeedRamp
-from gaploop.core.clock import Clock
 from gaploop.core.errors import DeviceError, GaploopError
-from gaploop.core.protocols import CameraSource, Follower
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain
@@ -47,28 +46,14 @@ _COLOURS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Devices:
-    """A connected arm with its cameras, torque off."""
-
-    follower: Follower
-    cameras: tuple[CameraSource, ...]
-    clock: Clock
-
-
-def preflight(config: Any, person: Person | None = None) -> int:
-    """Check everything and print it.
-
-    Args:
-        config: the command's options.
-        person: who is asked; whoever sits at the terminal unless given.
-    """
+def preflight(config: Any) -> int:
+    """Check everything, asking whoever sits at the terminal, and print it."""
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.required(), fps=config.policy.fps)
     checked = Checked(policy_id(config.policy.path), robot_words(config.robot))
     results: list[CheckResult] = []
-    for result in _checks(config, policy, checked, person or Terminal(config.yes)):
+    for result in _checks(config, policy, checked, Terminal(config.yes)):
         results.append(result)
         if not config.json:
             # Print what was found, and its fix whole, to be copied.
@@ -93,7 +78,7 @@ def preflight(config: Any, person: Person | None = None) -> int:
         for result in results
     ]
     is_kept = config.journal is not None or config.dataset.root is not None
-    for folder in {journal_of(config) if is_kept else None, config.output_dir} - {None}:
+    for folder in {_journal(config) if is_kept else None, config.output_dir} - {None}:
         write_record(folder, checked, ok, {"items": options.jsonable(items)})
     left = [result.check for result in results if not all_usable([result])]
     said = "Ready: the policy may drive." if ok else f"Not ready: {', '.join(dict.fromkeys(left))}."
@@ -106,10 +91,9 @@ def robot_words(robot: Any) -> str:
     return f"{_arms.kind(robot)} {robot.id or ''}".strip()
 
 
-def journal_of(config: Any) -> Path:
+def _journal(config: Any) -> Path:
     """Return the folder of the takes, as `gaploop rollout` has it."""
-    root = (config.dataset.root or Path("rollouts")).absolute()
-    return Path(config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    return options.journal_beside(config.dataset.root or Path("rollouts"), config.journal)
 
 
 def _checks(
@@ -119,7 +103,7 @@ def _checks(
     from gaploop.finetune.runs import withdrawn_from
 
     station = _arms.station_for(config.robot, config.station)
-    journal = journal_of(config)
+    journal = _journal(config)
     reason = withdrawn_from(resolve(config.policy.path), checked.policy)
     if reason:
         found = f"the policy {reason}"
@@ -141,7 +125,7 @@ def _checks(
 
 
 def _on_the_arm(
-    config: Any, policy: ActPolicy, station: Station, devices: Devices, person: Person
+    config: Any, policy: ActPolicy, station: Station, devices: Arms, person: Person
 ) -> Iterator[CheckResult]:
     from gaploop.failure_analysis.cameras import FILE, CameraReference
     from gaploop.finetune import lerobot_latency as latency
@@ -158,16 +142,14 @@ def _on_the_arm(
     rates = Rates.near(config.dataset.fps or facts.fps)
     is_real = station.domain is Domain.REAL
     yield from check_pictures(devices.cameras, devices.clock, is_real)
-    shapes = {c.name: c.frame().image.shape for c in devices.cameras}
-    sizes = {name: (height, width) for name, (height, width, _) in shapes.items()}
+    # What the policy would see now; a scene of zeros where nothing tracks it.
+    images = {camera.name: camera.frame().image for camera in devices.cameras}
+    sizes = {name: (image.shape[0], image.shape[1]) for name, image in images.items()}
     seen = seen_of(devices.follower, rates.fps, station.domain, sizes)
     yield from check_features(facts, seen)
     yield from check_statistics(facts, seen)
     if (file := resolve(config.policy.path) / FILE).exists() and facts.cameras:
-        pictures = {c.name: c.frame().image for c in devices.cameras}
-        yield from check_views(CameraReference.load(file), pictures)
-    # What the policy would see now; a scene of zeros where nothing tracks it.
-    images = {camera.name: camera.frame().image for camera in devices.cameras}
+        yield from check_views(CameraReference.load(file), images)
     names = policy.bundle.signature.environment_names
     scene: FloatArray | None = np.zeros(len(names)) if names else None
     if policy.needs_scene and images:
@@ -193,20 +175,16 @@ def _on_the_arm(
     yield from check_moving(devices.follower, devices.clock, station, rates, person)
 
 
-def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Devices:
+def _connect(robot: Any, station: Station, undo: contextlib.ExitStack) -> Arms:
     """Connect an arm and its cameras; `undo` closes all, torque off."""
-    if robot.type != _arms.EMBEDDED:
-        follower, clock = _arms.follower_of(robot, station)
-        undo.callback(disconnect, follower)
-        cameras = _arms.cameras_of(robot, clock, station)
-        undo.callback(disconnect, *cameras)
-        return Devices(follower, cameras, clock)
-    from gaploop.sim.follower import CellCamera, CellFollower, PacedCellClock
+    from gaploop.sim.follower import CellCamera
 
-    cell = _arms.cell_of(robot)
-    embedded = CellFollower(cell)
-    undo.callback(disconnect, embedded)
-    return Devices(embedded, (CellCamera(cell),), PacedCellClock(cell))
+    cell = _arms.cell_of(robot) if robot.type == _arms.EMBEDDED else None
+    follower, clock = _arms.follower_of(robot, station, cell)
+    undo.callback(disconnect, follower)
+    seen = _arms.cameras_of(robot, clock, station) if cell is None else (CellCamera(cell),)
+    undo.callback(disconnect, *seen)
+    return Arms(follower, None, seen, clock)
 
 
 class Terminal:

@@ -52,9 +52,7 @@ class ProjectEntry:
     """One thing of a project.
 
     Attributes:
-        title: its name.
         where: its file or folder, relative to the project.
-        facts: what is known about it, in words.
         bars: what is had and wanted, by name.
         next: the command that comes next, as it is typed in the project's folder; or "".
     """
@@ -68,12 +66,7 @@ class ProjectEntry:
 
 @dataclass
 class Project:
-    """What a folder holds.
-
-    Attributes:
-        entries: for each of `SECTIONS` what there is.
-        damaged: what can't be read, one line each.
-    """
+    """What a folder holds, for each of `SECTIONS`, and a line for each thing that can't be read."""
 
     root: Path
     entries: dict[str, list[ProjectEntry]] = field(

@@ -34,10 +34,7 @@ class Sent:
     """What became of one push.
 
     Attributes:
-        push: what was asked for.
         state: `pushed`, `queued` where the Hub can't be reached, or `refused`.
-        reason: why it isn't pushed.
-        url: the repository's page.
         commit: what its main branch points to.
         uploaded: files that were new or changed there.
         unchanged: files that it had already.
@@ -99,13 +96,9 @@ def kind_of(folder: Path) -> str:
 
 
 def asked_push(folder: Path, kind: str, asked: Any, consents: Path | None) -> QueuedPush:
-    """Return the push of a folder that a command's options ask for.
+    """Return the push of a folder, `dataset` or `model`, that a command's options ask for.
 
-    Args:
-        folder: what to push.
-        kind: `dataset` or `model`.
-        asked: options with `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
-        consents: the consent register; the default one where None.
+    Those are `repo_id`, `private`, `tags`, perhaps `license` and `allow_paths`.
     """
     return QueuedPush(
         str(folder.absolute()),
@@ -126,8 +119,6 @@ def send(push: QueuedPush, patience: Patience, keep: bool = False) -> Sent:
     Never raises for what the Hub or the folder is like: that is the result's state.
 
     Args:
-        push: what to push where.
-        patience: how long to go on over a bad network.
         keep: leave it in the queue where it is refused, too, to be sent once that is fixed.
     """
     from gaploop.datasets.hub.upload import HubUnreachableError
@@ -172,17 +163,8 @@ def _send(push: QueuedPush, patience: Patience) -> Sent:
             from gaploop.finetune.hub_policy import push_policy
 
             pushed, parcel = push_policy(Path(push.folder), push.target, options, on_progress)
-    return Sent(
-        push,
-        "pushed",
-        "",
-        pushed.url,
-        pushed.commit,
-        len(pushed.uploaded),
-        pushed.unchanged,
-        len(pushed.deleted),
-        parcel.warnings,
-    )
+    figures = len(pushed.uploaded), pushed.unchanged, len(pushed.deleted)
+    return Sent(push, "pushed", "", pushed.url, pushed.commit, *figures, parcel.warnings)
 
 
 def push_after(
@@ -190,13 +172,8 @@ def push_after(
 ) -> dict[str, Any] | None:
     """Push what a session published, if `--dataset.push_to_hub` says so.
 
-    A Hub that is down, or a dataset that must not be pushed, ends nothing: one line says so.
-
-    Args:
-        dataset: the options.
-        root: the dataset.
-        consents: the consent register; the default one where None.
-        stopped: signals that ended the session; then the push waits for `gaploop push`.
+    A Hub that is down, or a dataset that must not be pushed, ends nothing: one line says so. Where
+    signals `stopped` the session, the push waits for `gaploop push`.
 
     Returns:
         For the command's JSON object: `repo_id`, `state`, `reason`, `url`, …; None where no push
@@ -212,12 +189,7 @@ def push_folder(
 ) -> Sent:
     """Push a folder that a command has just written, and say in one line how that went.
 
-    Args:
-        folder: what to push.
-        kind: `dataset` or `model`.
-        asked: as of `asked_push`.
-        consents: the consent register; the default one where None.
-        later: only write it down.
+    Arguments are those of `asked_push`; `later` only writes it down.
     """
     from gaploop.datasets.hub.upload import Patience
 

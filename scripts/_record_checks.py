@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,20 +53,23 @@ def check_options(config: Any) -> None:
         raise UnusableInputError(
             "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
         )
-    for name, value in (
-        ("num_episodes", config.dataset.num_episodes),
-        ("episode_time_s", config.dataset.episode_time_s),
-    ):
-        if not value > 0:
-            raise UnusableInputError(f"--dataset.{name} must be above 0, got {value:g}.")
-    if not 0 <= config.dataset.reset_time_s < math.inf:
-        raise UnusableInputError(
-            f"--dataset.reset_time_s must be 0 or more, got {config.dataset.reset_time_s:g}."
-        )
-    if not config.reconnect_s >= 0:
-        raise UnusableInputError(f"--reconnect_s must be 0 or more, got {config.reconnect_s:g}.")
+    check_numbers(config)
+    if math.isinf(config.dataset.reset_time_s):
+        raise UnusableInputError("--dataset.reset_time_s must be finite, got inf.")
     if config.publish_every < 1:
         raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
+
+
+def check_numbers(config: Any, *above_0: str) -> None:
+    """Refuse numbers of a session that are out of range, options `above_0` among them."""
+    for name in ("dataset.num_episodes", "dataset.episode_time_s", *above_0):
+        value = attrgetter(name)(config)
+        if value is not None and not value > 0:
+            raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
+    for name in ("dataset.reset_time_s", "reconnect_s"):
+        value = attrgetter(name)(config)
+        if not value >= 0:
+            raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
 
 
 def check_display(display: str) -> None:

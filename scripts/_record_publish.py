@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -41,12 +42,6 @@ class Publisher:
     A publication that fails is said in a line and tried again with the next one; it may be killed
     at any instant, and publishing twice is publishing once. Leaving the `with` block publishes
     what is left.
-
-    Args:
-        journal: the takes.
-        root: the dataset.
-        repo_id: LeRobot's name of it.
-        consents: the consent register; the default one where None.
     """
 
     def __init__(self, journal: Path, root: Path, repo_id: str, consents: Path | None) -> None:
@@ -150,14 +145,8 @@ class Publisher:
         """Return what the process says; None where it broke off, with an exit code of 1, too."""
         try:
             said = read_json(self._file("json"))
-            report: PublishReport = self._module.PublishReport(
-                tuple(said["published"]),
-                said["present"],
-                said["skipped"],
-                said["refused"],
-                said["labels"],
-                said["withheld"],
-            )
+            kind = self._module.PublishReport
+            report: PublishReport = kind(**{f.name: said[f.name] for f in fields(kind)})
         except (UnusableInputError, OSError, KeyError, TypeError):
             return None
         return report

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,19 +18,18 @@ from gaploop.collect.intervention import OnMotion, OnStall, TakeOver
 from gaploop.collect.policy_leader import PatientLeader, PolicyLeader, lag_share
 from gaploop.collect.remote_policy import SCHEME, RemotePolicy
 from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
-from gaploop.collect.session import SessionEnd, SessionSpec
+from gaploop.collect.session import SessionEnd
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, TakeSink
 from gaploop.core.station import Station
 from gaploop.core.types import FloatArray
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.finetune.factors import settings
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
-from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_checks import check_display, check_wanted_sensors
-from gaploop.scripts._sessions import SessionJob, record_alone, video_figures
+from gaploop.scripts._record_checks import check_display, check_numbers, check_wanted_sensors
+from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
 from gaploop.teleop.link import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
     _check(config)
     root = config.dataset.folder().absolute()
-    journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    journal = options.journal_beside(root, config.journal)
     policy, id_ = _policy(config)
     is_embedded = config.robot.type == _arms.EMBEDDED
     fixed = 1.0 if is_embedded and config.speed_scale is None else config.speed_scale
@@ -54,45 +53,21 @@ def roll_out(config: Any) -> int:
     alone = config.take_over == "never" or _arms.kind(config.teleop) == _arms.EXPERT
     by_itself = is_embedded and alone and config.display not in ("window", "terminal")
     watched = watching(config, policy, id_, is_embedded)
+    leads = PolicyLeader if by_itself else PatientLeader  # simulated time waits for a policy
+    blocker = policy.blocker if isinstance(policy, RemotePolicy) else lambda: ""
     driver = RolloutDriver(
         policy,
-        functools.partial(
-            PolicyLeader if by_itself else PatientLeader,  # simulated time waits for a policy
-            lag_s=config.smoothing.exponential_s,
-        ),
-        Attempts(
-            SpeedRamp(journal, id_, fixed),
-            watched=watched,
-            blocker=policy.blocker if isinstance(policy, RemotePolicy) else lambda: "",
-        ),
+        functools.partial(leads, lag_s=config.smoothing.exponential_s),
+        Attempts(SpeedRamp(journal, id_, fixed), watched=watched, blocker=blocker),
         functools.partial(_wishes, config),
         has_person=config.take_over != "never",
         drives_between=not is_embedded,
     )
     station = _arms.station_for(config.robot, config.station)
-    task = config.dataset.single_task
-    spec = SessionSpec(
-        journal,
-        task or str(getattr(config.robot, "task", "rollout")).replace("_", " "),
-        TakeKind.ROLLOUT,
-        max_s=config.dataset.episode_time_s,
-        seed=config.seed,
-        operator=config.operator,
-        policy=id_,
-        resume=bool(config.factors),
-        publish_every=config.publish_every,
-        consent=config.consent,
-        consents=config.consents,
-    )
+    spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
+    quotas = _quotas(config, station)
     job = SessionJob(
-        config,
-        station,
-        root,
-        journal,
-        _quotas(config, station),
-        spec,
-        driver=driver,
-        shared=driver.leader,
+        config, station, root, journal, quotas, spec, driver=driver, shared=driver.leader
     )
     require_consents(job.quotas, job.station, config.consent, config.consents)
     _remind(job, id_)
@@ -155,25 +130,8 @@ def _check(config: Any) -> None:
     _arms.robot_of(config)
     check_wanted_sensors(config)
     lag_share(config.smoothing.exponential_s, 1.0)
-    positive = [
-        ("dataset.num_episodes", config.dataset.num_episodes),
-        ("dataset.episode_time_s", config.dataset.episode_time_s),
-        ("publish_every", config.publish_every),
-        ("take_over_motion_deg", config.take_over_motion_deg),
-        ("take_over_stall_s", config.take_over_stall_s),
-        ("take_over_late_s", config.take_over_late_s),
-    ]
-    if config.hand_back_s is not None:
-        positive.append(("hand_back_s", config.hand_back_s))
-    for name, value in positive:
-        if not value > 0:
-            raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
-    for name, value in (
-        ("dataset.reset_time_s", config.dataset.reset_time_s),
-        ("reconnect_s", config.reconnect_s),
-    ):
-        if not value >= 0:
-            raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
+    waits = ("take_over_stall_s", "take_over_late_s", "hand_back_s")
+    check_numbers(config, "publish_every", "take_over_motion_deg", *waits)
 
 
 def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
@@ -212,21 +170,11 @@ def _tell(
 ) -> int:
     config, notes = job.config, driver.attempts.notes
     sealed = [notes[take.uid] for take in end.takes if take.uid in notes]
-    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
-    counts = {name: count for name, count in counts.items() if count}
-    published = sum(len(report.published) for report in reports)
     helped = sum(note.interventions > 0 for note in sealed)
     paces = [note.pace for note in sealed]
     asked = sum(pace.asked for pace in paces)
-    evidence = "real" if job.station.domain is Domain.REAL else "emulated"
-    if config.robot.type == _arms.EMBEDDED:
-        is_target = config.robot.gaps or config.robot.conditions
-        evidence = "sim-to-sim" if is_target else "sim"
     summary = {
-        "journal": job.journal,
-        "root": job.root,
-        "takes": len(end.takes),
-        "outcomes": counts,
+        **session_figures(job, end, reports, stopped),
         "helped": helped,
         "person_s": round(sum(note.person_s for note in sealed), 3),
         "policy": {
@@ -234,25 +182,18 @@ def _tell(
             "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
             "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
             "waited_s": round(sum(pace.waited_s for pace in paces), 2),
-            **link_figures(driver.policy),
+            **_link_figures(driver.policy),
         },
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
-        "published": published,
-        "recovered": end.recovered,
-        "reconnected": end.reconnected,
         "interrupted": bool(stopped),
-        "trip": end.trip,
-        "evidence": evidence,
-        "uids": [take.uid for take in end.takes],
-        "video": video_figures(end.takes),
-        "push": push_after(config.dataset, job.root, config.consents, stopped),
+        "evidence": _arms.evidence_of(config.robot, job.station),
     }
-    words = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
     text = (
-        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {job.journal}; {published} "
-        f"published to {job.root}."
+        f"{len(end.takes)} rollouts ({words}; {helped} with help) in {job.journal}; "
+        f"{summary['published']} published to {job.root}."
     )
     options.emit(config.json, summary, text)
     if end.trip:
@@ -260,16 +201,12 @@ def _tell(
     return 128 + stopped[0] if stopped else int(bool(end.trip))
 
 
-def link_figures(policy: Policy) -> dict[str, float]:
+def _link_figures(policy: Policy) -> dict[str, float]:
     """Return how long observations and plans were under way to another machine [ms]; else none."""
     if not isinstance(policy, RemotePolicy) or not policy.on_the_way_s:
         return {}
     p50, p99 = 1e3 * np.percentile(policy.on_the_way_s, (50, 99))
     return {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
-
-
-AUTO: Final = "auto"
-NEVER: Final = "never"
 
 
 class Watching:
@@ -295,12 +232,11 @@ class Watching:
         """Return what watches an attempt that begins."""
         from gaploop.failure_analysis.live.watch import ALARM, FailureWatch
 
-        uid, score = writer.header.info.uid, self.score
-        if score is None:
+        if self.score is None:
             return ()
 
         def alarmed(alarm: Alarm) -> None:
-            self.alarms[uid] = alarm
+            self.alarms[writer.header.info.uid] = alarm
             said = {"score": alarm.score, "p_value": alarm.p_value, "why": alarm.why}
             writer.event(alarm.t_s, ALARM, **said)
             log.warning(
@@ -309,18 +245,16 @@ class Watching:
             )  # fmt: skip
 
         follower = rig.follower
-        planned = self._planned if follower.units.startswith("deg") else None
-        return (
-            FailureWatch(
-                score,
-                follower.joint_names,
-                rig.control_hz,
-                rig.fps,
-                planned=planned,
-                false_alarms=self._false_alarms,
-                on_alarm=alarmed,
-            ),
+        watch = FailureWatch(
+            self.score,
+            follower.joint_names,
+            rig.control_hz,
+            rig.fps,
+            planned=self._planned if follower.units.startswith("deg") else None,
+            false_alarms=self._false_alarms,
+            on_alarm=alarmed,
         )
+        return (watch,)
 
 
 def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> Watching:
@@ -329,27 +263,24 @@ def watching(config: Any, policy: Policy, policy_id: str, is_embedded: bool) -> 
     Raises:
         UnusableInputError: a false-alarm rate that isn't a share, or too few successful takes.
     """
-    if not 0 < config.watch_false_alarms < 1:
-        raise UnusableInputError(
-            f"--watch_false_alarms must be above 0 and below 1, got {config.watch_false_alarms:g}."
-        )
+    rate = config.watch_false_alarms
+    if not 0 < rate < 1:
+        raise UnusableInputError(f"--watch_false_alarms must be above 0 and below 1, got {rate:g}.")
     score = _score(config.watch, policy_id, is_embedded)
-    if score is not None and math.isinf(score.threshold(config.watch_false_alarms)):
+    if score is not None and math.isinf(score.threshold(rate)):
         raise UnusableInputError(
             f"{score.name}: {len(score.peaks)} takes that went well can't state a false-alarm rate "
-            f"of {config.watch_false_alarms:g}: record {math.ceil(1 / config.watch_false_alarms)} "
-            "or raise --watch_false_alarms."
+            f"of {rate:g}: record {math.ceil(1 / rate)} or raise --watch_false_alarms."
         )
-    planned = (lambda: policy.chunk) if hasattr(policy, "chunk") else None
-    return Watching(score, config.watch_false_alarms, planned)
+    return Watching(score, rate, (lambda: policy.chunk) if hasattr(policy, "chunk") else None)
 
 
 def _score(watch: str, policy_id: str, is_embedded: bool) -> FailureScore | None:
     from gaploop.failure_analysis.live.watch import score_of, shipped_score
 
-    if watch == NEVER:
+    if watch == "never":
         return None
-    if watch == AUTO:
+    if watch == "auto":
         shipped = shipped_score() if is_embedded else None
         return shipped if shipped is not None and shipped.policy == policy_id else None
     from gaploop.datasets.sources import load_takes

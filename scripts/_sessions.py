@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.session import record_takes
+from gaploop.collect.session import SessionSpec, record_takes
 from gaploop.collect.take import Attendant, TakeResult
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
+from gaploop.core.vocabulary import Outcome, TakeKind
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import Campaign, telling_set_ups
+from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
-from gaploop.sim.randomise import known_and_drawn
 from gaploop.teleop.leaders.options import ForceOptions
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SharedDriver
     from gaploop.collect.rollout import RolloutDriver
-    from gaploop.collect.session import SessionEnd, SessionSpec
+    from gaploop.collect.session import SessionEnd
     from gaploop.datasets.lerobot_publish import PublishReport
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,7 @@ class SessionJob:
     """What a session is to do.
 
     Attributes:
-        config: the options.
-        station: where it is recorded.
-        root: the dataset.
-        journal: the takes.
         quotas: what to record, in this order.
-        spec: what the takes share.
-        campaign: the plan that is followed, if any.
         driver: the policy that drives and is taken over from, if any.
         shared: who drives, where that isn't just the leader.
     """
@@ -83,26 +78,55 @@ type Recorded = tuple[SessionEnd, list[PublishReport], list[int]]
 """How a session went, every publication, and the signals that came."""
 
 
-def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
-    """Record in the embedded cell as fast as it goes, with nobody who watches.
+def spec_of(
+    config: Any, journal: Path, kind: TakeKind, policy: str, *, resume: bool
+) -> SessionSpec:
+    """Return what the takes of a session share, by its options; `policy` is an id, or ""."""
+    return SessionSpec(
+        journal,
+        config.dataset.single_task or getattr(config.robot, "task", kind.value).replace("_", " "),
+        kind,
+        max_s=config.dataset.episode_time_s,
+        seed=config.seed,
+        operator=config.operator,
+        policy=policy,
+        resume=resume,
+        publish_every=config.publish_every,
+        consent=config.consent,
+        consents=config.consents,
+    )
 
-    Args:
-        job: what to record.
-        attendant: looks after the session.
-        what: is being done, for the progress bar.
-    """
+
+def session_figures(
+    job: SessionJob, end: SessionEnd, reports: Iterable[PublishReport], stopped: Sequence[int]
+) -> dict[str, Any]:
+    """Return what every session says of itself, as of `RecordResult`, after pushing if asked to."""
+    outcomes = {o.value: sum(take.outcome is o for take in end.takes) for o in Outcome}
+    return {
+        "journal": job.journal,
+        "root": job.root,
+        "takes": len(end.takes),
+        "outcomes": {name: count for name, count in outcomes.items() if count},
+        "published": sum(len(report.published) for report in reports),
+        "recovered": end.recovered,
+        "reconnected": end.reconnected,
+        "trip": end.trip,
+        "uids": [take.uid for take in end.takes],
+        "video": video_figures(end.takes),
+        "push": push_after(job.config.dataset, job.root, job.config.consents, stopped),
+    }
+
+
+def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
+    """Record in the embedded cell as fast as it goes, with nobody who watches."""
     make_rig = functools.partial(embedded, _arms.robot_of(job.config), job.fps)
     check_targets(make_rig, job.quotas, job.root, job.journal)
     publisher = Publisher(job.journal, job.root, job.config.dataset.repo_id, job.config.consents)
-    wanted, set_up = job.config.dataset.num_episodes, None
+    wanted, set_up = job.config.dataset.num_episodes, lambda _quota, _before: True
     if job.driver is None:
         wanted = sum(quota.takes for quota in job.quotas)
         set_up = telling_set_ups(job.station.grid)
-    with (
-        stoppable(STOPPING) as stopped,
-        publisher,
-        options.progress(what, wanted) as advance,
-    ):
+    with stoppable(STOPPING) as stopped, publisher, options.progress(what, wanted) as advance:
 
         def make_leader(rig: Rig, seed: int) -> Leader:
             expert = scripted_leader(rig, seed)
@@ -110,17 +134,14 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
                 return expert
             return job.shared(rig.follower, rig.rates, lambda: rig.safety.sent_rad, expert)
 
-        def on_take(_result: TakeResult, counts: bool) -> None:
-            advance(int(counts))
-
         end = record_takes(
             job.spec,
             job.quotas,
             make_rig,
             make_leader,
-            set_up=set_up or (lambda _quota, _before: True),
+            set_up=set_up,
             stop=lambda: bool(stopped),
-            on_take=on_take,
+            on_take=lambda _take, counts: advance(int(counts)),
             publish=publisher.behind,
             attendant=attendant,
         )
@@ -129,19 +150,8 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 
 def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up."""
-    known, drawn = known_and_drawn(
-        robot.twin, robot.randomise, robot.randomise_strength, robot.model, "--robot.model"
-    )
-    return embedded_rig(
-        task=robot.task,
-        gaps=robot.gaps,
-        gap_seed=robot.gap_seed,
-        conditions={**robot.conditions, **conditions},
-        fps=fps,
-        robot=robot.model,
-        parameters=known,
-        randomise=drawn,
-    )
+    like = options.cell_arguments(robot, robot.model, "--robot.model")
+    return embedded_rig(**like, conditions={**robot.conditions, **conditions}, fps=fps)
 
 
 def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:

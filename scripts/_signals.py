@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from gaploop.core.platform_calls import signals_handled
 from gaploop.teleop.stopping import STOP_SIGNALS
 
 
@@ -30,13 +31,7 @@ def stoppable(message: str = "") -> Iterator[list[int]]:
             with contextlib.suppress(OSError, ValueError):
                 os.write(sys.__stderr__.fileno(), f"\r\n{message}\n".encode())
 
-    try:
-        before = {s: signal.signal(s, stop) for s in STOP_SIGNALS}
-    except ValueError:  # not the main thread: whoever called us minds the signals
+    # Outside the main thread, whoever called us minds the signals.
+    is_main = threading.current_thread() is threading.main_thread()
+    with signals_handled(STOP_SIGNALS if is_main else (), stop):
         yield stopped
-        return
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

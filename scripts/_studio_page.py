@@ -39,11 +39,7 @@ def build(root: Path, token: str) -> FastAPI:
 
 
 class StudioPage:
-    """The open page.
-
-    Args:
-        root: the project's folder.
-    """
+    """The open page of a project's folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

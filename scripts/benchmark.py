@@ -93,8 +93,8 @@ class BenchmarkConfig:
 def run(config: BenchmarkConfig) -> int:
     """Serve, submit or show."""
     options.require_action(config.action, ACTIONS, "benchmark")
-    if not config.board:
-        raise UnusableInputError(f"Which? gaploop benchmark {config.action} FOLDER, or me/name.")
+    where = f"Which? gaploop benchmark {config.action} FOLDER, or me/name."
+    options.required(config.board, where)
     return {"serve": _serve, "submit": _submit, "show": _show}[config.action](config)
 
 
@@ -118,11 +118,10 @@ def _submit(config: BenchmarkConfig) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             folder = enter(Path(scratch), entry, files)
             pushed(config.board, Path(scratch), [folder / "entry.json"], f"Enter {entry.key}")
+    answer = {"submission": entry.key, "track": entry.track, "revision": entry.revision}
+    at = f", {entry.source} at {entry.revision}" if entry.source else ""
     options.emit(
-        config.json,
-        {"submission": entry.key, "track": entry.track, "revision": entry.revision},
-        f"{entry.key} is entered in {config.board} ({entry.track})"
-        + (f", {entry.source} at {entry.revision}." if entry.source else "."),
+        config.json, answer, f"{entry.key} is entered in {config.board} ({entry.track}){at}."
     )
     return 0
 
@@ -194,9 +193,8 @@ def _wanted(config: BenchmarkConfig, name: str, private: Path) -> Any:
     """Return what a new benchmark measures; of one that is there only what was asked for."""
     from gaploop.finetune.board.serving import BENCHMARK, Measure
 
-    asked: dict[str, Any] = {"task": config.task, "n": config.n, "conditions": None}
-    if config.factors is not None:
-        asked["conditions"] = settings(config.factors)
+    conditions = None if config.factors is None else settings(config.factors)
+    asked: dict[str, Any] = {"task": config.task, "n": config.n, "conditions": conditions}
     given = {k: v for k, v in asked.items() if v is not None}
     known = private / BENCHMARK
     if known.exists():
@@ -253,8 +251,8 @@ def _lines(found: BoardContents, key: str) -> list[str]:
         width = max((len(e["submission"]) for e in ranked["order"]), default=0)
         for e in ranked["order"]:
             told = declared.get(e["submission"], {}).get("trained_on", "?")
-            row = f"  {e['group']:<3} {e['submission']:<{width}}  {rate_of(e)!s:<26}  {told}"
-            lines.append(row)
+            who = f"{e['group']:<3} {e['submission']:<{width}}"
+            lines.append(f"  {who}  {rate_of(e)!s:<26}  {told}")
         if track == "policy" and ranked["order"]:
             lines += _by_setting(ranked, declared)
         for p in ranked["differences"]:

@@ -1,11 +1,12 @@
 """The command `gaploop calibrate`."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from gaploop.scripts import options
-from gaploop.scripts._devices import registries
 
 RARE = (
     "board.kind", "board.marker_mm", "board.dictionary", "board.legacy", "page", "lens",
@@ -22,6 +23,7 @@ gaploop calibrate show
 """
 
 POSITIONAL: Final = ("what", "path")
+DEVICES: Final = {"camera": None, "robot": None}
 
 
 @dataclass
@@ -45,8 +47,14 @@ class BoardOptions:
 
 
 @dataclass
-class CalibrateFields:
-    """What every part of the command shares; the device options are added when it runs."""
+class CalibrateConfig:
+    """Calibrate cameras and arms, print boards, see whether anything has drifted.
+
+    Results go into one versioned file beside the station file; its id is part of every
+    take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
+    hand-eye. Arms themselves are calibrated by lerobot-calibrate. from_twin trains nothing and
+    touches no arm. Exit code 0 done, 1 drift found, 2 refused.
+    """
 
     what: Literal["show", "board", "intrinsics", "hand_eye", "latency", "drift", "from_twin"] = (
         "show"
@@ -90,32 +98,12 @@ class CalibrateFields:
     json: bool = False
     """Print one JSON object."""
     camera: Any = None
+    """The camera to take pictures with; read the folder as it is unless given."""
     robot: Any = None
+    """The arm to read (hand_eye, drift) or to move (latency)."""
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options with those of LeRobot's cameras and robots."""
-    RobotConfig, _, CameraConfig = registries(names_only)
-
-    @dataclass
-    class CalibrateConfig(CalibrateFields):
-        """Calibrate cameras and arms, print boards, see whether anything has drifted.
-
-        Results go into one versioned file beside the station file; its id is part of every
-        take. A result that is too poor to use is refused: 0.5 px for intrinsics, 5 mm for
-        hand-eye. Arms themselves are calibrated by lerobot-calibrate. from_twin trains nothing and
-        touches no arm. Exit code 0 done, 1 drift found, 2 refused.
-        """
-
-        camera: CameraConfig | None = None  # type: ignore[valid-type]
-        """The camera to take pictures with; read the folder as it is unless given."""
-        robot: RobotConfig | None = None  # type: ignore[valid-type]
-        """The arm to read (hand_eye, drift) or to move (latency)."""
-
-    return CalibrateConfig
-
-
-def run(config: CalibrateFields) -> int:
+def run(config: CalibrateConfig) -> int:
     """Do what was asked for; 1 where drift was found."""
     from gaploop.scripts import _calibrate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.markup import escape
 from rich.table import Table
@@ -67,7 +67,7 @@ def run(config: CheckConfig) -> int:
         return survey.run(survey.SurveyConfig(config.roots, json=config.json))
     findings = check(config)
     failed = any(f.severity == ERROR for f in findings)
-    answer: dict[str, Any] = {"ok": not failed, "findings": [f.to_json() for f in findings]}
+    answer = {"ok": not failed, "findings": [f.to_json() for f in findings]}
     emit(config.json, answer, "" if findings else f"{root}: nothing wrong.")
     if findings and not config.json:
         _show(findings, str(root))

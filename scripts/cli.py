@@ -3,10 +3,8 @@
 A command is a module `scripts/<command>.py` (`import` stands in `import_.py`) with
 
 - `@dataclass class <Command>Config`, whose docstring is the help; or
-  `config_class(names_only) -> type` where the dataclass needs heavy imports, which help can do
-  without; or `config_class_for(arguments) -> type` where only
-  some of its options do. (Such a module must not postpone annotations with
-  `from __future__ import annotations`: names inside the function could not be found later.)
+  `config_class_for(arguments) -> type` where some of its options need heavy imports;
+- if some of its options are LeRobot's devices, `DEVICES`, as `_devices.with_devices` takes them;
 - `EXAMPLE: str`, printed by `--help`;
 - if it has many options, `RARE: tuple[str, ...]`, names or patterns of those that only
   `--help=all` lists; what the example uses is always listed;
@@ -29,6 +27,7 @@ import re
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from fnmatch import fnmatchcase
@@ -36,6 +35,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from gaploop.core import platform_calls
 from gaploop.core.errors import GaploopError, UnusableInputError, unknown_choice
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "deploy": ("gate", "preflight", "push", "benchmark"),
 }
 """Commands by job, as `gaploop --help` lists them; those in no group come last."""
-_TERMINATING: Final = ("SIGTERM", "SIGHUP", "SIGQUIT")
+_TERMINATING: Final = platform_calls.signals("SIGTERM", "SIGHUP", "SIGQUIT")
 SIGPIPE: Final = 13  # POSIX; Windows has no such signal, but the same exit code will do
 _WIDTH: Final = 96
 _SHORT: Final = " (`gaploop <command> DIR` is short for it)"
@@ -136,14 +136,7 @@ def _dispatch(command: str, arguments: list[str]) -> int:
 
 
 def run_module(module: ModuleType, command: str, arguments: list[str], program: str) -> int:
-    """Run a command's module, or print its help.
-
-    Args:
-        module: as described above.
-        command: its name, which its config's class begins with.
-        arguments: what stands after it.
-        program: what a user types to call it, for messages.
-    """
+    """Run a command's module, or print its help; `program` is what a user types to call it."""
     rest = _discover(arguments)
     config_class = config_class_of(module, command, rest)
     own, _ = _parted(rest, getattr(module, "PASSED_ON", ""))
@@ -190,19 +183,19 @@ def positional(module: ModuleType) -> tuple[str, ...]:
 
 def config_class_of(module: ModuleType, command: str, arguments: Sequence[str]) -> type:
     """Return the dataclass of a command's options, by what the arguments choose."""
+    made: type
     if hasattr(module, "config_class_for"):
         made = module.config_class_for(arguments)
-    elif hasattr(module, "config_class"):
-        from gaploop.scripts._arguments import chosen_types
+        return made
+    made = getattr(module, f"{command.title().replace('-', '')}Config")
+    if not hasattr(module, "DEVICES"):
+        return made
+    from gaploop.scripts._arguments import chosen_types
+    from gaploop.scripts._devices import with_devices
 
-        given = {argument.partition("=")[0] for argument in arguments}
-        needs_options = chosen_types(arguments) or "--config_path" in given
-        made = module.config_class(names_only=bool(_HELP & given) and not needs_options)
-    else:
-        made = getattr(module, f"{command.title().replace('-', '')}Config")
-    if not isinstance(made, type):
-        raise TypeError(f"{module.__name__}: the config must be a dataclass, got {made!r}")
-    return made
+    given = {argument.partition("=")[0] for argument in arguments}
+    needs_options = chosen_types(arguments) or "--config_path" in given
+    return with_devices(made, module.DEVICES, bool(_HELP & given) and not needs_options)
 
 
 def _discover(arguments: list[str]) -> list[str]:
@@ -341,10 +334,7 @@ class Terminated(KeyboardInterrupt):
 def _terminable() -> Iterator[list[int]]:
     """Turn SIGTERM and its like into an exception, so that who holds a device or a file lets go.
 
-    One that is ignored, as SIGHUP under nohup, stays so.
-
-    Yields:
-        The numbers of the signals that came.
+    One that is ignored, as SIGHUP under nohup, stays so. Yields the numbers of those that came.
     """
     came: list[int] = []
 
@@ -352,20 +342,11 @@ def _terminable() -> Iterator[list[int]]:
         came.append(number)
         raise Terminated(number)
 
-    before = {}
-    try:
-        for name in _TERMINATING:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, stop)
-    except ValueError:  # not the main thread: whoever called us minds the signals
+    # Outside the main thread, whoever called us minds the signals.
+    heeded = _TERMINATING if threading.current_thread() is threading.main_thread() else ()
+    numbers = [n for n in heeded if signal.getsignal(n) is not signal.SIG_IGN]
+    with platform_calls.signals_handled(numbers, stop):
         yield came
-        return
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

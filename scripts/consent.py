@@ -20,7 +20,7 @@ from gaploop.core.consent import (
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import writable_folder, write_json
 from gaploop.core.participants import check_bands
-from gaploop.scripts.options import emit, jsonable, progress, require_action
+from gaploop.scripts.options import counted, emit, jsonable, progress, require_action, required
 
 POSITIONAL: Final = ("action", "id")
 ACTIONS: Final = ("add", "withdraw", "list")
@@ -83,8 +83,7 @@ def run(config: ConsentConfig) -> int:
 
 
 def _add(config: ConsentConfig, register: Path) -> int:
-    if not config.expires:
-        raise UnusableInputError("Until when? Name the last day with --expires=YYYY-MM-DD.")
+    required(config.expires, "Until when? Name the last day with --expires=YYYY-MM-DD.")
     expires, scope = check_day(config.expires), check_scope(config.scope)
     if expires < today():
         raise UnusableInputError(f"--expires={expires} is past. Name a day from today on.")
@@ -107,18 +106,15 @@ def _list(config: ConsentConfig, path: Path) -> int:
     register = consent_store.load_register(path)
     names = consent_store.read_names(path) if config.names else {}
     rows = [_row(consent, register) for consent in register.consents.values()]
-    for row in rows:
-        row |= {"name": names.get(row["id"], "")} if config.names else {}
+    for row in rows if config.names else ():
+        row["name"] = names.get(row["id"], "")
     lines = [
         f"{r['id']}  {r['state']:<9}  until {r['expires']}  {', '.join(r['scope']):<21}  "
         f"{len(r['places'])} places  {r.get('name', '')}".rstrip()
         for r in rows
     ]
-    emit(
-        config.json,
-        {"register": path, "consents": rows},
-        "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add",
-    )
+    text = "\n".join(lines) or f"No consents in {path}. Add one with: gaploop consent add"
+    emit(config.json, {"register": path, "consents": rows}, text)
     return 0
 
 
@@ -142,8 +138,7 @@ def _row(consent: Consent, register: ConsentRegister) -> dict[str, Any]:
 def _withdraw(config: ConsentConfig, register: Path) -> int:
     from gaploop.collect.withdrawal import report_path, withdraw
 
-    if not config.id:
-        raise UnusableInputError("Withdraw which consent? Name its id; see: gaploop consent list")
+    required(config.id, "Withdraw which consent? Name its id; see: gaploop consent list")
     places = [Place("journal", str(path.absolute())) for path in config.journal]
     places += [Place("dataset", str(path.absolute())) for path in config.dataset]
     folder = None if config.output_dir is None else writable_folder(config.output_dir)
@@ -152,34 +147,28 @@ def _withdraw(config: ConsentConfig, register: Path) -> int:
     if folder is not None:
         write_json(folder / report_path(register, config.id).name, jsonable(report))
     verb = "removed from" if report.done else "would be removed from"
-    lines = [f"{_takes(len(f.uids))} {verb} the {f.what} {f.where}" for f in report.found]
+    lines = [f"{counted(len(f.uids), 'take')} {verb} the {f.what} {f.where}" for f in report.found]
     if not report.found:
         lines.append(f"No takes of {report.id} in any place that is known or named.")
     done = "Removed" if report.done else "Would be removed"
     lines += [f"{done}: {copy}, which shows them" for copy in report.copies]
     lines += [f"Not reached: {u.where}: {u.why}" for u in report.unreached]
     lines += [
-        f"Trained on {_takes(t.takes) if t.takes else 'a policy that learned from takes'} of "
-        f"theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
+        f"Trained on {counted(t.takes, 'take') if t.takes else 'a policy that learned from takes'} "
+        f"of theirs: {t.command or 'run'} {t.folder}. Models don't unlearn: delete it and what was "
         "made from it, or train again. gaploop push refuses it."
         for t in report.trained
     ]
     lines += [
-        f"Made from {_takes(s.takes)} of theirs: {s.command} {s.folder}. Ids and numbers stay in "
-        "it: delete it, or do it again without them."
+        f"Made from {counted(s.takes, 'take')} of theirs: {s.command} {s.folder}. Ids and numbers "
+        "stay in it: delete it, or do it again without them."
         for s in report.shown
     ]
     lines += [f"Out of reach: {what}." for what in report.out_of_reach]
-    if not report.done:
-        lines.append("Nothing is changed yet. Do it with: --yes")
-    else:
-        lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
-    text = "\n".join(lines)
     if report.done:
-        text += f"\nReport: {report_path(register, config.id)}"
-    emit(config.json, report, text)
+        lines.append(f"Consent {report.id} is withdrawn since {report.withdrawn[:10]}.")
+        lines.append(f"Report: {report_path(register, config.id)}")
+    else:
+        lines.append("Nothing is changed yet. Do it with: --yes")
+    emit(config.json, report, "\n".join(lines))
     return int(report.done and bool(report.unreached))
-
-
-def _takes(count: int) -> str:
-    return f"{count} take{'s' * (count != 1)}"

@@ -86,11 +86,7 @@ def run(config: DemoConfig) -> int:
 
 
 def _settle(config: DemoConfig, folder: Path) -> int:
-    """Return the seed: as given, or of the demo that `folder` holds already, or a new one.
-
-    Raises:
-        UnusableInputError: the folder holds a demo with other settings; mixing them would lie.
-    """
+    """Return the seed: as given, or of the demo that `folder` holds already, or a new one."""
     from gaploop.finetune.lerobot_policy import policy_id
 
     path = folder / "settings.json"
@@ -98,6 +94,7 @@ def _settle(config: DemoConfig, folder: Path) -> int:
     if path.exists():
         stored = read_json(path)
         seed = int(stored["seed"])
+        # Mixing two demos with other settings would lie.
         if stored != {**wanted, "seed": seed} or config.seed not in (-1, seed):
             raise UnusableInputError(
                 f"{folder} holds a demo with other settings (seed {seed}, quick "
@@ -124,12 +121,8 @@ def _timed(folder: Path) -> Iterator[None]:
 def _stages() -> Iterator[Say]:
     """Show one progress bar per stage on stderr; lines where stderr isn't a terminal."""
     console = options.console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
 

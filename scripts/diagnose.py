@@ -274,11 +274,8 @@ def _reference(
     if not any(t.telemetry.arms() for t in takes):  # frames alone come in other steps and lags
         usual = [without_telemetry(t) for t in usual]
     built = build_reference(usual, f"successful takes of {path.resolve().name}")
-    if built is None:
-        raise UnusableInputError(
-            f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
-        )
-    return built
+    few = f"--reference={path} holds fewer than {LEAST_TAKES} successful takes. Name more."
+    return options.required(built, few)
 
 
 def _save_reference(config: DiagnoseConfig, path: Path) -> int:
@@ -291,11 +288,8 @@ def _save_reference(config: DiagnoseConfig, path: Path) -> int:
     if path.suffix == ".npz":
         return _save_cameras(config, path)
     takes = [seen(take, scene) for take in _takes(config)]
-    built = build_reference(takes, source.resolve().name)
-    if built is None:
-        raise UnusableInputError(
-            f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
-        )
+    few = f"{source} holds fewer than {LEAST_TAKES} successful takes. Record more first."
+    built = options.required(build_reference(takes, source.resolve().name), few)
     save_reference(built, path)
     options.emit(False, {}, f"{path}: what is usual in {built.takes} takes that went well")
     return 0
@@ -312,11 +306,10 @@ def _save_cameras(config: DiagnoseConfig, path: Path) -> int:
     with options.progress("Asking the policy about its training"):
         asked = probe(load_policy(config.policy.required()))
         built = CameraReference.build(load_takes(source), source.resolve().name, asked)
-    if built is None:
-        why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
-        if not asked.needs_images:
-            why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
-        raise UnusableInputError(why)
+    why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
+    if not asked.needs_images:
+        why = f"{config.policy.path} looks at no pictures: there is nothing to save of them."
+    built = options.required(built, why)
     built.save(path)
     options.emit(False, {}, f"{path}: what {', '.join(built.cameras)} showed in training")
     return 0

@@ -9,7 +9,6 @@ from typing import Final
 
 from rich.text import Text
 
-from gaploop.core.files import writable_folder, write_json
 from gaploop.scripts import options
 from gaploop.teleop.checks.result import CheckResult, all_usable
 
@@ -72,9 +71,7 @@ def run(config: DoctorConfig) -> int:
         for result in results
     ]
     answer = {"ok": ok, "findings": findings}
-    if config.output_dir is not None:
-        folder = writable_folder(config.output_dir)
-        write_json(folder / "doctor.json", options.jsonable(answer))
+    options.keep(config.output_dir, "doctor.json", answer)
     options.emit(config.json, answer)
     if not config.json:
         _show(results)

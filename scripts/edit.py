@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 POSITIONAL: Final = ("action", "dataset.root")
 ACTIONS: Final = ("delete", "keep", "split", "retag")
+UNCHANGED: Final = (
+    "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one with --yes."
+)
 
 EXAMPLE: Final = """
 gaploop edit delete recordings/pick --episodes='[3, 7]' --dry_run
@@ -195,13 +198,9 @@ def _parts(config: EditConfig, piece: DatasetPiece) -> tuple[dict[str, list[int]
 
 
 def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None, go: bool) -> int:
-    """Show a plan, and carry it out unless that is a dry run or nobody said where to.
+    """Show a plan, and carry it out unless that is a dry run or nobody said where to (`go`).
 
-    Args:
-        config: the command's options.
-        plan: what is to be done.
-        output: the new folder; None for the place of the plan's only dataset.
-        go: its user said where to.
+    It goes to the folder `output`, or takes the place of the plan's only dataset.
     """
     from gaploop.datasets.edit.actions import carry_out
 
@@ -215,10 +214,7 @@ def finish(config: EditConfig | MergeConfig, plan: EditPlan, output: Path | None
     else:
         _show(plan, target, done)
     if done is None and not config.dry_run:
-        raise UnusableInputError(
-            "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one "
-            "with --yes."
-        )
+        raise UnusableInputError(UNCHANGED)
     return 0
 
 
@@ -239,11 +235,7 @@ def _answer(plan: EditPlan, target: Path, done: VideosDone | None) -> dict[str, 
     ]
     videos = None
     if done is not None:
-        videos = {
-            "files_whole": done.whole,
-            "takes_cut": done.cut,
-            "takes_encoded": done.encoded,
-        }
+        videos = {"files_whole": done.whole, "takes_cut": done.cut, "takes_encoded": done.encoded}
     return {
         "command": plan.command,
         "changed": done is not None,
@@ -280,7 +272,7 @@ def _show(plan: EditPlan, target: Path, done: VideosDone | None) -> None:
     """Print a table of what goes where, and one line that says whether it was done."""
     from gaploop.datasets.lineage import spans
 
-    table = Table(title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(show_edge=False, pad_edge=False)
     for column in ("goes to", "from", "episodes"):
         table.add_column(column, overflow="fold")
     for column in ("takes", "frames", "sessions"):
@@ -322,8 +314,7 @@ def retag(config: EditConfig) -> int:
     from gaploop.datasets.edit.actions import carry_out, opened, plan_choice
     from gaploop.datasets.edit.compose import DatasetPiece
 
-    if not config.set:
-        raise UnusableInputError("""Which tags? Set them with --set='{"station": "bench_3"}'.""")
+    options.required(config.set, """Which tags? Set them with --set='{"station": "bench_3"}'.""")
     piece = DatasetPiece.whole(config.dataset.folder().resolve())
     store = open_labelled(piece.info.root)
     if store.lacks_columns:
@@ -363,10 +354,7 @@ def retag(config: EditConfig) -> int:
     if not config.json:
         _show_tags(changes, len(episodes), shown)
     if write and not told:
-        raise UnusableInputError(
-            "Nothing was changed. Write a new dataset with --output_dir=OUT, or change this one "
-            "with --yes."
-        )
+        raise UnusableInputError(UNCHANGED)
     return 0
 
 
@@ -380,10 +368,8 @@ def _show_tags(rows: Sequence[dict[str, Any]], takes: int, shown: bool) -> None:
         return
     table = Table("tag", "was", "is", "episodes", "takes", show_edge=False, pad_edge=False)
     for row in rows:
-        words = [
-            value if isinstance(value, str) else json.dumps(value)
-            for value in (row["from"], row["to"])
-        ]
+        values = row["from"], row["to"]
+        words = (v if isinstance(v, str) else json.dumps(v) for v in values)
         cells = [row["tag"], *(escape(word) or "-" for word in words), spans(row["episodes"])]
         table.add_row(*cells, str(len(row["episodes"])))
     console.print(table)

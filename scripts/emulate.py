@@ -99,17 +99,16 @@ def run(config: EmulateConfig) -> int:
         plant = stack.enter_context(_plant(config))
         raise_priority()  # it shares the interpreter with the thread that serves the bus
         stack.callback(platform_calls.ordinary_priority)
-        bus = stack.enter_context(
-            EmulatedBus(
-                plan=plan,
-                link=config.link,
-                hand="still" if trace else hand,
-                wire_time=config.wire_time,
-                faults=faults,
-                seed=config.seed,
-                plant=plant,
-            )
+        emulated = EmulatedBus(
+            plan=plan,
+            link=config.link,
+            hand="still" if trace else hand,
+            wire_time=config.wire_time,
+            faults=faults,
+            seed=config.seed,
+            plant=plant,
         )
+        bus = stack.enter_context(emulated)
         if trace:
             carry_out(bus, f"hand {hand} {trace}")
         ids = [servo.id for servo in plan.servos]
@@ -125,10 +124,9 @@ def run(config: EmulateConfig) -> int:
         }
         text = f"{plan.model} {plan.role} without servos at {bus.port}."
         if ids:
-            text = (
-                f"{plan.model} {plan.role} ({plan.protocol.value}, ids {ids[0]} to {ids[-1]}) at "
-                f"{bus.port}. Type help for commands; Ctrl-C ends."
-            )
+            what = f"{plan.protocol.value}, ids {ids[0]} to {ids[-1]}"
+            text = f"{plan.model} {plan.role} ({what}) at {bus.port}. "
+            text += "Type help for commands; Ctrl-C ends."
         _event(config, ready, text)
         _listen(config, bus, stopped)
         _event(config, {"event": "end", **vars(bus.counts)}, f"{bus.counts.exchanges} exchanges.")
@@ -199,13 +197,11 @@ def _plant(config: EmulateConfig) -> Iterator[Plant | None]:
     from gaploop.sim.plant import CameraServer, make_plant
 
     names = ["top"] if config.cameras == "true" else config.cameras.split(",")
-    size_px, fps = config.camera_size, config.camera_fps
+    size_px, fps, port = config.camera_size, config.camera_fps, config.camera_port
     with ExitStack() as stack:
         plant = make_plant(config.model, seed=config.seed)
         if config.cameras:
-            stack.enter_context(
-                CameraServer(plant, names, port=config.camera_port, size_px=size_px, fps=fps)
-            )
+            stack.enter_context(CameraServer(plant, names, port=port, size_px=size_px, fps=fps))
         yield plant
 
 

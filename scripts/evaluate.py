@@ -1,6 +1,6 @@
 """`gaploop evaluate`: how often a policy succeeds, under what, and what goes wrong."""
 
-# Annotations are not postponed: a config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ from gaploop.finetune.evaluation import (
 )
 from gaploop.finetune.factors import settings
 from gaploop.scripts import options
-from gaploop.scripts._arguments import chosen_types, file_types
+from gaploop.scripts._arguments import all_types
 from gaploop.scripts._library import command
 
 log = logging.getLogger(__name__)
@@ -86,41 +86,39 @@ POSITIONAL: Final = "policy.path"
 
 def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: those of LeRobot's environments only where one of them is asked for."""
-    is_gym = "env" in {**file_types(arguments), **chosen_types(arguments)}
-    return _gym_config_class() if is_gym else EvaluateConfig
-
-
-def _gym_config_class() -> type:
-    """Return the options of `gaploop evaluate --env.type=…`."""
+    if "env" not in all_types(arguments):
+        return EvaluateConfig
     from lerobot.envs.configs import EnvConfig, PushtEnv
 
     import gaploop.sim.lerobot_env  # noqa: F401  so101_cell, the embedded cell, is one of them
+    from gaploop.scripts._devices import with_types
 
-    @dataclass
-    class EvaluateConfig:
-        """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
+    return with_types(GymEvaluateConfig, [("env", EnvConfig, field(default_factory=PushtEnv))])
 
-        Gives its success with Wilson intervals. Scene by scene, so that results of two policies
-        pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
-        comes: after Ctrl-C the same command goes on.
-        """
 
-        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-        env: EnvConfig = field(default_factory=PushtEnv)
-        """The environment, as in lerobot-eval."""
-        n: int = 50
-        """Rollouts of each task."""
-        seed: int = 0
-        """Of the first scene."""
-        workers: int = 2
-        """Environments side by side, each in a process of its own from 2 on."""
-        output_dir: Path | None = None
-        """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it
-        was."""
-        json: bool = False
-        """Print one JSON object."""
+@dataclass
+class GymEvaluateConfig:
+    """Roll a policy out in a gymnasium environment of LeRobot, through LeRobot's own code.
 
-    return EvaluateConfig
+    Gives its success with Wilson intervals. Scene by scene, so that results of two policies
+    pair up where the environment keeps to its seeds. --output_dir keeps every rollout as it
+    comes: after Ctrl-C the same command goes on.
+    """
+
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    env: Any = None
+    """The environment, as in lerobot-eval."""
+    n: int = 50
+    """Rollouts of each task."""
+    seed: int = 0
+    """Of the first scene."""
+    workers: int = 2
+    """Environments side by side, each in a process of its own from 2 on."""
+    output_dir: Path | None = None
+    """Write evaluation.json, rollouts.csv, run.json and pictures here, and go on where it
+    was."""
+    json: bool = False
+    """Print one JSON object."""
 
 
 def run(config: Any) -> int:
@@ -137,7 +135,7 @@ def run(config: Any) -> int:
 
 
 @command
-def evaluate(config: Any) -> "Evaluation":
+def evaluate(config: Any) -> Evaluation:
     """Roll a policy out, or count what was recorded, and write what was asked for.
 
     Args:
@@ -149,7 +147,7 @@ def evaluate(config: Any) -> "Evaluation":
     return _evaluated(config)[0]
 
 
-def _evaluated(config: Any) -> tuple["Evaluation", str]:
+def _evaluated(config: Any) -> tuple[Evaluation, str]:
     """Return the evaluation, written to --output_dir, and what didn't count, in words."""
     folder = writable_folder(config.output_dir) if config.output_dir else None
     notes = ""
@@ -175,7 +173,7 @@ def _evaluated(config: Any) -> tuple["Evaluation", str]:
     return result, notes
 
 
-def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
+def _in_the_cell(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the embedded cell."""
     from gaploop.finetune.evaluate import condition_name, evaluate
     from gaploop.finetune.lerobot_policy import cell_of
@@ -187,27 +185,21 @@ def _in_the_cell(config: Any, folder: Path | None) -> "Evaluation":
             "--env.robot.", config.policy.path, *trained, *here,
         )  # fmt: skip
     base = config.env.conditions
-    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
     varied = [*settings(config.factors, base), *config.conditions]
     count = len({condition_name(c) for c in varied})
     with _running(config.n * count, folder) as seen:
         return evaluate(
             config.policy.required(),
             config.n,
-            gaps=config.env.gaps,
-            gap_seed=config.env.gap_seed,
+            **config.env.cell(),
             conditions=varied,
             seed=config.seed,
             workers=config.workers,
-            task=config.env.task,
             max_s=config.max_s,
             base=base,
             folder=folder,
             on_rollouts=seen,
             ray=config.ray.address,
-            robot=config.env.robot,
-            parameters=known,
-            randomise=drawn,
             where=_like(config.env),
             policy_fps=config.policy.fps,
         )
@@ -220,7 +212,7 @@ def _like(env: options.EnvOptions) -> str:
     return ", ".join(filter(None, (twin, drawn if env.randomise else "")))
 
 
-def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
+def _in_gym(config: Any, folder: Path | None) -> Evaluation:
     """Roll out in the environment of LeRobot's that the options describe."""
     from gaploop.finetune.lerobot_gym import evaluate_gym
 
@@ -236,7 +228,7 @@ def _in_gym(config: Any, folder: Path | None) -> "Evaluation":
         )
 
 
-def _counted(config: Any) -> tuple["Evaluation", str]:
+def _counted(config: Any) -> tuple[Evaluation, str]:
     """Count recorded rollouts; return them and what didn't count, in words."""
     from gaploop.finetune.lerobot_policy import policy_id
     from gaploop.finetune.recorded import recorded
@@ -259,12 +251,12 @@ def _counted(config: Any) -> tuple["Evaluation", str]:
 
 
 @contextlib.contextmanager
-def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence["Rollout"]], None]]:
+def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence[Rollout]], None]]:
     """Show a progress bar with the success so far; say what is kept where it is stopped."""
     won = tried = 0
     with options.progress("Rolling out", total) as advance:
 
-        def seen(rollouts: Sequence["Rollout"]) -> None:
+        def seen(rollouts: Sequence[Rollout]) -> None:
             nonlocal won, tried
             won, tried = won + sum(r.success for r in rollouts), tried + len(rollouts)
             advance(len(rollouts), f"Rolling out, {won / tried:.0%} succeed" if tried else "")
@@ -280,12 +272,12 @@ def _running(total: int, folder: Path | None) -> Iterator[Callable[[Sequence["Ro
             raise
 
 
-def _answer(result: "Evaluation") -> dict[str, Any]:
+def _answer(result: Evaluation) -> dict[str, Any]:
     found = [{**vars(d), "verdict": d.verdict} for d in drops(result)]
     return {**result.to_json(), "drops": found}
 
 
-def _lines(result: "Evaluation", against: Sequence["Drop"], who: str) -> list[str]:
+def _lines(result: Evaluation, against: Sequence[Drop], who: str) -> list[str]:
     """Return what people read: whose rollouts, each setting, what it costs, what went wrong."""
     from gaploop.finetune.factors import order, words
 
@@ -301,12 +293,10 @@ def _lines(result: "Evaluation", against: Sequence["Drop"], who: str) -> list[st
         if (d := drop.get(name)) is not None:
             line += f"  {points(d.difference):<26}  {d.verdict}"
         lines.append(line.rstrip())
-    modes = Counter(r.category for r in result.outcomes if not r.success)
+    modes = Counter(r.category for r in result.outcomes if not r.success).most_common(6)
     if modes:
-        each = ", ".join(
-            f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes.most_common(6)
-        )
-        lines.append(f"Failures: {each}.")
+        each = (f"{(name.replace('_', ' ') or 'unknown')} {n}" for name, n in modes)
+        lines.append(f"Failures: {', '.join(each)}.")
     if against:
         sure = [d for d in against if d.verdict != "not shown"]
         scenes = "on equal scenes" if result.paired else "scenes not equal"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import DatasetFolder, emit, progress
+from gaploop.scripts.options import DatasetFolder, counted, emit, progress, required
 
 
 @dataclass
@@ -50,17 +49,16 @@ def run(config: ExportConfig) -> int:
     from gaploop.datasets.lerobot_import import parse_episodes
 
     root = config.dataset.folder()
-    if not config.format:
-        raise UnusableInputError(f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
-    if config.output is None:
-        raise UnusableInputError("Export where to? Name a new file or folder with --output=OUT.")
+    required(config.format, f"Export as what? Say --format=…, one of: {', '.join(WRITTEN)}.")
+    asked = "Export where to? Name a new file or folder with --output=OUT."
+    output = required(config.output, asked)
     total = read_info(root).total_episodes
     chosen = parse_episodes(config.episodes, total) if config.episodes else None
     with progress("Exporting", len(chosen) if chosen else total) as advance:
         out = export_dataset(
             root,
             config.format,
-            config.output,
+            output,
             episodes=chosen,
             compress=config.compress,
             advance=advance,
@@ -75,7 +73,7 @@ def run(config: ExportConfig) -> int:
         "notes": out.notes,
         "left_out": out.left_out,
     }
-    episodes = "1 episode" if len(out.lengths) == 1 else f"{len(out.lengths)} episodes"
+    episodes = counted(len(out.lengths), "episode")
     text = f"{episodes}, {out.total_frames} frames written to {config.output}."
     lost = [f"Episode {e} is left out: {why}." for e, why in out.left_out.items()]
     emit(config.json, answer, "\n".join([*out.notes, *lost, text]))

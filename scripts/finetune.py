@@ -219,10 +219,9 @@ def run(config: FinetuneConfig) -> int:
         if config.mix.real == "auto":
             raise UnusableInputError("--ablation needs a number for --mix.real, such as 0.5.")
         arms = recipes.ablation(_options(config, folder), _say)
-        files = {"table": folder / "recipes.json", "figure": folder / "recipes.png"}
-        options.emit(
-            config.json, {"arms": arms, **files}, f"{recipes.table(arms)}\n{files['figure']}"
-        )
+        figure = folder / "recipes.png"
+        answer = {"arms": arms, "table": folder / "recipes.json", "figure": figure}
+        options.emit(config.json, answer, f"{recipes.table(arms)}\n{figure}")
         return 0
     found = {s: folder / plain_name(s, "station") for s in _stations(config)}
     done = {
@@ -289,11 +288,10 @@ def finetune(config: FinetuneConfig) -> FinetuneResult:
 
 def _require_sense(config: FinetuneConfig) -> Path:
     """Refuse options that would be ignored, or undo each other; return the run folder."""
-    if config.output_dir is None:
-        raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
+    folder = options.required(config.output_dir, options.WHERE_TO)
     config.policy.required()
     if config.job.is_remote:
-        return config.output_dir  # the job looks at the rest itself
+        return folder  # the job looks at the rest itself
     flags, push = config.retention, config.policy.push_to_hub
     if config.patience and not (config.held_out or config.held_out_share or config.ablation):
         raise UnusableInputError(
@@ -319,7 +317,7 @@ def _require_sense(config: FinetuneConfig) -> Path:
             "--per_station makes several adapters, and --policy.repo_id names one repository. Push "
             "each afterwards: gaploop push OUT/STATION --repo_id=me/name"
         )
-    return config.output_dir
+    return folder
 
 
 def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
@@ -330,24 +328,13 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
 
     base = config.policy.required()
     preset = preset_for(kind_of(base_of(base)), config.full, config.preset)
-    given: dict[str, Any] = {
-        "steps": config.steps,
-        "batch_size": config.batch_size,
-        "lr": config.lr,
-        "precision": config.precision,
-        "accumulation": config.accumulation,
-        "gradient_checkpointing": config.gradient_checkpointing,
-    }
-    spec = dataclasses.replace(
-        preset.spec,
-        **{k: v for k, v in given.items() if v},
-        seed=config.seed,
-        patience=config.patience,
-    )
-    names = config.lora.target_modules
-    targets: Targets = tuple(names) if names else preset.targets
-    if len(names) == 1 and not names[0].isidentifier():
-        targets = names[0]
+    names = ("steps", "batch_size", "lr", "precision", "accumulation", "gradient_checkpointing")
+    given = {name: value for name in names if (value := getattr(config, name))}
+    spec = dataclasses.replace(preset.spec, **given, seed=config.seed, patience=config.patience)
+    modules = config.lora.target_modules
+    targets: Targets = tuple(modules) if modules else preset.targets
+    if len(modules) == 1 and not modules[0].isidentifier():
+        targets = modules[0]
     weights = {}
     if config.plan is not None:
         if config.mixture:
@@ -388,6 +375,10 @@ def _options(config: FinetuneConfig, folder: Path) -> AdaptOptions:
     )
 
 
+ENDED: Final = ("steps", "stopped_early", "best_step", "ranks", "weights_sha256", "loss")
+"""What `--json` says of a training's end, in the words of its result."""
+
+
 def _answer(result: FinetuneResult) -> dict[str, Any]:
     from gaploop.finetune.tuning import retention
 
@@ -398,12 +389,7 @@ def _answer(result: FinetuneResult) -> dict[str, Any]:
         "id": done.id,
         "run": done.run,
         "takes": {i["root"]: i["takes"] for i in done.inputs},
-        "steps": ended.steps,
-        "stopped_early": ended.stopped_early,
-        "best_step": ended.best_step,
-        "ranks": ended.ranks,
-        "weights_sha256": ended.weights_sha256,
-        "loss": ended.loss,
+        **{name: getattr(ended, name) for name in ENDED},
         "held_out_error": ended.held_out,
         "share_real": result.share_real,
         "ratio": result.choice,
@@ -416,14 +402,11 @@ def _text(config: FinetuneConfig, result: FinetuneResult) -> str:
     from gaploop.finetune.lerobot_policy import cell_of
 
     done, ended = result.policy, result.policy.result
-    task, robot = cell_of(done.folder) or ("pick_place", "so101")
-    where = "" if task == "pick_place" else f" --env.task={task}"
-    where += "" if robot == "so101" else f" --env.robot={robot}"
+    cell = cell_of(done.folder)
+    where = options.cell_words(*cell) if cell else ""
     mixed = config.sim or config.sim_takes or config.mixture
     warning = "" if mixed else " No simulated takes were mixed in: check what it forgot."
-    best = ""
-    if ended.held_out:
-        best = f" Best on held-out takes: step {ended.best_step}, kept."
+    best = f" Best on held-out takes: step {ended.best_step}, kept." if ended.held_out else ""
     early = " It had stopped getting better." if ended.stopped_early else ""
     lines = [result.choice.message()] if result.choice else []
     lines.append(
@@ -437,11 +420,10 @@ def _stations(config: FinetuneConfig) -> list[str]:
     """Return the stations among the real takes that would be learned from; none unless asked."""
     if not config.per_station:
         return []
-    if not config.real:
-        raise UnusableInputError("Nothing to adapt to. Name real takes with --real='[DIR]'.")
+    nothing = "Nothing to adapt to. Name real takes with --real='[DIR]'."
     episodes = [
         e
-        for root in config.real
+        for root in options.required(config.real, nothing)
         for e in wanted_episodes(root, read_episodes(read_info(root)), config.select)
         if not config.episodes or e.index in config.episodes
     ]
@@ -472,22 +454,15 @@ def _hand_in(config: FinetuneConfig) -> int:
         )
     plain = FinetuneConfig()
     datasets = [str(d) for d in (*config.real, *config.sim)]
-    there = dataclasses.replace(
-        config,
-        real=[Path(jobs.place_of(str(d))) for d in config.real],
-        sim=[Path(jobs.place_of(str(d))) for d in config.sim],
-        job=plain.job,
-    )
+    real, sim = ([Path(jobs.place_of(str(d))) for d in of] for of in (config.real, config.sim))
+    there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
     job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
     if config.job.dry_run:
         options.emit(config.json, job.as_json(), f"{job.flavor}, {job.image}:\n{job.command[-1]}")
         return 0
     done = jobs.submit(job)
-    options.emit(
-        config.json,
-        {**job.as_json(), **done},
-        f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})",
-    )
+    text = f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})"
+    options.emit(config.json, {**job.as_json(), **done}, text)
     return 0
 
 

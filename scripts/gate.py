@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,7 +93,7 @@ def run(config: GateConfig) -> int:
         return 0
     if config.verify is not None:
         return _verify(config.verify, config.json)
-    result = decide(config, _tell)
+    result = decide(config, partial(print, file=sys.stderr))
     told = {"output_dir": result.folder, "baseline": config.baseline, "candidate": config.candidate}
     lines = [f"{stage.stage}: {stage.answer.value}. {stage.message}" for stage in result.stages]
     lines += [f"{name}: not run ({why})" for name, why in result.not_run.items()]
@@ -114,7 +115,7 @@ def decide(config: GateConfig, tell: Callable[[str], None] = lambda _words: None
     On a station without --command, or with tasks that an operator judges, it asks at the terminal.
 
     Args:
-        config: the command's options; --verify and --example are `run`'s.
+        config: --verify and --example are `run`'s.
         tell: called with what is planned, before the first attempt, and with what else a person
             should know by the way.
 
@@ -179,10 +180,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     from gaploop.finetune.gate.run import Gate, SamePolicies
 
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
-    if suite is None:
-        if recorded is None:
-            raise AssertionError("only recorded outcomes come without a suite")
-        suite = suite_of(recorded.tasks, str(config.outcomes))
+    suite = suite or suite_of(recorded.tasks if recorded else (), str(config.outcomes))
     written = options.jsonable(suite) | {"where": ""}
     text = json.dumps(written, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -196,14 +194,13 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
         for place in policies.values():
             options.warn_withdrawn(place)
         ids = policy_id(policies["baseline"]), policy_id(policies["candidate"])
-    contest = Contest(ids[0], ids[1], digest)
-    named = "\n".join((contest.baseline, contest.candidate, contest.suite))
-    short = hashlib.sha256(named.encode()).hexdigest()[:12]
+    contest = Contest(*ids, digest)
+    short = hashlib.sha256("\n".join((*ids, digest)).encode()).hexdigest()[:12]
     path = writable_folder(config.output_dir or FOLDER / short)
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    same = SamePolicies(policies, {"baseline": ids[0], "candidate": ids[1]})
+    same = SamePolicies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
     if recorded is None and (suite.asks or config.command):  # a person or a command tries them
         from gaploop.finetune.gate.station_attempts import StationAttempts
@@ -291,10 +288,6 @@ def _shown(advance: Callable[[int], None]) -> Callable[[str, int], None]:
         seen[stage] = done
 
     return say
-
-
-def _tell(words: str) -> None:
-    print(words, file=sys.stderr)
 
 
 def _verify(path: Path, as_json: bool) -> int:

@@ -101,10 +101,8 @@ def _conversion(config: HarmoniseConfig, pieces: tuple[DatasetPiece, ...]) -> Co
 
     piece = pieces[0]
     if config.undo:
-        history = history_of(piece.info.root)
-        if not history:
-            raise UnusableInputError(f"{piece.info.root} was not converted: nothing to undo.")
-        return undone(piece.info, history[-1])
+        nothing = f"{piece.info.root} was not converted: nothing to undo."
+        return undone(piece.info, options.required(history_of(piece.info.root), nothing)[-1])
     if config.spec is not None:
         return resolve(load_spec(config.spec), piece.info, piece.episodes, config.rename_map)
     if config.to is None:
@@ -129,18 +127,17 @@ def _convert(
     from gaploop.datasets.harmonise.lerobot_harmonise import harmonise
     from gaploop.datasets.harmonise.plan import derive
 
-    if config.output_dir is None:
-        raise UnusableInputError("Where to? Name a new folder with --output_dir=OUT.")
+    out = options.required(config.output_dir, "Where to? Name a new folder with --output_dir=OUT.")
     piece = pieces[0]
     with progress("Converting", len(piece.episodes)) as advance:
-        takes = harmonise(piece, conversion, config.output_dir, advance)
+        takes = harmonise(piece, conversion, out, advance)
     left: list[str] = []
     if config.to is not None:
-        draft = derive(DatasetPiece.whole(config.output_dir), pieces[1])
+        draft = derive(DatasetPiece.whole(out), pieces[1])
         left = [*draft.impossible, *draft.undecided, *map(str, draft.spec)]
     done = conversion.record()
-    answer = {"output_dir": config.output_dir, "takes": takes, "done": done, "differs_in": left}
-    text = f"{takes} takes written to {config.output_dir}."
+    answer = {"output_dir": out, "takes": takes, "done": done, "differs_in": left}
+    text = f"{takes} takes written to {out}."
     if config.to is not None and not left:
         text += f" They go with {config.to}: gaploop merge, gaploop mix."
     elif left:

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import uuid7, writable_folder, write_atomically
 from gaploop.core.run_record import write_run
 from gaploop.core.station import Station, load_station
@@ -66,12 +65,8 @@ def run(config: IdentifyConfig) -> int:
     twin, folder = identify(config), _folder(config)
     fit, differs = twin.fit, [p for p in twin.parameters if p.differs]
     not_told = [p.name for p in twin.parameters if not p.excited]
-    found = {
-        "twin": str(folder / "station_twin.yaml"),
-        "differs": differs,
-        "not_excited": not_told,
-        "fit": fit,
-    }
+    path = folder / "station_twin.yaml"
+    found = {"twin": path, "differs": differs, "not_excited": not_told, "fit": fit}
     before, after = (np.degrees(fit[f"open_loop_error_{when}"]) for when in ("before", "after"))
     lines = [
         f"{twin.station} ({twin.arm}), {fit['takes']} takes, {fit['motion_s']:.0f} s of motion"
@@ -82,7 +77,7 @@ def run(config: IdentifyConfig) -> int:
     lines += [
         f"  not excited: {len(not_told)} of {len(twin.parameters)}, which these takes can't tell",
         f"  error on held-out motion: {before:.2f} deg nominal, {after:.2f} deg fitted",
-        f"Use it: gaploop evaluate --policy.path=base --env.twin={folder / 'station_twin.yaml'}",
+        f"Use it: gaploop evaluate --policy.path=base --env.twin={path}",
         f"Page: {folder / 'identify.html'}",
     ]
     options.emit(config.json, found, "\n".join(lines))
@@ -92,9 +87,6 @@ def run(config: IdentifyConfig) -> int:
 @command
 def identify(config: IdentifyConfig) -> Twin:
     """Measure a station and write station_twin.yaml, the page and run.json to the output folder.
-
-    Returns:
-        The twin.
 
     Raises:
         UnusableInputError: takes that can't be read, have no goals, or are of an unknown arm.
@@ -128,21 +120,15 @@ def identify(config: IdentifyConfig) -> Twin:
     html = twin_page(twin, arm.joint_names, drives.steps, drives.curves, is_real)
     write_atomically(folder / "identify.html", html)
     write_atomically(folder / "held_out.png", curves_png(drives.curves, arm.joint_names))
-    result = {
-        "id": uuid7(),
-        "differs": [p.name for p in twin.parameters if p.differs],
-        **drives.fit,
-    }
+    differs = [p.name for p in twin.parameters if p.differs]
+    result = {"id": uuid7(), "differs": differs, **drives.fit}
     write_run(folder, "identify", options.jsonable(config), inputs, result)
     return twin
 
 
 def _roots(config: IdentifyConfig) -> list[Path]:
-    if not config.roots:
-        raise UnusableInputError(
-            "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
-        )
-    return config.roots
+    ask = "Which takes? Name journals or datasets: gaploop identify DIR --output_dir=OUT."
+    return options.required(config.roots, ask)
 
 
 def _folder(config: IdentifyConfig) -> Path:

@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.formats.model import ForeignRecording, ImportSettings, Recording
 from gaploop.datasets.layout import read_info
-from gaploop.scripts.options import emit, progress
+from gaploop.scripts.options import counted, emit, progress, required
 
 POSITIONAL: Final = "source"
 LAYOUTS: Final = ("aloha", "diffusion_policy", "mcap", "robomimic", "umi")
@@ -100,22 +100,18 @@ gaploop import bag.mcap --fps=30 --output_dir=bag \\
 
 def run(config: ImportConfig) -> int:
     """Import; the work is in `collect.imports` and `datasets.lerobot_import`."""
-    if config.source is None:
-        raise UnusableInputError("Import what? Name it: gaploop import SRC --format=…")
-    if config.output_dir is None:
-        raise UnusableInputError("Import where to? Name a folder with --output_dir=DIR.")
+    from gaploop.datasets.formats.registry import guess
+
+    source = required(config.source, "Import what? Name it: gaploop import SRC --format=…")
+    where = "Import where to? Name a folder with --output_dir=DIR."
+    target = required(config.output_dir, where)
     if config.format and config.format not in FORMATS:
         raise unknown_choice("format", config.format, FORMATS, "--format")
-    name: str | None = config.format
-    if not name:
-        from gaploop.datasets.formats.registry import guess
-
-        name = guess(config.source)
-    if name is None:
-        raise UnusableInputError(
-            f"{config.source}: its content doesn't show what it is. Say it with --format=…, one "
-            f"of: {', '.join(sorted(FORMATS))}."
-        )
+    name = required(
+        config.format or guess(source),
+        f"{source}: its content doesn't show what it is. Say it with --format=…, one "
+        f"of: {', '.join(sorted(FORMATS))}.",
+    )
     plain = ImportConfig()
     for option, formats in _ONLY_FOR.items():  # what the format would pass over in silence
         if name not in formats and getattr(config, option) != getattr(plain, option):
@@ -123,10 +119,10 @@ def run(config: ImportConfig) -> int:
                 f"--{option} is for {', '.join(formats)}, this is {name}. Leave it out."
             )
     if name in LAYOUTS:
-        return _layout(config, name, config.source, config.output_dir)
+        return _layout(config, name, source, target)
     if name == "lerobot":
-        return _lerobot(config, config.source, config.output_dir)
-    return _takes(config, config.source, config.output_dir)
+        return _lerobot(config, source, target)
+    return _takes(config, source, target)
 
 
 def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
@@ -156,20 +152,15 @@ def _layout(config: ImportConfig, name: str, source: Path, target: Path) -> int:
     seen = [] if config.format else [f"{source}: {KNOWN[name].label}."]
     came = [f"Exported by gaploop: uids and {len(incoming.labels)} label events came along."]
     notes = [*seen, *incoming.notes, *(came if incoming.exact else [])]
-    answer = {"dataset": str(target), "format": name, "episodes": count, "notes": notes}
+    answer = {"dataset": target, "format": name, "episodes": count, "notes": notes}
     answer |= {"labels": len(incoming.labels), "exact": incoming.exact}
-    episodes = "1 episode" if count == 1 else f"{count} episodes"
-    emit(config.json, answer, "\n".join([*notes, f"{episodes} written to {target}."]))
+    written = f"{counted(count, 'episode')} written to {target}."
+    emit(config.json, answer, "\n".join([*notes, written]))
     return 0
 
 
 def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
-    """Return the chosen episodes of an import.
-
-    Raises:
-        UnusableInputError: an episode that isn't there, or something said about a source that
-            gaploop exported and that says it itself.
-    """
+    """Return the chosen episodes; refuse what is said of a source that says it itself."""
     from gaploop.datasets.lerobot_import import parse_episodes
 
     plain = ImportConfig()
@@ -190,11 +181,7 @@ def _some(config: ImportConfig, incoming: ForeignRecording) -> ForeignRecording:
 
 
 def _words(config: ImportConfig) -> dict[str, Any]:
-    """Return kind, domain and outcome as words of the vocabulary, None where nobody said one.
-
-    Raises:
-        UnknownChoiceError: another word.
-    """
+    """Return kind, domain and outcome as words of the vocabulary, None where nobody said one."""
     found: dict[str, Any] = {}
     for name, enum in (("kind", TakeKind), ("domain", Domain), ("outcome", Outcome)):
         word = getattr(config, name)
@@ -211,12 +198,12 @@ def _takes(config: ImportConfig, source: Path, journal: Path) -> int:
 
     notes: list[str] = []
     if config.format == "csv":
-        if config.mapping is None:
-            raise UnusableInputError(
-                "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
-                "and examples/ur3_cobotops.yaml show one."
-            )
-        takes, notes = read_csv_takes(source, load_mapping(config.mapping))
+        mapping = required(
+            config.mapping,
+            "Which column is what? Name a mapping with --mapping=FILE.yaml; docs/files.md "
+            "and examples/ur3_cobotops.yaml show one.",
+        )
+        takes, notes = read_csv_takes(source, load_mapping(mapping))
     else:
         takes = read_uci_failures(source)
     with progress("Importing", len(takes)) as advance:
@@ -238,11 +225,7 @@ def _lerobot(config: ImportConfig, source: Path, target: Path) -> int:
     )
     with progress("Importing", len(episodes) if episodes else total) as advance:
         report = import_dataset(source, target, options, advance)
-    answer = {
-        "dataset": str(target),
-        "episodes": report.episodes,
-        "left_out": report.left_out,
-    }
+    answer = {"dataset": target, "episodes": report.episodes, "left_out": report.left_out}
     lost = [f"Episode {e} is left out: {why}." for e, why in report.left_out.items()]
     lost.append(f"{report.episodes} of {total} episodes written to {target}.")
     emit(config.json, answer, "\n".join(lost))

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from gaploop.core import labels
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
+from gaploop.core.files import writable_folder
 from gaploop.core.labels import FIELDS, LabelEvent
 from gaploop.datasets.labels.label_csv import export_events, export_takes, read_labels
 from gaploop.datasets.labels.store import LabelStore, open_labelled, repeats
 from gaploop.datasets.layout import EpisodeRow
 from gaploop.scripts import survey
-from gaploop.scripts.options import TakesFolder, emit, jsonable, print_error, progress
+from gaploop.scripts.options import TakesFolder, emit, keep, print_error, progress, required
 
 RARE = (
     "uid", "roots", "discard_reason", "source", "confidence", "agreement", "export", "import",
@@ -95,17 +95,14 @@ class LabelConfig:
 def run(config: LabelConfig) -> int:
     """Do the one thing that is asked for."""
     if config.roots:
-        searched = {
-            name: getattr(config, name) for name in ("roots", "where", "output_dir", "json")
-        }
+        names = ("roots", "where", "output_dir", "json")
+        searched = {name: getattr(config, name) for name in names}
         if not config.where or replace(LabelConfig(), **searched) != config:
             raise UnusableInputError(
                 "--roots searches many datasets: give it --where alone. To set labels name one "
                 "dataset: gaploop label DIR"
             )
-        return survey.run(
-            survey.SurveyConfig(config.roots, config.where, config.output_dir, config.json)
-        )
+        return survey.run(survey.SurveyConfig(**searched))
     root = config.dataset.folder("label")
     jobs = {
         _set_labels: any(getattr(config, name) is not None for name in FIELDS),
@@ -180,22 +177,20 @@ def _agreement(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRo
 
 
 def _export(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    if config.export is None:
-        raise UnusableInputError("Export to where? Name the file with --export=labels.csv.")
-    if config.export.exists():
+    file = required(config.export, "Export to where? Name the file with --export=labels.csv.")
+    if file.exists():
         raise UnusableInputError(
-            f"{config.export} exists, and somebody may have edited it. Read it in first with "
-            f"--import={config.export}, or name another with --export."
+            f"{file} exists, and somebody may have edited it. Read it in first with "
+            f"--import={file}, or name another with --export."
         )
-    writable_folder(config.export.absolute().parent, "Folder", "--export")
+    writable_folder(file.absolute().parent, "Folder", "--export")
     if config.history:
-        uids = {take.info.uid for take in takes}
-        rows = export_events([e for e in store.events if e.uid in uids], config.export)
+        uids, what = {take.info.uid for take in takes}, "events"
+        rows = export_events([e for e in store.events if e.uid in uids], file)
     else:
-        rows = export_takes(store, takes, config.export)
-    what = "events" if config.history else f"{store.what}s"
-    text = f"{config.export}: {rows} {what}. Read it back with: --import={config.export}"
-    _give(config, {"file": config.export, "rows": rows}, text)
+        rows, what = export_takes(store, takes, file), f"{store.what}s"
+    text = f"{file}: {rows} {what}. Read it back with: --import={file}"
+    _give(config, {"file": file, "rows": rows}, text)
     return 0
 
 
@@ -212,11 +207,7 @@ def named_author(given: str) -> str:
 
 
 def _template(config: LabelConfig) -> LabelEvent:
-    """Return an event by the author, of now, to be filled in.
-
-    Raises:
-        UnusableInputError: nobody knows who that is, or an option is out of range.
-    """
+    """Return an event by the author, of now, to be filled in."""
     author = named_author(config.author)
     return LabelEvent(
         "", "outcome", "unlabelled", author, config.source, "", config.confidence, config.note
@@ -259,9 +250,8 @@ def _undo(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -
 
 
 def _import_labels(config: LabelConfig, store: LabelStore, takes: Sequence[EpisodeRow]) -> int:
-    if config.import_ is None:
-        raise UnusableInputError("Import what? Name the file with --import=labels.csv.")
-    found = read_labels(store, config.import_, _template(config))
+    file = required(config.import_, "Import what? Name the file with --import=labels.csv.")
+    found = read_labels(store, file, _template(config))
     if found.ignored:
         print_error(f"these columns mean nothing here: {', '.join(found.ignored)}", "label")
     uids = {take.info.uid for take in takes}
@@ -294,6 +284,5 @@ def _write(
 
 def _give(config: LabelConfig, answer: Any, text: str = "") -> None:
     """Print an answer, and write it to the folder that was named for it."""
-    if config.output_dir is not None:
-        write_json(writable_folder(config.output_dir) / "label.json", jsonable(answer))
+    keep(config.output_dir, "label.json", answer)
     emit(config.json, answer, text)

@@ -112,12 +112,8 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
                 lacking[name] = str(error)
                 continue
             made[name] = one.policy
-            costs[name] = {
-                "file_mb": one.file_mb,
-                "memory_mb": one.memory_mb,
-                "error_mean": float(off[0]),
-                "error_max": float(off[1]),
-            }
+            costs[name] = {"file_mb": one.file_mb, "memory_mb": one.memory_mb}
+            costs[name] |= {"error_mean": float(off[0]), "error_max": float(off[1])}
 
     def planning(policy: ActPolicy) -> Callable[[], object]:
         def plan() -> object:
@@ -149,12 +145,8 @@ def measure(config: LatencyConfig) -> dict[str, Any]:
         "torch": torch.__version__,
         "plans": BLOCKS * PLANS,
         "variants": {
-            name: {
-                **_times(took_s[name], took_s[REFERENCE]),
-                **costs.get(name, {}),
-                **successes.get(name, {}),
-            }
-            for name in plans
+            name: _times(took, took_s[REFERENCE]) | costs.get(name, {}) | successes.get(name, {})
+            for name, took in took_s.items()
         },
         "lacking": lacking,
         "evidence": "simulation (nominal cell)" if successes else "",
@@ -197,11 +189,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 def _views(policy: ActPolicy, seed: int) -> list[Observation]:
-    """Return what the policy may see: scenes of the cell, or coarse random pictures.
-
-    Raises:
-        UnusableInputError: it sees what neither the embedded cell nor a camera shows.
-    """
+    """Return what the policy may see: scenes of the cell, or coarse random pictures."""
     from gaploop.finetune.policy_fit import facts_of
 
     facts = facts_of(policy)
@@ -280,9 +268,7 @@ def _lerobot(path: Path, seen: Observation, device: str) -> Callable[[], object]
 def _times(took_s: FloatArray, reference_s: FloatArray) -> dict[str, Any]:
     """Return quantiles, and processor time as a ratio to the reference's, with its interval.
 
-    Args:
-        took_s: by clock and by processor [s], shape (BLOCKS, 2, PLANS).
-        reference_s: the same of the reference.
+    Times are by clock and by processor [s], shape (BLOCKS, 2, PLANS).
     """
     clock_s, cpu_s = took_s[:, 0], took_s[:, 1]
     ratios = np.median(cpu_s, axis=1) / np.median(reference_s[:, 1], axis=1)
@@ -306,17 +292,14 @@ def _successes(made: Mapping[str, ActPolicy], n: int, seed: int) -> dict[str, di
     from gaploop.finetune.evaluate import roll_out
 
     rollouts: dict[str, tuple[Rollout, ...]] = {}
-    rig = embedded_rig()
-    try:
-        with options.progress("Rolling out", n * len(made)) as advance:
-            for name, policy in made.items():
-                done: list[Rollout] = []
-                for scene in range(seed, seed + n):
-                    done += roll_out(rig, policy, [scene], NOMINAL, 8.0)
-                    advance()
-                rollouts[name] = tuple(done)
-    finally:
-        rig.close()
+    progress = options.progress("Rolling out", n * len(made))
+    with contextlib.closing(embedded_rig()) as rig, progress as advance:
+        for name, policy in made.items():
+            done: list[Rollout] = []
+            for scene in range(seed, seed + n):
+                done += roll_out(rig, policy, [scene], NOMINAL, 8.0)
+                advance()
+            rollouts[name] = tuple(done)
     answer = {}
     for name, tried in rollouts.items():
         rate = wilson(sum(r.success for r in tried), len(tried))

@@ -9,7 +9,6 @@ from typing import Any, Final
 from rich.table import Table
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
 from gaploop.datasets.mixing.mixture import Mixture
 from gaploop.datasets.mixing.sources import REPORT, open_mixture, report
 from gaploop.datasets.mixing.spec import MixtureSpec, load_mixture
@@ -48,32 +47,26 @@ class MixConfig:
 
 def run(config: MixConfig) -> int:
     """Open the mixture and print what it draws."""
-    if config.mixture is None:
-        raise UnusableInputError("Which mixture? Name its file: gaploop mix FILE.yaml")
+    ask = "Which mixture? Name its file: gaploop mix FILE.yaml"
+    file = options.required(config.mixture, ask)
     if config.steps < 1:
         raise UnusableInputError(f"--steps={config.steps} must be at least 1.")
-    spec = load_mixture(config.mixture)
+    spec = load_mixture(file)
     with options.progress("Reading datasets"):
         opened = open_mixture(spec)
     mixture = opened.mixture(config.batch_size, config.ranks)
     answer = report(opened, mixture, config.steps)
     answer["stages"] = _stages(spec, mixture, config.steps)
-    if config.output_dir is not None:
-        write_json(writable_folder(config.output_dir) / REPORT, answer)
+    options.keep(config.output_dir, REPORT, answer)
     emit(config.json, answer)
     if not config.json:
         table = Table("source", "domain", title="What a run draws", title_justify="left")
         for column in ("takes", "frames", "samples", "share", "times each frame"):
             table.add_column(column, justify="right")
         for s in answer["sources"]:
-            cells = (s["takes"], s["frames"], s["samples"])
-            table.add_row(
-                s["name"],
-                ", ".join(s["domains"]),
-                *(f"{n:,}" for n in cells),
-                f"{s['share']:.1%}",
-                f"{s['epochs']:.1f}",
-            )
+            counts = [f"{s[name]:,}" for name in ("takes", "frames", "samples")]
+            shares = f"{s['share']:.1%}", f"{s['epochs']:.1f}"
+            table.add_row(s["name"], ", ".join(s["domains"]), *counts, *shares)
         console = options.console()
         console.print(table)
         if any("sim_target" in s["domains"] for s in answer["sources"]):
@@ -97,7 +90,8 @@ def _stages(spec: MixtureSpec, mixture: Mixture, steps: int) -> list[dict[str, A
         drawn = mixture.counts(stop) - mixture.counts(first)
         samples = dict(zip(mixture.names, drawn.tolist(), strict=True))
         name = stage.name or f"stage {number}"
-        drawn_there = {"first_step": first, "steps": stop - first, "samples": samples}
-        result.append({"name": name, **drawn_there})
+        result.append(
+            {"name": name, "first_step": first, "steps": stop - first, "samples": samples}
+        )
         first = stop
     return result

@@ -7,6 +7,7 @@ the same as in `lerobot-record` and `lerobot-train`. Nothing heavy is imported h
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import math
@@ -22,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
-from gaploop.core.files import printable
+from gaploop.core.files import printable, writable_folder, write_json
 from gaploop.core.labels import check_dimensions
 from gaploop.core.station import SIM_STATION
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.datasets.hub.target import check_repo_id
@@ -49,6 +50,20 @@ _QUIET_ENVIRONMENT: Final = {
 }
 
 
+WHERE_TO: Final = "Where to? Name a run folder with --output_dir=OUT."
+
+
+def required[T](given: T | None, ask: str) -> T:
+    """Return what an option was given.
+
+    Raises:
+        UnusableInputError: it was given nothing; `ask` says what is wanted, and how it is named.
+    """
+    if not given:
+        raise UnusableInputError(ask)
+    return given
+
+
 @dataclass
 class DatasetFolder:
     """Which dataset, for commands that read one."""
@@ -56,33 +71,23 @@ class DatasetFolder:
     root: Path | None = None
     """Folder of the dataset (`gaploop <command> DIR` is short for it)."""
 
-    def folder(self) -> Path:
+    def folder(self, command: str = "") -> Path:
         """Return `root`.
 
         Raises:
-            UnusableInputError: it wasn't given.
+            UnusableInputError: it wasn't given; in the words of `command`, if it takes one bare.
         """
-        if self.root is None:
-            raise UnusableInputError("Which dataset? Name its folder with --dataset.root=DIR.")
-        return self.root
+        bare = f"Which folder? Name it: gaploop {command} DIR"
+        named = "Which dataset? Name its folder with --dataset.root=DIR."
+        return required(self.root, bare if command else named)
 
 
 @dataclass
-class TakesFolder:
+class TakesFolder(DatasetFolder):
     """Which takes, for commands that read a dataset or a journal."""
 
     root: Path | None = None
     """Folder of the dataset or journal (`gaploop <command> DIR` is short for it)."""
-
-    def folder(self, command: str) -> Path:
-        """Return `root`.
-
-        Raises:
-            UnusableInputError: it wasn't given to `command`.
-        """
-        if self.root is None:
-            raise UnusableInputError(f"Which folder? Name it: gaploop {command} DIR")
-        return self.root
 
 
 @dataclass
@@ -164,9 +169,13 @@ class PolicyOptions:
         Raises:
             UnusableInputError: it wasn't given.
         """
-        if not self.path:
-            raise UnusableInputError("Which policy? Name its folder with --policy.path=DIR.")
-        return self.path
+        return required(self.path, "Which policy? Name its folder with --policy.path=DIR.")
+
+
+def journal_beside(root: Path, journal: Path | None) -> Path:
+    """Return the folder of a dataset's takes: the one that is given, or else the one beside it."""
+    root = root.absolute()
+    return (journal or root.with_name(f"{root.name}_journal")).absolute()
 
 
 def require_action(action: str, known: Sequence[str], command: str) -> None:
@@ -213,12 +222,6 @@ class StationCell:
     randomise_strength: float = 1.0
     """1 draws from the ranges as they are, 0.5 from half of them."""
 
-    def drawn(self, arm: str, option: str) -> tuple[dict[str, dict[str, float]], Any]:
-        """Return `parameters` and `randomise` of `SimCell`, for an arm that `option` names."""
-        from gaploop.sim.randomise import known_and_drawn
-
-        return known_and_drawn(self.twin, self.randomise, self.randomise_strength, arm, option)
-
     def show_ranges(self) -> bool:
         """Print a file of ranges where that is asked for; say whether it is."""
         if self.randomise == "help":
@@ -248,6 +251,26 @@ class EnvOptions(StationCell):
         # A mechanism may follow its dimension, as in object_property.size; the cell knows which.
         check_dimensions({k.partition(".")[0]: v for k, v in self.gaps.items()}, "--env.gaps")
         SIM_STATION.check_conditions(self.conditions, "--env.conditions")
+
+    def cell(self) -> dict[str, Any]:
+        """Return all but the conditions as arguments of what makes a cell, such as `SimCell`."""
+        return cell_arguments(self, self.robot, "--env.robot")
+
+
+def cell_arguments(given: Any, arm: str, option: str) -> dict[str, Any]:
+    """Return what `--env.*` or `--robot.*` say of a cell as arguments of what makes one."""
+    from gaploop.sim.randomise import known_and_drawn
+
+    strength = given.randomise_strength
+    known, drawn = known_and_drawn(given.twin, given.randomise, strength, arm, option)
+    same = {name: getattr(given, name) for name in ("task", "gaps", "gap_seed")}
+    return {**same, "robot": arm, "parameters": known, "randomise": drawn}
+
+
+def cell_words(task: str, robot: str) -> str:
+    """Return the options of a cell with this task and arm, where they aren't the usual ones."""
+    told = {"task": task, "robot": robot}.items()
+    return "".join(f" --env.{n}={v}" for n, v in told if v != getattr(EnvOptions, n))
 
 
 _real_stdout: list[TextIO] = []
@@ -279,6 +302,26 @@ def emit(as_json: bool, obj: Any, text: str = "") -> None:
         )
     elif text:
         print(printable(text), file=stream, flush=True)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a count in words, such as "1 take" or "3 takes"."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def keep(output_dir: Path | None, name: str, answer: Any) -> None:
+    """Write an answer as JSON to the folder that was named for it, if one was."""
+    if output_dir is not None:
+        write_json(writable_folder(output_dir) / name, jsonable(answer))
+
+
+def as_lines(*shown: RenderableType) -> list[str]:
+    """Return what Rich draws as lines of plain text, without the empty ones."""
+    buffer = io.StringIO()
+    page = console(file=buffer, width=100, color_system=None)
+    for part in shown:
+        page.print(part)
+    return [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
 
 
 def console(**how: Any) -> Console:
@@ -328,10 +371,6 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
     """Show a progress bar on stderr while the block runs; plain lines where that is no terminal.
 
     There, work of less than two seconds shows nothing.
-
-    Args:
-        description: what is going on, such as "Recording".
-        total: how many steps, or None where nobody knows.
 
     Yields:
         a function to call after each step: `advance()`, `advance(3)` after three, or
@@ -395,31 +434,28 @@ def print_error(message: str, command: str = "") -> None:
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
 
 
-class _Quiet(logging.Filter):
-    """Passes our records, and others' from ERROR up where their library is a noisy one."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
-            return True
-        # LeRobot logs through the root logger: only the file tells whose record it is.
-        noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
-        return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
+def _is_ours_or_grave(record: logging.LogRecord) -> bool:
+    """Pass our records, and others' from ERROR up where their library is a noisy one."""
+    if record.levelno >= logging.ERROR:
+        return True
+    # LeRobot logs through the root logger: only the file tells whose record it is.
+    noisy_file = any(f"/{name}/" in record.pathname for name in QUIET_LOGGERS)
+    return not noisy_file and record.name.split(".")[0] not in QUIET_LOGGERS
 
 
-class _NotAgain(logging.Filter):
-    """Passes a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
+def _once_in_a_while() -> Callable[[logging.LogRecord], bool]:
+    """Pass a line once in `AGAIN_S`: a cable that is out fails every turn of a loop."""
+    said_s: dict[str, float] = {}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said_s: dict[str, float] = {}
+    def is_new(record: logging.LogRecord) -> bool:
+        nonlocal said_s
+        line, now_s = record.getMessage(), record.created
+        new = now_s - said_s.get(line, -math.inf) > AGAIN_S
+        if new:
+            said_s = {k: s for k, s in said_s.items() if now_s - s <= AGAIN_S} | {line: now_s}
+        return new
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        line = record.getMessage()
-        is_new = record.created - self._said_s.get(line, -math.inf) > AGAIN_S
-        if is_new:
-            self._said_s = {k: s for k, s in self._said_s.items() if record.created - s <= AGAIN_S}
-            self._said_s[line] = record.created
-        return is_new
+    return is_new
 
 
 def setup_logging() -> None:
@@ -428,8 +464,8 @@ def setup_logging() -> None:
         os.environ.setdefault(name, value)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(_Quiet())
-    handler.addFilter(_NotAgain())
+    handler.addFilter(_is_ours_or_grave)
+    handler.addFilter(_once_in_a_while())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

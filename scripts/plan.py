@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -249,10 +248,7 @@ def _text(plan: Plan, folder: Path) -> str:
         table.add_column(name, justify="left" if name in ("dimension", "do") else "right")
     for item in plan.items:
         table.add_row(*(escape(cell) for cell in summary_cells(item)))
-    buffer = io.StringIO()
-    if plan.items:
-        options.console(file=buffer, width=100, color_system=None).print(table)
-    shown = [line.rstrip() for line in buffer.getvalue().splitlines() if line.strip()]
+    shown = options.as_lines(table) if plan.items else []
     first = {item.dimension: item for item in reversed(plan.items)}  # items may share a dimension
     words = [
         f"{item.dimension.value}: {item.why} {item.protocol} Test: {item.test}"
@@ -268,11 +264,7 @@ def _text(plan: Plan, folder: Path) -> str:
 
 
 def _seen_takes(folders: Sequence[Path]) -> Iterator[SeenTake]:
-    """Yield the takes of journals and datasets, oldest first within each.
-
-    Raises:
-        UnusableInputError: a folder that holds neither.
-    """
+    """Yield the takes of journals and datasets, oldest first within each."""
     from gaploop.datasets.sources import load_takes
 
     for folder in folders:
@@ -286,9 +278,6 @@ def _campaign_result(folder: Path, station: Station) -> Trial:
     The folder holds `plan.yaml`, and what was measured `before` and `after`: `before.json` as
     `gaploop demo` leaves it, `before/evaluation.json` of `gaploop evaluate`, or a journal or
     dataset `before/` of `gaploop rollout`. Takes are counted in `takes/` where that is there.
-
-    Raises:
-        UnusableInputError: something is missing, or before and after don't compare.
     """
     existing_folder(folder, "Campaign")
     recorded_for = load_plan(folder / "plan.yaml", station)

@@ -1,13 +1,12 @@
 """The command `gaploop preflight`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gaploop.scripts import options
-from gaploop.scripts._devices import registries
 
 EXAMPLE: Final = """\
 gaploop preflight --policy.path=adapted --robot.type=so101_follower --robot.port=/dev/ttyACM0 \\
@@ -16,6 +15,7 @@ gaploop preflight --policy.path=base --robot.type=so101_sim
 """
 
 POSITIONAL: Final = ()
+DEVICES: Final = {"robot": "so101_sim"}
 
 
 @dataclass
@@ -28,51 +28,44 @@ class PreflightDataset:
     """Frames a second; the policy's own unless given [Hz]."""
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options, with every type of robot that LeRobot knows here."""
-    RobotConfig = registries(names_only)[0]
-    cell = RobotConfig.get_choice_class("so101_sim")
+@dataclass
+class PreflightConfig:
+    """Check everything that must hold before a policy may move an arm.
 
-    @dataclass
-    class PreflightConfig:
-        """Check everything that must hold before a policy may move an arm.
+    What can be measured is: calibration, limits, whether the policy fits the arm, its latency
+    here, memory, disk, cameras, the control loop, the emergency stop. Each joint moves a few
+    degrees, slowly and behind the safety filter, and somebody says which one moved: swapped
+    servo ids look right to every encoder. Keep clear of the arm; Ctrl-C lets go of it.
 
-        What can be measured is: calibration, limits, whether the policy fits the arm, its latency
-        here, memory, disk, cameras, the control loop, the emergency stop. Each joint moves a few
-        degrees, slowly and behind the safety filter, and somebody says which one moved: swapped
-        servo ids look right to every encoder. Keep clear of the arm; Ctrl-C lets go of it.
+    Exit code 0 where nothing stands in the way, 1 where something does or a question stayed
+    unanswered. What was found goes into preflight.json in the journal's folder, which gaploop
+    rollout looks for.
+    """
 
-        Exit code 0 where nothing stands in the way, 1 where something does or a question stayed
-        unanswered. What was found goes into preflight.json in the journal's folder, which gaploop
-        rollout looks for.
-        """
-
-        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
-        """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
-        dataset: PreflightDataset = field(default_factory=PreflightDataset)
-        journal: Path | None = None
-        """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
-        station: Path | None = None
-        """station.yaml with the cell's limits; its calibration lies beside it."""
-        calibration: Path | None = None
-        """gaploop's calibration file, if it isn't the station's own."""
-        speed_scale: float | None = None
-        """As it will be given to gaploop rollout."""
-        move: bool = True
-        """Move the joints and press the program's emergency stop. Without it neither is checked,
-        and the answer is no."""
-        yes: bool = False
-        """Answer yes where a person is asked; never where safety hangs on the answer."""
-        output_dir: Path | None = None
-        """Where preflight.json goes as well."""
-        json: bool = False
-        """Print {"ok", "policy", "robot", "items": [{"name", "result", "by", "found", "mend"}]}."""
-
-    return PreflightConfig
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    robot: Any = None
+    """The arm, as in lerobot-record, or so101_sim, the embedded cell."""
+    dataset: PreflightDataset = field(default_factory=PreflightDataset)
+    journal: Path | None = None
+    """Folder of the takes; beside the dataset, as <dataset.root>_journal, unless given."""
+    station: Path | None = None
+    """station.yaml with the cell's limits; its calibration lies beside it."""
+    calibration: Path | None = None
+    """gaploop's calibration file, if it isn't the station's own."""
+    speed_scale: float | None = None
+    """As it will be given to gaploop rollout."""
+    move: bool = True
+    """Move the joints and press the program's emergency stop. Without it neither is checked,
+    and the answer is no."""
+    yes: bool = False
+    """Answer yes where a person is asked; never where safety hangs on the answer."""
+    output_dir: Path | None = None
+    """Where preflight.json goes as well."""
+    json: bool = False
+    """Print {"ok", "policy", "robot", "items": [{"name", "result", "by", "found", "mend"}]}."""
 
 
-def run(config: Any) -> int:
+def run(config: PreflightConfig) -> int:
     """Check, print, and say in the exit code whether the policy may drive."""
     from gaploop.scripts._preflight import preflight
 

@@ -71,8 +71,7 @@ def run(config: PretrainConfig) -> int:
 
     if config.env.show_ranges():
         return 0
-    if config.output_dir is None:
-        raise UnusableInputError("Where to? Name a run folder with --output_dir=OUT.")
+    folder = options.required(config.output_dir, options.WHERE_TO)
     if config.env.gaps or config.env.conditions:
         raise UnusableInputError(
             "A base is trained on the nominal, a randomised or a twin's cell: leave --env.gaps and "
@@ -84,8 +83,8 @@ def run(config: PretrainConfig) -> int:
             "gaploop finetune."
         )
     roots = [*([config.dataset.root] if config.dataset.root else []), *config.sim]
-    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
-    if roots and (known or drawn):
+    cell = config.env.cell()
+    if roots and (cell["parameters"] or cell["randomise"]):
         raise UnusableInputError(
             "--env.twin and --env.randomise make the cell that --takes are recorded in; recorded "
             "datasets are as they are. Leave them out, or --sim."
@@ -100,7 +99,7 @@ def run(config: PretrainConfig) -> int:
     )
     what = PretrainOptions(
         roots=tuple(roots),
-        output_dir=config.output_dir,
+        output_dir=folder,
         takes=config.takes,
         task=config.env.task,
         spec=spec,
@@ -109,8 +108,8 @@ def run(config: PretrainConfig) -> int:
         held_out=tuple(config.held_out),
         resume=config.resume,
         robot=config.env.robot,
-        parameters=known,
-        randomise=drawn,
+        parameters=cell["parameters"],
+        randomise=cell["randomise"],
         start=config.policy.path,
     )
     record = not roots and config.takes
@@ -121,21 +120,19 @@ def run(config: PretrainConfig) -> int:
         if config.vision:
             from gaploop.finetune.lerobot_vision import pretrain_vision as pretrain
         done = pretrain(what, lambda *_: trained(), recorded)
-    usual, env = options.EnvOptions(), config.env
-    cell = {"task": (env.task, usual.task), "robot": (env.robot, usual.robot)}
-    where = "".join(f" --env.{name}={to}" for name, (to, than) in cell.items() if to != than)
-    options.emit(
-        config.json,
-        {
-            "policy": done.folder,
-            "id": done.id,
-            "run": done.run,
-            "takes": sum(i["takes"] for i in done.inputs),
-            "steps": done.result.steps,
-            "loss": done.result.loss,
-            "held_out_action_error": done.result.held_out,
-        },
+    where = options.cell_words(config.env.task, config.env.robot)
+    answer = {
+        "policy": done.folder,
+        "id": done.id,
+        "run": done.run,
+        "takes": sum(i["takes"] for i in done.inputs),
+        "steps": done.result.steps,
+        "loss": done.result.loss,
+        "held_out_action_error": done.result.held_out,
+    }
+    text = (
         f"{done.folder} ({done.id}): {done.result.steps} steps, loss {done.result.loss:.4f}. "
-        f"Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100",
+        f"Try it: gaploop evaluate --policy.path={done.folder}{where} --n=100"
     )
+    options.emit(config.json, answer, text)
     return 0

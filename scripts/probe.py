@@ -1,12 +1,12 @@
 """The command `gaploop probe`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +16,9 @@ from gaploop.core.errors import DeviceError, UnusableInputError
 from gaploop.core.kinematics import ArmModel, model_of
 from gaploop.core.protocols import Follower, Leader
 from gaploop.core.station import Station
-from gaploop.core.vocabulary import Domain, TakeKind
+from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import _arms, options
 from gaploop.scripts._arms import EMBEDDED, kind
-from gaploop.scripts._devices import registries
 from gaploop.scripts._signals import stoppable
 from gaploop.sim.arms import arm_named
 from gaploop.teleop.loop import Rates
@@ -39,56 +38,50 @@ gaploop probe --robot.type=so101_sim --robot.gaps='{"spatial_geometry": 0.7}' --
 gaploop probe --robot.type=so101_follower --robot.port=/dev/ttyACM0 --dry_run
 """
 POSITIONAL: Final = ("journal",)
+DEVICES: Final = {"robot": "so101_sim"}
 FPS: Final = 30.0
 """Frames a second of an arm, as in gaploop record [Hz]."""
 LOOK_S: Final = 0.1
 """How often it is looked whether Ctrl-C was pressed while the operator is waited for [s]."""
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options, with every type of robot that LeRobot knows here."""
-    RobotConfig, _, _ = registries(names_only)
-    cell = RobotConfig.get_choice_class("so101_sim")
+@dataclass
+class ProbeConfig:
+    """Check a station in three minutes, without a policy: what its twin is fitted to.
 
-    @dataclass
-    class ProbeConfig:
-        """Check a station in three minutes, without a policy: what its twin is fitted to.
+    The arm rests, shows itself in some poses, moves each joint slowly to and fro, ever faster
+    and at once to either side, and closes the gripper on nothing. Then you put the object into
+    the jaws and into two cells of the placement grid (Enter goes on, s leaves it out). Begin
+    with the arm in the middle of its workspace, the gripper above what lies on the table. Space
+    is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume does
+    the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
+    """
 
-        The arm rests, shows itself in some poses, moves each joint slowly to and fro, ever faster
-        and at once to either side, and closes the gripper on nothing. Then you put the object into
-        the jaws and into two cells of the placement grid (Enter goes on, s leaves it out). Begin
-        with the arm in the middle of its workspace, the gripper above what lies on the table. Space
-        is the emergency stop. A trip ends the part; Ctrl-C keeps what is done, and --resume does
-        the rest. In the embedded cell all of it runs by itself. Nothing learns from these takes.
-        """
-
-        robot: RobotConfig = field(default_factory=cell)  # type: ignore[valid-type]
-        """The arm, with its cameras."""
-        journal: Path | None = None
-        """Folder that the takes go into, a take for each part."""
-        station: Path | None = None
-        """station.yaml with the cell's name, limits and placement grid."""
-        object: bool = True
-        """Do the parts with the object; false where nobody can put it in place."""
-        dry_run: bool = False
-        """Say the parts, their seconds and what they tell, and move nothing."""
-        resume: bool = False
-        """Do what the journal's probe left out."""
-        fps: float | None = None
-        """Frames a second; 30 on an arm, 50 in the embedded cell [Hz]."""
-        reconnect_s: float = 60.0
-        """How long to wait for an arm or a camera that was lost [s]."""
-        seed: int = 0
-        """Draws the scenes of the embedded cell."""
-        operator: str = ""
-        """Who is there."""
-        json: bool = False
-        """Print {"journal", "parts", "seconds", "untold", "trip", "interrupted", "evidence"}."""
-
-    return ProbeConfig
+    robot: Any = None
+    """The arm, with its cameras."""
+    journal: Path | None = None
+    """Folder that the takes go into, a take for each part."""
+    station: Path | None = None
+    """station.yaml with the cell's name, limits and placement grid."""
+    object: bool = True
+    """Do the parts with the object; false where nobody can put it in place."""
+    dry_run: bool = False
+    """Say the parts, their seconds and what they tell, and move nothing."""
+    resume: bool = False
+    """Do what the journal's probe left out."""
+    fps: float | None = None
+    """Frames a second; 30 on an arm, 50 in the embedded cell [Hz]."""
+    reconnect_s: float = 60.0
+    """How long to wait for an arm or a camera that was lost [s]."""
+    seed: int = 0
+    """Draws the scenes of the embedded cell."""
+    operator: str = ""
+    """Who is there."""
+    json: bool = False
+    """Print {"journal", "parts", "seconds", "untold", "trip", "interrupted", "evidence"}."""
 
 
-def run(config: Any) -> int:
+def run(config: ProbeConfig) -> int:
     """Probe; 1 where a part tripped or its motion doesn't fit, 128 + the signal."""
     from gaploop.collect.probe import LONGEST_S
     from gaploop.collect.session import SessionSpec
@@ -115,8 +108,8 @@ def run(config: Any) -> int:
     return _report(config, station, end, stopped)
 
 
-def _plan(config: Any, station: Station) -> int:
-    from gaploop.collect.probe import parts_of, planned_s
+def _plan(config: ProbeConfig, station: Station) -> int:
+    from gaploop.collect.probe import planned_s
 
     name = station.robot_model or model_of(kind(config.robot))
     if not name:
@@ -125,7 +118,7 @@ def _plan(config: Any, station: Station) -> int:
             "Name one in the station file as robot_model."
         )
     arm = ArmModel.load(name)
-    parts = _asked(parts_of(arm.joint_names, station.grid), config)
+    parts = _parts(config, station, arm.joint_names)
     seconds = planned_s(parts, arm)
     total_s = sum(seconds.values())
     rows = [{"name": p.name, "seconds": seconds[p.name], "tells": p.tells} for p in parts]
@@ -135,12 +128,13 @@ def _plan(config: Any, station: Station) -> int:
     return 0
 
 
-def _cell(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
-    from gaploop.collect.probe import parts_of, probe_cell
+def _cell(
+    config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
+) -> ProbeEnd:
+    from gaploop.collect.probe import probe_cell
     from gaploop.scripts._sessions import embedded
 
-    joints = arm_named(config.robot.model).joint_names
-    parts = _asked(parts_of(joints, station.grid), config)
+    parts = _parts(config, station, arm_named(config.robot.model).joint_names)
     with options.progress("Probing", len(parts)) as advance:
         return probe_cell(
             parts,
@@ -151,11 +145,13 @@ def _cell(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[
         )
 
 
-def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[int]) -> "ProbeEnd":
+def _arm(
+    config: ProbeConfig, station: Station, spec: SessionSpec, stopped: Sequence[int]
+) -> ProbeEnd:
     from gaploop.collect.devices import ArmDevices, Arms
-    from gaploop.collect.probe import arm_leader, parts_of, probe_arm
+    from gaploop.collect.probe import arm_leader, probe_arm
 
-    def connect() -> "Arms":
+    def connect() -> Arms:
         with contextlib.ExitStack() as undo:
             follower, clock = _arms.follower_of(config.robot, station)
             undo.callback(disconnect, follower)
@@ -165,7 +161,7 @@ def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[i
             undo.pop_all()
         return Arms(follower, None, cameras, clock, calibration=calibration)
 
-    def drives(follower: "Follower", *_: object) -> "Leader":
+    def drives(follower: Follower, *_: object) -> Leader:
         return arm_leader(follower, station)
 
     with contextlib.ExitStack() as stack:
@@ -180,7 +176,7 @@ def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[i
         stack.callback(devices.close)
         pressed = stack.enter_context(keys())
         pressed.listen(devices.estop)
-        parts = _asked(parts_of(devices.arms.follower.joint_names, station.grid), config)
+        parts = _parts(config, station, devices.arms.follower.joint_names)
         devices.start()
         end = probe_arm(
             parts,
@@ -200,16 +196,19 @@ def _arm(config: Any, station: Station, spec: "SessionSpec", stopped: Sequence[i
     return end
 
 
-def _asked(parts: "Sequence[ProbePart]", config: Any) -> "list[ProbePart]":
+def _parts(config: ProbeConfig, station: Station, joints: Sequence[str]) -> list[ProbePart]:
+    from gaploop.collect.probe import parts_of
+
+    parts = parts_of(joints, station.grid)
     return [part for part in parts if config.object or not part.needs_object]
 
 
 def _asking(
-    pressed: "Keys", station: Station, stop: Callable[[], bool]
-) -> "Callable[[ProbePart], str]":
+    pressed: Keys, station: Station, stop: Callable[[], bool]
+) -> Callable[[ProbePart], str]:
     """Return what has an operator put the object in place, and says why that can't be, or ""."""
 
-    def ask(part: "ProbePart") -> str:
+    def ask(part: ProbePart) -> str:
         if not pressed.works:
             return "nobody is at a terminal to put the object in place"
         if part.conditions:
@@ -236,14 +235,10 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _report(config: Any, station: Station, end: "ProbeEnd", stopped: Sequence[int]) -> int:
+def _report(config: ProbeConfig, station: Station, end: ProbeEnd, stopped: Sequence[int]) -> int:
     lacking = [now for now in end.parts if not now.done]
-    if config.robot.type == EMBEDDED:
-        is_target = config.robot.gaps or config.robot.conditions or config.robot.twin
-        evidence, cameras = "sim-to-sim" if is_target else "sim", True
-    else:
-        evidence = "real" if station.domain is Domain.REAL else "emulated"
-        cameras = bool(getattr(config.robot, "cameras", None))
+    evidence = _arms.evidence_of(config.robot, station, getattr(config.robot, "twin", None))
+    cameras = config.robot.type == EMBEDDED or bool(getattr(config.robot, "cameras", None))
     untold = list(end.untold)
     if not config.object:
         untold.append("the object's size, width and weight")

@@ -11,7 +11,7 @@ from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import is_journal, take_folders
 from gaploop.scripts._library import command
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts.options import DatasetTarget, emit, progress
+from gaploop.scripts.options import DatasetTarget, counted, emit, progress, required
 
 if TYPE_CHECKING:
     from gaploop.datasets.lerobot_publish import PublishReport
@@ -53,8 +53,7 @@ def run(config: PublishConfig) -> int:
         for outcome, count in report.skipped.items()
     ]
     for reason, count in Counter(report.withheld.values()).items():
-        takes = "take" if count == 1 else "takes"
-        lines.append(f"{count} {takes} not published: {reason}.")
+        lines.append(f"{counted(count, 'take')} not published: {reason}.")
     lines += [f"Take {uid} not published: {why}." for uid, why in report.refused.items()]
     if report.labels:
         lines.append(f"{report.labels} label events brought over.")
@@ -77,12 +76,11 @@ def publish(config: PublishConfig) -> PublishReport:
             f"{named} is a journal. Publish it with: gaploop publish --journal={named} "
             "--dataset.root=DIR, the dataset's folder."
         )
-    if config.journal is None:
-        raise UnusableInputError("Which journal? Name its folder with --journal=DIR.")
+    journal = required(config.journal, "Which journal? Name its folder with --journal=DIR.")
     root = config.dataset.folder()
-    with progress("Publishing", len(take_folders(config.journal))) as advance:
+    with progress("Publishing", len(take_folders(journal))) as advance:
         return publish_takes(
-            config.journal,
+            journal,
             root,
             config.dataset.repo_id,
             on_take=lambda _done, _total: advance(),

@@ -13,7 +13,7 @@ from gaploop.datasets.hub import queue as push_queue
 from gaploop.datasets.hub.queue import QueuedPush
 from gaploop.datasets.hub.target import endpoint
 from gaploop.scripts._pushing import DATASET, asked_push, kind_of, send
-from gaploop.scripts.options import emit
+from gaploop.scripts.options import emit, required
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def run(config: PushConfig) -> int:
     if config.waiting:
         return _list(config)
     asked = _asked(config)
-    if config.dry_run:
+    if config.dry_run and asked is not None:
         return _dry_run(config, asked)
     patience = Patience(config.retries, timeout_s=config.timeout_s)
     push_queue.waiting()  # what can't be read there is said before anything is sent
@@ -110,21 +110,18 @@ def run(config: PushConfig) -> int:
 
 def _asked(config: PushConfig) -> QueuedPush | None:
     """Return the push that the options describe, or None where they name no folder."""
-    if config.folder is None:
-        if config.repo_id or config.dry_run:
-            raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
+    if config.folder is None and not (config.repo_id or config.dry_run):
         return None
-    return asked_push(config.folder, kind_of(config.folder), config, config.consents)
+    ask = "Which folder? Name it: gaploop push DIR --repo_id=me/name"
+    folder = required(config.folder, ask)
+    return asked_push(folder, kind_of(folder), config, config.consents)
 
 
-def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
+def _dry_run(config: PushConfig, asked: QueuedPush) -> int:
     from gaploop.datasets.hub import dataset as hub_dataset
     from gaploop.datasets.hub.card import PICTURE
 
-    if asked is None:
-        raise UnusableInputError("Which folder? Name it: gaploop push DIR --repo_id=me/name")
-    consents = config.consents
-    options = hub_dataset.PushOptions(asked.license, asked.tags, consents, asked.allow_paths)
+    options = hub_dataset.PushOptions(asked.license, asked.tags, config.consents, asked.allow_paths)
     folder = Path(asked.folder)
     if asked.kind == DATASET:
         parcel = hub_dataset.pack(hub_dataset.inspect(folder, options), asked.target, options, "")
@@ -135,17 +132,17 @@ def _dry_run(config: PushConfig, asked: QueuedPush | None) -> int:
         parcel = pack_policy(resolve(folder), asked.target, options)
     card, warnings = parcel.card, parcel.warnings
     written = {PICTURE: parcel.picture, "README.md": card.encode()}
-    for name, content in written.items() if config.output_dir is not None else ():
-        if content:
-            path = config.output_dir / name  # type: ignore[operator]  # not None: see above
-            writable_folder(path.parent)
-            write_atomically(path, content)
+    if config.output_dir is not None:
+        for name, content in written.items():
+            if content:
+                writable_folder((config.output_dir / name).parent)
+                write_atomically(config.output_dir / name, content)
     files = {f.name: f.size for f in parcel.contents.files}
+    size, where = sum(files.values()), asked.target.url
     answer: dict[str, Any] = {"repo_id": asked.repo_id, "kind": asked.kind, "files": files}
-    answer |= {"bytes": sum(files.values()), "warnings": warnings, "card": card}
-    lines = [*warnings, f"Would push {len(files)} files, {answer['bytes'] / 1e6:.1f} MB, to "]
-    lines[-1] += f"{asked.target.url}."
-    emit(config.json, answer, "\n".join(lines))
+    answer |= {"bytes": size, "warnings": warnings, "card": card}
+    would = f"Would push {len(files)} files, {size / 1e6:.1f} MB, to {where}."
+    emit(config.json, answer, "\n".join([*warnings, would]))
     return 0
 
 

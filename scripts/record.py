@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -14,24 +13,24 @@ from gaploop.collect.campaign import Quota
 from gaploop.collect.campaign import campaign as in_order
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.plan import Plan, load_plan
+from gaploop.core.plan import load_plan
 from gaploop.core.protocols import Follower
 from gaploop.core.station import SIM_STATION, Station, load_station
-from gaploop.core.vocabulary import Domain, Outcome, TakeKind
+from gaploop.core.vocabulary import TakeKind
 from gaploop.scripts import options
-from gaploop.scripts._arguments import chosen_types, file_types
-from gaploop.scripts._arms import EMBEDDED, EXPERT, robot_of, session_station
+from gaploop.scripts._arguments import all_types
+from gaploop.scripts._arms import EMBEDDED, EXPERT, evidence_of, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
-from gaploop.scripts._pushing import push_after
 from gaploop.scripts._record_checks import check_options
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SharedDriver
-    from gaploop.collect.session import SessionEnd, SessionSpec
+    from gaploop.collect.session import SessionEnd
     from gaploop.datasets.lerobot_publish import PublishReport
+    from gaploop.scripts._sessions import SessionJob
 
 log = logging.getLogger(__name__)
 
@@ -164,24 +163,21 @@ def config_class_for(arguments: Sequence[str]) -> type:
     """Return the options: of LeRobot's devices only where one of them is asked for."""
     if {"--status", "--status=true"} & set(arguments):
         return StatusConfig
-    chosen = {**file_types(arguments), **chosen_types(arguments)}
+    chosen = all_types(arguments)
     if chosen.get("robot", EMBEDDED) == EMBEDDED and chosen.get("teleop", EXPERT) == EXPERT:
         return RecordConfig
-    from gaploop.scripts._devices import registries
+    from gaploop.scripts._devices import with_devices
 
-    robots, teleops, _ = registries()
-    return make_dataclass(
-        "RecordArmConfig",
-        [
-            ("robot", robots, field(default_factory=robots.get_choice_class(EMBEDDED))),
-            ("teleop", teleops, field(default_factory=teleops.get_choice_class(EXPERT))),
-            ("dataset", ArmDataset, field(default_factory=ArmDataset)),
-            ("cartesian", CartesianOptions, field(default_factory=CartesianOptions)),
-            ("force", ForceOptions, field(default_factory=ForceOptions)),
-        ],
-        bases=(RecordConfig,),
-        namespace={"__doc__": RecordConfig.__doc__},
-    )
+    return with_devices(RecordArmConfig, {"robot": EMBEDDED, "teleop": EXPERT})
+
+
+@dataclass
+class RecordArmConfig(RecordConfig):
+    """With one of LeRobot's devices."""
+
+    dataset: ArmDataset = field(default_factory=ArmDataset)
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
 
 
 @dataclass
@@ -191,7 +187,7 @@ class StatusConfig(RecordConfig):
     UNREAD: ClassVar[tuple[str, ...]] = ("robot", "teleop", "cartesian", "force")
 
 
-StatusConfig.__doc__ = RecordConfig.__doc__
+RecordArmConfig.__doc__ = StatusConfig.__doc__ = RecordConfig.__doc__
 
 
 @dataclass(frozen=True)
@@ -199,14 +195,10 @@ class RecordResult:
     """What came of a session; what `--json` prints.
 
     Attributes:
-        root: the dataset.
         plan: id of the plan that was followed, or "".
         evidence: what the takes are evidence of, such as sim-to-sim.
-        takes: how many were recorded.
-        outcomes: outcome to how many of them.
-        counted: those that count for what was asked for, of `wanted`.
+        counted: takes that count for what was asked for, of `wanted`.
         withheld: take to why it isn't published.
-        campaign: how far the plan has come.
         recovered: takes of an earlier session that were found unsealed.
         gave_up: a line for each quota that was given up.
         trip: what tripped the safety filter and ended the session, or "".
@@ -270,15 +262,14 @@ def record(config: Any) -> RecordResult:
 def _asked(config: Any, station: Station) -> tuple[tuple[Quota, ...], Campaign | None, Path, Path]:
     """Return what is to be recorded at a station, into which dataset and journal."""
     root = config.dataset.folder().absolute()
-    journal = (config.journal or root.with_name(f"{root.name}_journal")).absolute()
+    journal = options.journal_beside(root, config.journal)
     # A station whose file names nothing that can be set up is asked for what the cell's plans name.
     names = station if station.conditions else replace(station, conditions=SIM_STATION.conditions)
     plan = load_plan(config.plan, names) if config.plan is not None else None
-    quotas = [Quota(config.dataset.num_episodes)] if plan is None else in_order(plan, config.seed)
-    campaign = (
-        None if plan is None else Campaign(plan, tuple(quotas), journal, station, config.consents)
-    )
-    return tuple(quotas), campaign, root, journal
+    if plan is None:
+        return (Quota(config.dataset.num_episodes),), None, root, journal
+    quotas = tuple(in_order(plan, config.seed))
+    return quotas, Campaign(plan, quotas, journal, station, config.consents), root, journal
 
 
 def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
@@ -289,68 +280,35 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     always = getattr(config.robot, "conditions", {})
     asked = [replace(q, conditions={**always, **q.conditions}) for q in quotas]
     require_consents(asked, station, config.consent, config.consents)
-    plan = None if campaign is None else campaign.plan
-    for item in plan.items if plan is not None else ():
-        if not item.takes:
-            what = f"{item.id} ({item.dimension.value})"
-            log.info("%s: nothing to record; %s.", what, item.remedy)
     if campaign is not None:
+        for item in campaign.plan.items:
+            if not item.takes:
+                what = f"{item.id} ({item.dimension.value})"
+                log.info("%s: nothing to record; %s.", what, item.remedy)
         log.info("%s", campaign.as_text())
         quotas = tuple(takes_now(campaign, config.consent))
-    from gaploop.scripts._sessions import SessionJob, record_alone
+    from gaploop.scripts._sessions import SessionJob, record_alone, spec_of
 
-    shared, spec = _spec(config, journal)
+    kind, policy_id, shared = _driver(config)
+    spec = spec_of(config, journal, kind, policy_id, resume=config.resume)
     job = SessionJob(config, station, root, journal, quotas, spec, campaign, shared=shared)
-    if is_attended(config):
+    # Nobody is needed where the embedded cell records by itself.
+    alone = config.teleop.type == EXPERT or config.policy.path
+    if config.robot.type == EMBEDDED and alone and config.display not in ("window", "terminal"):
+        from gaploop.collect.take import Attendant
+
+        end, published, stopped = record_alone(job, Attendant(config.reconnect_s), "Recording")
+    else:
         from gaploop.scripts._attended import record_attended
 
         end, published, stopped = record_attended(job)
-    else:
-        from gaploop.collect.take import Attendant
-
-        attendant = Attendant(config.reconnect_s)
-        end, published, stopped = record_alone(job, attendant, "Recording")
-    evidence = _evidence(config, station, plan)
-    pushed = push_after(config.dataset, root, config.consents, stopped)
-    return _result(root, journal, end, published, campaign, evidence, pushed), stopped
+    return _result(job, end, published, stopped), stopped
 
 
-def is_attended(config: Any) -> bool:
-    """Say whether an operator is needed: not where the embedded cell records by itself."""
-    alone = config.teleop.type == EXPERT or bool(config.policy.path)
-    by_itself = config.robot.type == EMBEDDED and alone
-    return not by_itself or config.display in ("window", "terminal")
-
-
-def _evidence(config: Any, station: Station, plan: Plan | None) -> str:
-    if config.robot.type != EMBEDDED:
-        return "real" if station.domain is Domain.REAL else "emulated"
-    target = bool(
-        config.robot.gaps or config.robot.conditions or robot_of(config).twin
-        or (plan and plan.takes)
-    )  # fmt: skip
-    return "sim-to-sim" if target else "sim"
-
-
-def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]:
-    """Return what builds the policy that drives, if one does, and what the takes share."""
-    from gaploop.collect.session import SessionSpec
-
-    words = str(getattr(config.robot, "task", "demonstration")).replace("_", " ")
-    spec = functools.partial(
-        SessionSpec,
-        journal,
-        config.dataset.single_task or words,
-        max_s=config.dataset.episode_time_s,
-        seed=config.seed,
-        operator=config.operator,
-        resume=config.resume,
-        publish_every=config.publish_every,
-        consent=config.consent,
-        consents=config.consents,
-    )
+def _driver(config: Any) -> tuple[TakeKind, str, SharedDriver | None]:
+    """Return what the takes are, and of a policy that drives its id and what builds it."""
     if not config.policy.path:
-        return None, spec()
+        return TakeKind.DEMONSTRATION, "", None
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
     policy = load_policy(config.policy.path, fps=config.policy.fps)
@@ -359,51 +317,37 @@ def _spec(config: Any, journal: Path) -> tuple[SharedDriver | None, SessionSpec]
     def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
         return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
 
-    return drive, spec(TakeKind.ROLLOUT, policy=policy_id(config.policy.path))
+    return TakeKind.ROLLOUT, policy_id(config.policy.path), drive
 
 
 def _result(
-    root: Path,
-    journal: Path,
-    end: SessionEnd,
-    reports: Sequence[PublishReport],
-    campaign: Campaign | None,
-    evidence: str,
-    pushed: Mapping[str, Any] | None,
+    job: SessionJob, end: SessionEnd, reports: Sequence[PublishReport], stopped: list[int]
 ) -> RecordResult:
-    """Sum a session up, and log what a person should know of it."""
-    from gaploop.scripts._sessions import video_figures
+    """Sum a session up, push what came of it, and log what a person should know of it."""
+    from gaploop.scripts._sessions import session_figures
 
+    config, campaign = job.config, job.campaign
     for line in end.gave_up:
         log.info("%s", line)
     if end.trip:
         log.error("%s", end.trip)
     if end.recovered:
-        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
+        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, job.journal)
     withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
     for why, count in Counter(withheld.values()).items():
         log.info("%d not published: %s.", count, why)
-    counts = {o.value: sum(t.outcome is o for t in end.takes) for o in Outcome}
     if campaign is not None:
         log.info("%s", campaign.as_text())
+    plan = None if campaign is None else campaign.plan
+    stands_for = getattr(robot_of(config), "twin", None) or (plan and plan.takes)
     return RecordResult(
-        journal=journal,
-        root=root,
-        plan="" if campaign is None else campaign.plan.id,
-        evidence=evidence,
-        takes=len(end.takes),
-        outcomes={name: count for name, count in counts.items() if count},
+        **session_figures(job, end, reports, stopped),
+        plan="" if plan is None else plan.id,
+        evidence=evidence_of(config.robot, job.station, stands_for),
         counted=end.counted,
         wanted=end.wanted,
-        published=sum(len(report.published) for report in reports),
         withheld=withheld,
         campaign=None if campaign is None else campaign.as_json(),
-        recovered=end.recovered,
-        reconnected=end.reconnected,
         interrupted=end.interrupted,
         gave_up=end.gave_up,
-        trip=end.trip,
-        uids=[take.uid for take in end.takes],
-        video=video_figures(end.takes),
-        push=pushed,
     )

@@ -70,11 +70,7 @@ def run(config: ReinforceConfig) -> int:
             "--env.conditions set up one scene; here they vary. Leave them out, or use "
             "--env.randomise."
         )
-    known, drawn = config.env.drawn(config.env.robot, "--env.robot")
-    cell = CellSpec(
-        task=config.env.task, gaps=config.env.gaps, gap_seed=config.env.gap_seed,
-        robot=config.env.robot, parameters=known, randomise=drawn,
-    )  # fmt: skip
+    cell = CellSpec(**config.env.cell())
     what = ReinforceOptions(
         config.policy.path, config.output_dir, cell, config.rounds, config.scenes, config.group,
         config.nominal_share, spread=config.spread, lr=config.lr, seed=config.seed,

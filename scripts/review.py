@@ -85,7 +85,7 @@ def run(config: ReviewConfig) -> int:
     units = TakeSource(store, scene=scene).units(config.units)
     saved, lost = _serve(config, store, author, found, units, scene)
     left = rescue(lost, Path(tempfile.mkdtemp(prefix="gaploop_labels_"))) if lost else None
-    text = f"{saved} {'label' if saved == 1 else 'labels'} saved by {author}."
+    text = f"{options.counted(saved, 'label')} saved by {author}."
     options.emit(config.json, {"dataset": store.root, "author": author, "saved": saved}, text)
     if left:
         raise UnusableInputError(
@@ -114,11 +114,7 @@ def _serve(
         print(text, file=sys.stderr, flush=True)
 
     session = LabelSession(
-        store,
-        author,
-        found,
-        show_others=config.show_others,
-        use_suggestions=config.suggestions,
+        store, author, found, show_others=config.show_others, use_suggestions=config.suggestions
     )
     with review_folder() as media:
         suggester = ReviewSuggester(store.root, units, scene) if config.suggestions else None

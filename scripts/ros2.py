@@ -1,10 +1,10 @@
 """The command `gaploop ros2`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.scripts import options, rollout
@@ -51,7 +51,7 @@ class Ros2Config:
     """Print one JSON object."""
 
 
-def run(config: Any) -> int:
+def run(config: Ros2Config) -> int:
     """Drive and record; as gaploop rollout."""
     from gaploop.teleop.lerobot_ros2.config import EXAMPLE as PARAMETERS
 
@@ -63,9 +63,9 @@ def run(config: Any) -> int:
             "Which topics? gaploop ros2 FILE --policy.path=DIR; --example prints a FILE."
         )
     robot = registries()[0].get_choice_class("ros2")(topics=config.topics, dry_run=config.dry_run)
-    options_of_rollout = rollout.config_class()(
+    options_of_rollout = rollout.RolloutConfig(
         robot=robot,
-        policy=config.policy,
+        policy=rollout.RolloutPolicyOptions(**vars(config.policy)),
         dataset=config.dataset,
         station=config.station,
         take_over="never",

@@ -1,6 +1,6 @@
 """The command `gaploop serve`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 import contextlib
 import logging
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gaploop.core.clock import MonotonicClock
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.scripts import _arms, options
-from gaploop.scripts._devices import registries
 from gaploop.scripts._signals import stoppable
 
 if TYPE_CHECKING:
@@ -26,47 +25,41 @@ gaploop serve policy --policy.path=base --port=8441
 """
 
 POSITIONAL: Final = "what"
+DEVICES: Final = {"teleop": "scripted"}
 LEADER: Final = "leader"
 POLICY: Final = "policy"
 LOOK_S: Final = 0.1
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options, with every type of teleoperator that LeRobot knows here."""
-    _, TeleoperatorConfig, _ = registries(names_only)
-    nobody = TeleoperatorConfig.get_choice_class("scripted")
+@dataclass
+class ServeConfig:
+    """Lend a leader arm or a policy to a robot on another machine, until Ctrl-C.
 
-    @dataclass
-    class ServeConfig:
-        """Lend a leader arm or a policy to a robot on another machine, until Ctrl-C.
+    It prints what to say at the robot: an address and a token, which is new each time unless
+    GAPLOOP_LINK_TOKEN holds one. The link is encrypted, and nobody without the token gets in.
+    The safety filter is on the robot's side: where the link is slow or gone, the arm stops.
+    Ctrl-C here stops an arm that follows, too.
+    """
 
-        It prints what to say at the robot: an address and a token, which is new each time unless
-        GAPLOOP_LINK_TOKEN holds one. The link is encrypted, and nobody without the token gets in.
-        The safety filter is on the robot's side: where the link is slow or gone, the arm stops.
-        Ctrl-C here stops an arm that follows, too.
-        """
-
-        what: str = ""
-        """leader or policy."""
-        teleop: TeleoperatorConfig = field(default_factory=nobody)  # type: ignore[valid-type]
-        """leader: which arm leads."""
-        policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
-        device: str = "cpu"
-        """policy: where it runs, such as cuda."""
-        host: str = ""
-        """Address to listen on, such as 127.0.0.1 for an SSH tunnel; all of this machine's unless
-        given."""
-        port: int = 8440
-        """Port to listen on; 0 for any."""
-        token: str = ""
-        """What the robot must know; better in GAPLOOP_LINK_TOKEN, which others don't see."""
-        json: bool = False
-        """Print one JSON object: {"address", "token", "at_the_robot"}."""
-
-    return ServeConfig
+    what: str = ""
+    """leader or policy."""
+    teleop: Any = None
+    """leader: which arm leads."""
+    policy: options.PolicyOptions = field(default_factory=options.PolicyOptions)
+    device: str = "cpu"
+    """policy: where it runs, such as cuda."""
+    host: str = ""
+    """Address to listen on, such as 127.0.0.1 for an SSH tunnel; all of this machine's unless
+    given."""
+    port: int = 8440
+    """Port to listen on; 0 for any."""
+    token: str = ""
+    """What the robot must know; better in GAPLOOP_LINK_TOKEN, which others don't see."""
+    json: bool = False
+    """Print one JSON object: {"address", "token", "at_the_robot"}."""
 
 
-def run(config: Any) -> int:
+def run(config: ServeConfig) -> int:
     """Serve until a signal comes; return 128 + the signal."""
     from gaploop.teleop import link
 
@@ -86,19 +79,21 @@ def run(config: Any) -> int:
         logging.getLogger("gaploop.teleop.link").setLevel(logging.INFO)
         where = f"{config.host or link.own_address()}:{port}"
         # Whoever has the token in the environment has it there at the robot, too.
-        said = "" if token == os.environ.get(link.TOKEN_VARIABLE) else token
-        result = {"address": where, "token": token, "at_the_robot": words(where, said)}
-        options.emit(config.json, result, result["at_the_robot"])
+        group = "teleop" if config.what == LEADER else "policy"
+        known = token == os.environ.get(link.TOKEN_VARIABLE)
+        said = words(where, "" if known else f" --{group}.token={token}")
+        result = {"address": where, "token": token, "at_the_robot": said}
+        options.emit(config.json, result, said)
         while not stopped:
             time.sleep(LOOK_S)
     return 128 + stopped[0]
 
 
 type Served = tuple[str, int, "Callable[[Connection], None]", Callable[[str, str], str]]
-"""What is spoken, the longest message, who answers, and what is told of address and token."""
+"""What is spoken, the longest message, who answers, what is told of an address and a token."""
 
 
-def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
+def _leader(config: ServeConfig, stack: contextlib.ExitStack) -> Served:
     from gaploop.teleop.leaders import remote
     from gaploop.teleop.lerobot_devices import make_leader
     from gaploop.teleop.lerobot_devices.generic import OwnUnits
@@ -115,18 +110,16 @@ def _leader(config: Any, stack: contextlib.ExitStack) -> Served:
     card = remote.LeaderCard(kind, list(OwnUnits(leader.device).joint_names))
 
     def words(where: str, token: str) -> str:
-        shown = f" --teleop.token={token}" if token else ""
         return (
             f"{kind} leads whoever connects. At the robot: gaploop teleoperate "
-            f"--teleop.type=remote --teleop.address={where}{shown} --robot.type=…"
+            f"--teleop.type=remote --teleop.address={where}{token} --robot.type=…"
         )
 
     talk = remote.serve_leader(leader, card, MonotonicClock())
     return remote.KIND, remote.MOST_BYTES, talk, words
 
 
-def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
-    del stack
+def _policy(config: ServeConfig, _stack: contextlib.ExitStack) -> Served:
     from gaploop.collect import remote_policy
     from gaploop.finetune.lerobot_policy import load_policy, policy_id
 
@@ -136,11 +129,8 @@ def _policy(config: Any, stack: contextlib.ExitStack) -> Served:
     card = remote_policy.card_of(policy, policy_id(path))
 
     def words(where: str, token: str) -> str:
-        shown = f" --policy.token={token}" if token else ""
-        return (
-            f"{path} is served. At the robot: gaploop rollout "
-            f"--policy.path=remote://{where}{shown} --robot.type=…"
-        )
+        rollout = f"gaploop rollout --policy.path=remote://{where}{token} --robot.type=…"
+        return f"{path} is served. At the robot: {rollout}"
 
     talk = remote_policy.serve_policy(policy, card)
     return remote_policy.KIND, remote_policy.MOST_BYTES, talk, words

@@ -142,11 +142,11 @@ def _written[T](
     with progress("Reading metadata", len(sources)) as advance:
         for result in results:
             if folder is not None:
-                parts.append(json.dumps(jsonable(line(result))))
+                parts.append(f"{json.dumps(jsonable(line(result)))}\n")
             advance()
             yield result
     if folder is not None:
-        write_atomically(folder / "survey.jsonl", "".join(f"{part}\n" for part in parts))
+        write_atomically(folder / "survey.jsonl", "".join(parts))
 
 
 def _found_line(found: QueryMatch) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The command `gaploop teleoperate`."""
 
-# Annotations are not postponed: the config's dataclass is made inside a function (see cli.py).
+from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
@@ -15,19 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.operator.keys import keys
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
 from gaploop.core.protocols import Follower
 from gaploop.core.types import Tick, feature_of
 from gaploop.scripts import _arms, options
 from gaploop.scripts._arms import kind
-from gaploop.scripts._devices import registries
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.statistics import DurationSpread
 
 if TYPE_CHECKING:
-    from gaploop.collect.devices import ArmDevices, Arms
+    from gaploop.collect.devices import ArmDevices
     from gaploop.collect.teleoperation import TeleopEnd
 
 RARE = ("control_hz", "cartesian.*", "force.*_*")
@@ -44,51 +43,46 @@ gaploop teleoperate --robot.type=so101_sim --teleop.type=motion --teleop.script=
 """
 
 POSITIONAL: Final = ()
+DEVICES: Final = {"robot": "", "teleop": ""}
 CONTROL_HZ: Final = 200.0
 FASTEST_HZ: Final = 1000.0
 DRAW_FPS: Final = 20.0
 """Cameras and curves are looked at about this often, for --display_data [Hz]."""
 
 
-def config_class(names_only: bool = False) -> type:
-    """Return the options, with every type of robot and teleoperator that LeRobot knows here."""
-    RobotConfig, TeleoperatorConfig, _ = registries(names_only)
+@dataclass
+class TeleoperateConfig:
+    """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
 
-    @dataclass
-    class TeleoperateConfig:
-        """Drive an arm by a leader, a keyboard or a script; nothing is recorded.
+    The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
+    twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
+    a terminal a line a second is written instead, and a trip ends the program with exit
+    code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
+    """
 
-        The safety filter stands between leader and arm. A trip takes torque off; `c`, pressed
-        twice, goes on from where the arm then is. Space is the emergency stop, q leaves. Without
-        a terminal a line a second is written instead, and a trip ends the program with exit
-        code 1. What was lost (a cable, a servo's power) is waited for; nothing need be restarted.
-        """
-
-        robot: RobotConfig  # type: ignore[valid-type]
-        """The arm that is driven."""
-        teleop: TeleoperatorConfig  # type: ignore[valid-type]
-        """Who drives."""
-        fps: float = CONTROL_HZ
-        """Turns of the control loop per second [Hz]."""
-        control_hz: float | None = None
-        """The same, in gaploop's words; wins over --fps [Hz]."""
-        teleop_time_s: float | None = None
-        """End after this time of driving [s]."""
-        station: Path | None = None
-        """station.yaml with the cell's limits; conservative ones unless given."""
-        cartesian: CartesianOptions = field(default_factory=CartesianOptions)
-        force: ForceOptions = field(default_factory=ForceOptions)
-        display_data: bool = False
-        """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
-        output_dir: Path | None = None
-        """Where teleoperate.json goes, if the summary is to be kept."""
-        json: bool = False
-        """Print the summary as one JSON object."""
-
-    return TeleoperateConfig
+    robot: Any
+    """The arm that is driven."""
+    teleop: Any
+    """Who drives."""
+    fps: float = CONTROL_HZ
+    """Turns of the control loop per second [Hz]."""
+    control_hz: float | None = None
+    """The same, in gaploop's words; wins over --fps [Hz]."""
+    teleop_time_s: float | None = None
+    """End after this time of driving [s]."""
+    station: Path | None = None
+    """station.yaml with the cell's limits; conservative ones unless given."""
+    cartesian: CartesianOptions = field(default_factory=CartesianOptions)
+    force: ForceOptions = field(default_factory=ForceOptions)
+    display_data: bool = False
+    """Show joints and cameras in Rerun's viewer, as lerobot-teleoperate does."""
+    output_dir: Path | None = None
+    """Where teleoperate.json goes, if the summary is to be kept."""
+    json: bool = False
+    """Print the summary as one JSON object."""
 
 
-def run(config: Any) -> int:
+def run(config: TeleoperateConfig) -> int:
     """Drive until it is over.
 
     Returns:
@@ -98,26 +92,27 @@ def run(config: Any) -> int:
     from gaploop.collect.operator.teleop_view import screen
     from gaploop.collect.teleoperation import TeleopSession
 
-    hz = config.fps if config.control_hz is None else config.control_hz
     name = "fps" if config.control_hz is None else "control_hz"
-    if not 1 <= hz <= FASTEST_HZ:
-        raise UnusableInputError(f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {hz:g}.")
-    control_hz = float(hz)
+    control_hz = float(getattr(config, name))
+    if not 1 <= control_hz <= FASTEST_HZ:
+        raise UnusableInputError(
+            f"--{name} must be from 1 to {FASTEST_HZ:g} Hz, got {control_hz:g}."
+        )
     max_s = math.inf if config.teleop_time_s is None else float(config.teleop_time_s)
     if not max_s > 0:
         raise UnusableInputError(f"--teleop_time_s must be above 0, got {max_s:g}.")
     station = _arms.station_for(config.robot, config.station)
     rates = Rates(control_hz, control_hz / max(1, round(control_hz / DRAW_FPS)))
 
-    def connect() -> "Arms":
-        return _arms.connect(
-            config.robot,
-            config.teleop,
-            station,
-            with_cameras=config.display_data,
-            hands=_arms.Hands(config.cartesian, config.force),
-        )
-
+    hands = _arms.Hands(config.cartesian, config.force)
+    connect = functools.partial(
+        _arms.connect,
+        config.robot,
+        config.teleop,
+        station,
+        with_cameras=config.display_data,
+        hands=hands,
+    )
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(
             rerun_view() if config.display_data else contextlib.nullcontext(lambda _devices: None)
@@ -132,7 +127,7 @@ def run(config: Any) -> int:
     return _report(config, control_hz, devices.arms.title, ended)
 
 
-def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> int:
+def _report(config: TeleoperateConfig, control_hz: float, title: str, ended: TeleopEnd) -> int:
     summary = {
         "robot": kind(config.robot),
         "teleop": kind(config.teleop),
@@ -147,16 +142,10 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
         **options.jsonable(ended.figures),
     }
     summary["trips"] = [
-        {
-            "t_s": trip.t_s,
-            "reasons": str(trip.reason.name).lower().split("|"),
-            "joints": trip.joints,
-        }
-        for trip in ended.figures.trips
+        {"t_s": t.t_s, "reasons": str(t.reason.name).lower().split("|"), "joints": t.joints}
+        for t in ended.figures.trips
     ]
-    if config.output_dir is not None:
-        folder = writable_folder(config.output_dir)
-        write_json(folder / "teleoperate.json", options.jsonable(summary))
+    options.keep(config.output_dir, "teleoperate.json", summary)
     figures = ended.figures
     lines = [
         f"{title}: {figures.duration_s:.1f} s at {figures.rate_hz:.1f} Hz, "
@@ -167,9 +156,7 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
     if ended.realtime is not None and not ended.realtime.granted:
         lines.append(ended.realtime.hint)
     options.emit(config.json, summary, "\n".join(lines))
-    for fault in ended.faults:
-        print(f"gaploop teleoperate: {fault}", file=sys.stderr)
-    for line in filter(None, (ended.trip, ended.failed)):
+    for line in filter(None, (*ended.faults, ended.trip, ended.failed)):
         print(f"gaploop teleoperate: {line}", file=sys.stderr)
     if ended.signal:
         return 128 + ended.signal
@@ -178,7 +165,7 @@ def _report(config: Any, control_hz: float, title: str, ended: "TeleopEnd") -> i
     return UnusableInputError.exit_code if ended.failed else 0
 
 
-def _say(spread: "DurationSpread") -> str:
+def _say(spread: DurationSpread) -> str:
     p50, p99, most = (1e3 * s for s in (spread.p50_s, spread.p99_s, spread.max_s))
     return f"p50 {p50:.2f}, p99 {p99:.2f}, max {most:.2f} ms"
 
@@ -196,28 +183,27 @@ SHOW_S: Final = 0.05
 class _RerunSink:
     """A subscriber that logs a turn now and then, in the robot's LeRobot units."""
 
-    def __init__(self, follower: "Follower", log: Callable[..., Any]) -> None:
+    def __init__(self, follower: Follower, log: Callable[..., Any]) -> None:
         self._follower, self._log = follower, log
         self._next_s = 0.0
 
-    def tick(self, tick: "Tick") -> None:
+    def tick(self, tick: Tick) -> None:
         """Log the turn if one is due."""
         now_s = time.monotonic()
         if now_s < self._next_s or not tick.policy_frame:
             return
         self._next_s = now_s + SHOW_S
         names, to_units = self._follower.joint_names, self._follower.to_units
-        position, sent = to_units(tick.state.position_rad), to_units(tick.command.sent_rad)
-        observation: dict[str, Any] = {
-            feature_of(name): float(value) for name, value in zip(names, position, strict=True)
-        }
-        observation |= {name: frame.image for name, frame in tick.frames.items()}
-        action = {feature_of(name): float(value) for name, value in zip(names, sent, strict=True)}
-        self._log("rerun", observation=observation, action=action)
+        observation, action = (
+            {feature_of(n): float(v) for n, v in zip(names, to_units(q_rad), strict=True)}
+            for q_rad in (tick.state.position_rad, tick.command.sent_rad)
+        )
+        pictures = {name: frame.image for name, frame in tick.frames.items()}
+        self._log("rerun", observation=observation | pictures, action=action)
 
 
 @contextlib.contextmanager
-def rerun_view() -> "Iterator[Callable[[ArmDevices], object]]":
+def rerun_view() -> Iterator[Callable[[ArmDevices], object]]:
     """Open the viewer; yield what subscribes it to the loop of connected arms.
 
     Raises:
@@ -234,7 +220,7 @@ def rerun_view() -> "Iterator[Callable[[ArmDevices], object]]":
         shutdown_visualization,
     )
 
-    def watch(devices: "ArmDevices") -> None:
+    def watch(devices: ArmDevices) -> None:
         devices.control.attach(_RerunSink(devices.arms.follower, log_visualization_data))
 
     init_visualization("rerun", session_name="gaploop teleoperate")

@@ -107,11 +107,7 @@ def _as_lerobot_train(arguments: list[str]) -> Iterator[None]:
 
 
 def _options() -> Any:
-    """Return LeRobot's config, read by LeRobot.
-
-    Raises:
-        UnusableInputError: LeRobot can't make sense of it.
-    """
+    """Return LeRobot's config, read by LeRobot."""
     import lerobot.policies  # noqa: F401  registers the policies by name
     from lerobot.configs import parser
     from lerobot.configs.train import TrainPipelineConfig

@@ -13,7 +13,7 @@ import pytest
 
 import gaploop
 from gaploop.core.errors import UnusableInputError
-from gaploop.scripts._library import LibraryCommand
+from gaploop.scripts._library import command
 from gaploop.scripts.check import CheckConfig
 from gaploop.scripts.options import TakesFolder
 
@@ -48,7 +48,7 @@ def test_finetune_is_a_function_and_a_folder() -> None:
 
 def test_options_by_name_are_those_of_the_dataclass(tmp_path: Path) -> None:
     seen: list[Any] = []
-    by_name = LibraryCommand(_named("check", "gaploop.scripts.check", seen.append))
+    by_name = command(_named("check", "gaploop.scripts.check", seen.append))
     by_name(tmp_path, deep=True, dataset={})
     by_name(dataset={"root": tmp_path}, deep=True)
     by_name(CheckConfig(TakesFolder(tmp_path), deep=True))

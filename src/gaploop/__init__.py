@@ -36,15 +36,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _FOLDERS = (
-    "core",
-    "sim",
-    "teleop",
-    "collect",
-    "datasets",
-    "failure_analysis",
-    "finetune",
-    "scripts",
-)
+    "core", "sim", "teleop", "collect", "datasets", "failure_analysis", "finetune", "scripts",
+)  # fmt: skip
 _missing = [name for name in _FOLDERS if not (Path(__file__).parent / name).is_dir()]
 if _missing:
     raise ImportError(

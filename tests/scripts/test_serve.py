@@ -119,7 +119,7 @@ def test_a_policy_drives_the_embedded_cell_elsewhere(
 ) -> None:
     token = link.new_token()
     monkeypatch.setenv("GAPLOOP_LINK_TOKEN", token)
-    config = serve.config_class()(policy=PolicyOptions("base"))
+    config = serve.ServeConfig(policy=PolicyOptions("base"))
     with contextlib.ExitStack() as stack:
         kind, max_bytes, talk, words = serve._policy(config, stack)
         port = stack.enter_context(

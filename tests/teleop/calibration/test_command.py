@@ -37,7 +37,7 @@ from gaploop.core.telemetry import Telemetry
 from gaploop.core.types import CameraFrame, FloatArray, FollowerState, Image, SafeCommand
 from gaploop.scripts import _calibrate
 from gaploop.scripts._calibrate_live import collect_poses
-from gaploop.scripts.calibrate import CalibrateFields
+from gaploop.scripts.calibrate import CalibrateConfig
 from gaploop.scripts.cli import main
 from gaploop.teleop.calibration.sightings import joints_row, read_image, write_image
 from gaploop.teleop.calibration.store import load_calibration
@@ -241,7 +241,7 @@ def test_an_empty_take_is_left_out_with_its_pictures(
     taken = {"0": take(20), "1": take(0), "2": take(30)}
     monkeypatch.setattr(journal_format, "take_folders", lambda _: [Path(name) for name in taken])
     monkeypatch.setattr(journal_format, "read_take", lambda folder: taken[folder.name])
-    motions, arm, takes = _calibrate._recorded(CalibrateFields("latency", tmp_path))
+    motions, arm, takes = _calibrate._recorded(CalibrateConfig("latency", tmp_path))
     assert arm == "follower"
     assert takes == [taken["0"], taken["2"]]
     assert [len(m.t_s) for m in motions] == [20, 30]
