@@ -27,7 +27,6 @@ from gaploop.collect.session import (
     Quota,
     SessionEnd,
     SessionSpec,
-    TakeResult,
     plan_quotas,
     record_takes,
 )
@@ -69,7 +68,7 @@ from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
+from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
 from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, preset_for
@@ -86,18 +85,12 @@ DEMONSTRATION_SEEDS: Final = 500_000
 """Scenes of demonstrations on the target cell begin here: none is evaluated or pretrained on."""
 SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
-SIM_TAKES: Final = 40
-"""Nominal takes that are mixed in."""
 PROBE_SEEDS: Final = 800_000
 """Scenes of probes begin here."""
 NOTHING: Final[Mapping[str, Values]] = {"actuator_response.latency": {"latency_s": 0.0}}
 """Changes nothing of a cell that stands for a real one all the same."""
 DIAGNOSIS: Final = "diagnosis.json"
 TWIN: Final = "station_twin.yaml"
-PACKAGED_TASK: Final = "pick_place"
-"""Task of the packaged base."""
-BASE_TAKES: Final = 400
-"""Scripted takes behind the base of a task that has none packaged, as behind the packaged one."""
 
 type Say = Callable[[str, int, int], None]
 """Called with (stage in words, steps done, steps in all)."""
@@ -512,62 +505,6 @@ def plan_for(
         ask = Ask(Budget(takes=takes), curves, image_policy=images, about=about)
         save_plan(planned_for(diagnosis, ask).plan, path)
     return load_plan(path)
-
-
-def record_demonstrations(
-    target: TargetCell, folder: Path, takes: int, seed: int,
-    on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
-) -> Path:  # fmt: skip
-    """Record scripted takes on a cell and publish them; a folder that has them is left alone.
-
-    Args:
-        target: the cell.
-        folder: where journal and dataset go.
-        takes: how many.
-        seed: the first scene.
-        on_take: as of `record_takes`.
-
-    Returns:
-        the dataset's folder.
-    """
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
-    )
-    record_takes(spec, [Quota(takes)], target.rig, scripted_leader, on_take=on_take)
-    publish(spec.journal, folder / "takes", "local/takes")
-    return folder / "takes"
-
-
-@dataclass(frozen=True)
-class LoopStart:
-    """What adapting starts from: the base policy of a task, and nominal takes to mix in.
-
-    Attributes:
-        base: the policy.
-        sim: the takes.
-    """
-
-    base: str
-    sim: Path
-
-
-def start_for(
-    task: str, folder: Path, sim_takes: int = SIM_TAKES, robot: str = SO101.name
-) -> LoopStart:
-    """Return where a task starts from; what isn't packaged or in `folder` yet is made.
-
-    Pretraining the base of another task than `pick_place`, or of another arm than the SO-101,
-    takes a quarter of an hour.
-    """
-    ships = robot == SO101.name
-    name = task if ships else f"{task}_{robot}"
-    run, packaged = folder / f"base_{name}", ships and task == PACKAGED_TASK
-    if not packaged and not (run / "run.json").exists():
-        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists(), robot=robot))
-    base = "base" if packaged else str(run / POLICY)
-    nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
-    sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
-    return LoopStart(base, sim)
 
 
 def _record(
