@@ -74,6 +74,12 @@ class Rate:
     rate: float
     interval: tuple[float, float]
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Rate:
+        """Read what `asdict` made of it; what else stands there is passed over."""
+        low, high = value["interval"]
+        return cls(value["successes"], value["trials"], value["rate"], (low, high))
+
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.rate:.0%} [{low:.0%}, {high:.0%}] ({self.successes}/{self.trials})"
@@ -126,11 +132,7 @@ class Evaluation:
 
     def to_csv(self) -> str:
         """Return one line per rollout, with a header."""
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, list(Rollout.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(r) for r in self.outcomes)
-        return stream.getvalue()
+        return "\n".join([",".join(FIELDS), *csv_lines(self.outcomes), ""])
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
@@ -199,16 +201,13 @@ def summarise(
 ) -> Evaluation:
     """Count rollouts, in all and by condition."""
     ordered = tuple(sorted(rollouts, key=lambda r: (r.condition != base, r.condition, r.seed)))
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in ordered:
-        groups.setdefault(rollout.condition, []).append(rollout)
     total = wilson(sum(r.success for r in ordered), len(ordered))
     return Evaluation(
         total.successes,
         total.trials,
         total.rate,
         total.interval,
-        {c: wilson(sum(r.success for r in g), len(g)) for c, g in groups.items()},
+        {c: wilson(sum(r.success for r in g), len(g)) for c, g in _by_condition(ordered).items()},
         ordered,
         domain,
         policy,
@@ -218,6 +217,13 @@ def summarise(
         paired,
         where,
     )
+
+
+def _by_condition(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.condition, []).append(rollout)
+    return groups
 
 
 def evidence(domain: Domain) -> str:
@@ -365,9 +371,7 @@ class Drop:
 
 def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
     """Return every setting beside the base, the costliest first; none without rollouts of it."""
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in evaluation.outcomes:
-        groups.setdefault(rollout.condition, []).append(rollout)
+    groups = _by_condition(evaluation.outcomes)
     base = groups.pop(evaluation.base, None)
     if not base or not groups:
         return ()
@@ -377,8 +381,7 @@ def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
         after = {r.seed: r.success for r in group}
         seeds = before.keys() & after.keys()
         if evaluation.paired and seeds:
-            both = _paired({s: before[s] for s in seeds}, {s: after[s] for s in seeds})
-            found.append(Drop(name, *both))
+            found.append(Drop(name, *_paired({s: before[s] for s in seeds}, after)))
         else:
             found.append(Drop(name, *_unpaired(base, group)))
     adjusted = holm([d.p for d in found])
@@ -390,23 +393,21 @@ def _unpaired(base: Sequence[Rollout], other: Sequence[Rollout]) -> tuple[Estima
     """Return the difference, other minus base, and its p."""
     from scipy.stats import fisher_exact
 
-    counts = [(sum(r.success for r in group), len(group)) for group in (other, base)]
-    difference = weighted_sum(
-        [(sign, [TrialCounts(*count)]) for sign, count in zip((1.0, -1.0), counts, strict=True)]
-    )
-    table = [[won, tried - won] for won, tried in counts]
+    new, old = (TrialCounts(sum(r.success for r in group), len(group)) for group in (other, base))
+    difference = weighted_sum([(1.0, [new]), (-1.0, [old])])
+    table = [[side.successes, side.trials - side.successes] for side in (new, old)]
     return difference, float(fisher_exact(table).pvalue)
 
 
 def _paired[K](
-    before: Mapping[K, bool], after: Mapping[K, bool], confidence: float = statistics.CONFIDENCE
+    before: Mapping[K, bool], after: Mapping[K, bool]
 ) -> tuple[Estimate, float, int, int, int]:
     """Return the difference, its p, the pairs, and how many only the one and the other solved."""
     both = sum(before[k] and after[k] for k in before)
     lost = sum(before[k] and not after[k] for k in before)
     gained = sum(after[k] and not before[k] for k in before)
     neither = len(before) - both - lost - gained
-    difference = statistics.paired_difference(both, gained, lost, neither, confidence)
+    difference = statistics.paired_difference(both, gained, lost, neither)
     return difference, mcnemar_p(gained, lost), len(before), lost, gained
 
 
@@ -431,9 +432,7 @@ class Difference:
     lost: int
 
 
-def paired_difference(
-    before: Sequence[Rollout], after: Sequence[Rollout], confidence: float = statistics.CONFIDENCE
-) -> Difference:
+def paired_difference(before: Sequence[Rollout], after: Sequence[Rollout]) -> Difference:
     """Compare two policies' rollouts of the same scenes.
 
     Raises:
@@ -446,5 +445,5 @@ def paired_difference(
             f"{odd} of {len(old.keys() | new.keys())} scenes were tried by one policy only. "
             "Evaluate both with the same --n, --seed and --env.conditions."
         )
-    found, p, pairs, lost, gained = _paired(old, new, confidence)
+    found, p, pairs, lost, gained = _paired(old, new)
     return Difference(found.value, (found.low, found.high), p, pairs, gained, lost)

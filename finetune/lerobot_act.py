@@ -73,6 +73,11 @@ class ActBundle:
     signature: Signature
 
     @property
+    def names(self) -> Mapping[str, Any]:
+        """What the sidecar says: LeRobot's config has no place for it."""
+        return asdict(self.signature)
+
+    @property
     def chunk(self) -> int:
         """Actions predicted at once."""
         return int(self.policy.config.chunk_size)
@@ -90,7 +95,6 @@ def build(
     *,
     seed: int,
     task: str = "pick_place",
-    device: str = "cpu",
 ) -> ActBundle:
     """Make an untrained policy.
 
@@ -100,7 +104,6 @@ def build(
         size: how large it is.
         seed: draws the first weights.
         task: the cell's task, which decides what a camera tracker looks for.
-        device: torch device.
 
     Raises:
         UnusableInputError: no environment state, without which ACT refuses state-only input.
@@ -122,7 +125,7 @@ def build(
         dropout=size.dropout,
         use_vae=False,
         pretrained_backbone_weights=None,
-        device=device,
+        device="cpu",
         push_to_hub=False,
         input_features={
             STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
@@ -137,23 +140,23 @@ def build(
     }
     before, after = make_pre_post_processors(config, dataset_stats=stats)
     bundle = ActBundle(ACTPolicy(config), before, after, signature)
-    bundle.policy.to(device)
     _insert_tracker(bundle, task)
     return bundle
 
 
-def save(bundle: ActBundle, folder: Path) -> None:
-    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
+def save(bundle: Any, folder: Path) -> None:
+    """Write a bundle of this or any policy as a folder that LeRobot's `from_pretrained` loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    bundle.policy.save_pretrained(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        bundle.policy.save_pretrained(folder)
     save_processors(bundle, folder)
 
 
-def save_processors(bundle: ActBundle, folder: Path) -> None:
+def save_processors(bundle: Any, folder: Path) -> None:
     """Write the processors and the sidecar of a policy or adapter folder."""
     bundle.preprocessor.save_pretrained(folder)
     bundle.postprocessor.save_pretrained(folder)
-    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **asdict(bundle.signature)})
+    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
 
 
 def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> ActBundle:

@@ -229,11 +229,6 @@ def _delay_s(folder: Path) -> float:
     return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
 
 
-def save(policy: ActPolicy, folder: Path) -> None:
-    """Write the policy as a plain LeRobot policy folder."""
-    act.save(policy.bundle, folder)
-
-
 def resolve(path: str | Path) -> Path:
     """Return the absolute folder that `path` means; me/name is fetched from the Hub.
 

@@ -43,7 +43,7 @@ from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.training import Progress, read_checkpoint, train
 from gaploop.finetune.tuning.presets import TrainSpec
-from gaploop.finetune.tuning.tracked import save_tracked
+from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
 
 ROUNDS: Final = "rounds.jsonl"
@@ -427,7 +427,8 @@ def reinforce(
         resume=options.resume, progress=progress,
     )  # fmt: skip
     is_target = bool(options.cell.parameters or options.cell.gaps)
-    save_tracked(bundle, module, base, folder, is_real=is_target, merge=True)
+    say_domain(bundle, is_target)
+    adapter.save(module, bundle, base, folder / ADAPTER, merge=True)
     identity, merged = policy_id(folder / ADAPTER), policy_id(folder / MERGED)
     config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
     ended = {"policy": identity, "merged": merged, **asdict(result)}

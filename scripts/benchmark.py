@@ -240,7 +240,8 @@ def _show(config: BenchmarkConfig) -> int:
 
 
 def _lines(found: BoardContents, key: str) -> list[str]:
-    from gaploop.finetune.board.page import TITLES, rate_of
+    from gaploop.finetune.board.page import TITLES
+    from gaploop.finetune.evaluation import Rate
 
     benchmark, ranking = found.benchmark, found.ranking
     lines = [
@@ -253,7 +254,7 @@ def _lines(found: BoardContents, key: str) -> list[str]:
         width = max((len(e["submission"]) for e in ranked["order"]), default=0)
         for e in ranked["order"]:
             told = declared.get(e["submission"], {}).get("trained_on", "?")
-            row = f"  {e['group']:<3} {e['submission']:<{width}}  {rate_of(e)!s:<26}  {told}"
+            row = f"  {e['group']:<3} {e['submission']:<{width}}  {Rate.from_json(e)!s:<26}  {told}"
             lines.append(row)
         if track == "policy" and ranked["order"]:
             lines += _by_setting(ranked, declared)

@@ -9,8 +9,8 @@ most alpha of all cases, luck of training and luck of attempts taken together.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -59,10 +59,6 @@ class GateDesign:
     max_pairs: int
     fixed_pairs: int
     curve: tuple[PowerPoint, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `gate.json` holds of it."""
-        return asdict(self)
 
 
 def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
@@ -125,8 +121,6 @@ def fixed_pairs(rules: Rules, margin: float) -> int:
     """
     base = rules.baseline_rate
     null, gain = min(base + margin, 1.0), base + rules.gain
-    spreads = (discordance(base, null) - margin**2, discordance(base, gain) - rules.gain**2)
-    z = norm.isf(rules.alpha) * math.sqrt(spreads[0]) + norm.ppf(rules.power) * math.sqrt(
-        spreads[1]
-    )
-    return math.ceil((z / (rules.gain - margin)) ** 2)
+    false = norm.isf(rules.alpha) * math.sqrt(discordance(base, null) - margin**2)
+    missed = norm.ppf(rules.power) * math.sqrt(discordance(base, gain) - rules.gain**2)
+    return math.ceil(((false + missed) / (rules.gain - margin)) ** 2)

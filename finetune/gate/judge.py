@@ -137,19 +137,6 @@ class GateStatement:
         return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
 
 
-@dataclass(frozen=True)
-class Boundaries:
-    """Where a comparison stops, as logs of evidence."""
-
-    better: float
-    futile: float
-
-    @classmethod
-    def of(cls, rules: Rules) -> Boundaries:
-        """Return those of the suite's error rates."""
-        return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
-
-
 def comparison(
     x: FloatArray, rules: Rules, margin: float, control: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray]:
@@ -173,12 +160,12 @@ def comparison(
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
-    rules, bounds = suite.rules, Boundaries.of(suite.rules)
+    rules, missed = suite.rules, 1 - suite.rules.power
     better, futile = comparison(outcomes.differences(), rules, margin, outcomes.controls())
     over = f"better by more than {margin:.1%}" if margin else "better"
     found = [
-        GateStatement(f"is {over}", True, better, bounds.better),
-        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
+        GateStatement(f"is {over}", True, better, math.log(1 / rules.alpha)),
+        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, math.log(1 / missed)),
     ]
     tasks, allowed = list(enumerate(suite.tasks)), rules.non_inferiority_margin
     groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
@@ -230,9 +217,7 @@ def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
         never: FloatArray = np.where(np.logical_and.accumulate(success, -1), 0.0, math.inf)
         return never
     failure = 1 - rate
-    return rate_evidence(
-        (~success).astype(np.float64), failure, min(failure + 0.15, 0.95 + failure / 20)
-    )
+    return rate_evidence(~success, failure, min(failure + 0.15, 0.95 + failure / 20))
 
 
 def margin_evidence(
@@ -280,10 +265,6 @@ class StageResult:
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
     simulated: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `gate.json` holds."""
-        return asdict(self)
 
 
 def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageResult:
@@ -501,16 +482,16 @@ def compare(
 def _answer(
     change: Difference, kept: Difference | None, margin: float, alpha: float
 ) -> tuple[Answer, str]:
+    fell = ""
+    if kept is not None and kept.value < -margin:
+        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
     if change.p < alpha and change.value < 0:
         return Answer.REJECT, "worse than before."
-    if kept is not None and kept.value < -margin and kept.p < alpha:
-        return Answer.REJECT, f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}."
+    if kept is not None and fell and kept.p < alpha:
+        return Answer.REJECT, f"{fell}."
     if change.p >= alpha:
         return Answer.INCONCLUSIVE, "not shown to differ; roll out more."
-    if kept is not None and kept.value < -margin:
-        return Answer.INCONCLUSIVE, (
-            f"better, but nominal success fell by {-kept.value:.0%}, over {margin:.0%}, in too few "
-            "rollouts to be sure."
-        )
+    if fell:
+        return Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
     cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
     return Answer.PROMOTE, f"better.{cost}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -168,9 +169,9 @@ class GateResult:
             "verdict": self.verdict.value,
             "message": self.message,
             "evidence": self.evidence,
-            "stages": [stage.to_json() for stage in self.stages],
+            "stages": [asdict(stage) for stage in self.stages],
             "not_run": self.not_run,
-            "design": self.design.to_json(),
+            "design": asdict(self.design),
         }
 
 
@@ -196,9 +197,6 @@ def run_gate(
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
 
-    def judge_nominal(seen: Outcomes) -> StageResult:
-        return judge_sim(seen, suite, gate.sim_tasks)
-
     def judge_station(seen: Outcomes) -> StageResult:
         control = None if gate.control is None else gate.control[: seen.rounds]
         return judge_hardware(replace(seen, control=control), suite, design)
@@ -208,7 +206,8 @@ def run_gate(
             not_run[name] = why
         elif name == SIM:
             tasks = _sim_tasks(gate.sim_tasks)
-            stages.append(_contested(SIM, gate, folder, tasks, judge_nominal, say, None))
+            judge = partial(judge_sim, suite=suite, tasks=gate.sim_tasks)
+            stages.append(_contested(SIM, gate, folder, tasks, judge, say, None))
         elif name == HARDWARE and gate.recorded is not None:
             stages.append(judge_station(gate.recorded.outcomes))
         elif name == HARDWARE:

@@ -1,4 +1,4 @@
-"""Any LeRobot policy with its processors: load, check against the data, normalise, save.
+"""Any LeRobot policy with its processors: load, check against the data, normalise.
 
 LeRobot makes the policy (`make_policy`) and its processors (`make_pre_post_processors`); what
 is added are the checks that it leaves to a crash in the middle of training, each with its fix.
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
@@ -214,11 +214,6 @@ class LeRobotBundle:
     postprocessor: PolicyProcessorPipeline[Any, Any]
     names: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def device(self) -> str:
-        """Torch device."""
-        return str(self.policy.config.device)
-
 
 def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
     """Read a policy's config.
@@ -361,21 +356,6 @@ def set_stats(bundle: Any, stats: Stats) -> None:
             if getattr(step, "norm_map", None) is not None:
                 step.stats = {k: dict(v) for k, v in stats.items()}
                 step.to(device=step.device)
-
-
-def save_processors(bundle: LeRobotBundle, folder: Path) -> None:
-    """Write the processors and the sidecar of a policy or adapter folder."""
-    bundle.preprocessor.save_pretrained(folder)
-    bundle.postprocessor.save_pretrained(folder)
-    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
-
-
-def save(bundle: LeRobotBundle, folder: Path) -> None:
-    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        bundle.policy.save_pretrained(folder)
-    save_processors(bundle, folder)
 
 
 @contextlib.contextmanager

@@ -30,9 +30,9 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
+from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_fetch import is_hub_name
-from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
@@ -54,7 +54,7 @@ FRAMES: Final = 16
 
 
 class ImagePolicyWork:
-    """The base, wrapped, with batches of its data; see `work.Work`."""
+    """The base, wrapped, with batches of its data, ready to be tuned."""
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
@@ -65,7 +65,7 @@ class ImagePolicyWork:
         for name in options.rename:
             if name not in known:
                 raise unknown_choice("feature", name, known, "--rename_map")
-        if not (base / SIDECAR).exists() and ranks.is_main:
+        if not (base / act.SIDECAR).exists() and ranks.is_main:
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             bundles.check_fits(config, info, base, options.rename, options.cache.size)
@@ -131,10 +131,6 @@ class ImagePolicyWork:
         self.learner = LeRobotLearner(bundle, module, dataset, aside)
         self.held_out: Sequence[TakeNote] = [note_of(t) for t in aside]
 
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the policy's loss on each held-out take, by uid."""
-        return self.learner.held_out_errors()
-
     def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
         """Return how `run.json` names what was trained on."""
         drawn = describe(self._opened, self.batches.mixture, steps)
@@ -167,19 +163,11 @@ class ImagePolicyWork:
         bundle, module = self.learner.bundle, self.learner.module
         if self._options.full:
             bundle.policy.config.pretrained_path = None
-            bundles.save(bundle, folder / "merged")
+            act.save(bundle, folder / "merged")
             return
         name = str(self._options.base)
-        adapter.save(
-            module,
-            bundle.policy,
-            self._base,
-            folder / "adapter",
-            lambda where: bundles.save_processors(bundle, where),
-            name if is_hub_name(name) else "",
-        )
-        if merge:
-            bundles.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+        hub_name = name if is_hub_name(name) else ""
+        adapter.save(module, bundle, self._base, folder / "adapter", hub_name, merge)
 
 
 def mixture_of(options: AdaptOptions) -> OpenMixture:

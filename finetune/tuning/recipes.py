@@ -249,7 +249,7 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
         one = replace(options, held_out_share=0.0, held_out_uids=aside)
         work = open_work(base_of(options.base), one, Ranks(options.device))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"schema": SCHEMA, "errors": work.held_out_errors()})
+        write_json(path, {"schema": SCHEMA, "errors": work.learner.held_out_errors()})
     arms = [_judged("base", None, 0, read_json(path)["errors"], "")]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():

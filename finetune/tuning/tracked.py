@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class TrackedWork:
-    """The base, wrapped, with batches of its data; see `work.Work`."""
+    """The base, wrapped, with batches of its data, ready to be tuned."""
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
@@ -92,10 +92,6 @@ class TrackedWork:
         self.learner = ActLearner(bundle, module, aside)
         self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
 
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the mean absolute action error on each held-out take, by uid."""
-        return self.learner.held_out_errors()
-
     def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
         """Return how `run.json` names what was trained on."""
         shares = self.batches.mixture.mean_shares(steps).tolist()
@@ -108,36 +104,15 @@ class TrackedWork:
         shares = self.batches.mixture.mean_shares(self._options.spec.steps)
         trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
         is_real = any(s.domain is not Domain.SIM for s in trained)
+        say_domain(bundle, is_real)
         if self._options.full:
-            _say_domain(bundle, is_real)
             act.save(bundle, folder / "merged")
-            return
-        save_tracked(bundle, module, self._base, folder, is_real=is_real, merge=merge)
+        else:
+            adapter.save(module, bundle, self._base, folder / "adapter", merge=merge)
 
 
-def save_tracked(
-    bundle: act.ActBundle, module: Any, base: Path, folder: Path, *, is_real: bool, merge: bool
-) -> None:
-    """Write `adapter` and, to `merge`, the plain policy of both as `merged`.
-
-    Args:
-        bundle: the policy and its processors.
-        module: PEFT's wrapper of the policy.
-        base: the base's folder.
-        folder: the run's.
-        is_real: it was trained for a cell that isn't the nominal one, and drives there.
-        merge: write `merged`, too.
-    """
-    _say_domain(bundle, is_real)
-    adapter.save(
-        module, bundle.policy, base, folder / "adapter",
-        lambda where: act.save_processors(bundle, where),
-    )  # fmt: skip
-    if merge:
-        act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
-
-
-def _say_domain(bundle: act.ActBundle, is_real: bool) -> None:
+def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
+    """Let a policy know that it drives in a cell that isn't the nominal one, if it does."""
     if is_real and DOMAIN in bundle.signature.environment_names:
         for step in bundle.preprocessor.steps:
             if hasattr(step, "domain"):

@@ -1,17 +1,16 @@
-"""What is tuned, on what, and how; and what every kind of policy must offer for it."""
+"""What is tuned, on what, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.training import Batches, Learner
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, Randomise, TrainSpec
@@ -111,37 +110,6 @@ def asked_aside(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[st
             f"would be learned from ({known})."
         )
     return frozenset(t.uid for t in real if t.index in options.held_out)
-
-
-class Work(Protocol):
-    """A policy and its data, ready to be tuned."""
-
-    @property
-    def learner(self) -> Learner:
-        """What training trains."""
-        ...
-
-    @property
-    def batches(self) -> Batches:
-        """Where its samples come from."""
-        ...
-
-    @property
-    def held_out(self) -> Sequence[TakeNote]:
-        """The takes that are kept aside."""
-        ...
-
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the error on each held-out take, by uid."""
-        ...
-
-    def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
-        """Return how `run.json` names what was trained on."""
-        ...
-
-    def save(self, folder: Path, merge: bool) -> None:
-        """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
-        ...
 
 
 def weights_of(plan: Plan) -> dict[str, float]:
