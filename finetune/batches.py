@@ -152,6 +152,12 @@ class _Frames:
         self.usable = np.flatnonzero(np.concatenate([e.usable for e in episodes]))
         self.weight = np.repeat([e.weight for e in episodes], [e.usable.sum() for e in episodes])
 
+    def chunks(self, rows: NDArray[np.int64], chunk: int) -> tuple[NDArray[Any], ...]:
+        """Return state, environment, action and padding of the samples that start at `rows`."""
+        index, end = rows[:, None] + np.arange(chunk), self.end[rows][:, None]
+        action = self.action[np.minimum(index, end - 1)]
+        return self.state[rows], self.environment[rows], action, index >= end
+
 
 class MixedBatches:
     """Batches of several sources, mixed by `datasets.mixing.mixture`.
@@ -166,6 +172,9 @@ class MixedBatches:
             on one domain neither relies on the entry nor breaks when it changes.
         rank: which of the processes that train together this is.
         world_size: how many they are; each gets its own samples of a step.
+
+    Raises:
+        UnusableInputError: two sources differ in rate, joints, features or units.
     """
 
     def __init__(
@@ -189,7 +198,9 @@ class MixedBatches:
         self.mixture = Mixture(
             pools, stages, batch_size=batch_size, world_size=world_size, seed=seed
         )
-        self.signature = common_signature(sources)
+        self.signature = sources[0].signature
+        for other in sources[1:]:
+            check_signature(other.signature, self.signature, other.root, sources[0].root)
         names = self.signature.environment_names
         self._domain = names.index(DOMAIN) if randomise_domain and DOMAIN in names else None
 
@@ -202,17 +213,12 @@ class MixedBatches:
         drawn = self.mixture.batch(step, self.rank)
         order = np.argsort(drawn.source, kind="stable")
         source, rows = drawn.source[order], drawn.frame[order]
-        parts = [
-            _gathered(frames, rows[source == i], self.chunk)
-            for i, frames in enumerate(self._frames)
-        ]
-        state, environment, action, is_pad = (
-            np.concatenate([p[k] for p in parts]) for k in range(4)
-        )
+        parts = [f.chunks(rows[source == i], self.chunk) for i, f in enumerate(self._frames)]
+        state, environment, action, is_pad = map(np.concatenate, zip(*parts, strict=True))
         if self._domain is not None:
             flags = np.random.default_rng((self.seed, step)).integers(0, 2, self.batch_size)
             environment[:, self._domain] = flags
-        return Batch(state, environment, action, is_pad.astype(bool), source)
+        return Batch(state, environment, action, is_pad, source)
 
     def moments(self, steps: int = 1) -> dict[str, FeatureMoments]:
         """Return `state`, `environment` and `action` moments over the frames, as often as drawn.
@@ -222,19 +228,15 @@ class MixedBatches:
         """
         weights = self._weights(steps)
         result = {}
-        names = {
-            "state": self.signature.state_names,
-            "environment": self.signature.environment_names,
-            "action": self.signature.action_names,
-        }
-        for key, entries in names.items():
+        for key in ("state", "environment", "action"):
+            entries = getattr(self.signature, f"{key}_names")
             rows = [getattr(f, key)[f.usable].astype(np.float64) for f in self._frames]
             mean = sum(w @ r for w, r in zip(weights, rows, strict=True))
             square = sum(w @ (r - mean) ** 2 for w, r in zip(weights, rows, strict=True))
             result[key] = _guarded(np.asarray(mean), np.sqrt(np.asarray(square)), entries)
         return result
 
-    def weighted(self, key: str, steps: int = 1) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def weighted(self, key: str, steps: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the frames of `state`, `environment` or `action`, and how often each is drawn.
 
         Returns:
@@ -255,18 +257,6 @@ def chunks_at(episode: TrainingEpisode, rows: NDArray[np.int64], chunk: int) -> 
     action = episode.action[np.minimum(index, len(episode.action) - 1)]
     none = np.zeros(len(rows), dtype=np.int64)
     return Batch(episode.state[rows], episode.environment[rows], action, is_pad, none)
-
-
-def common_signature(sources: Sequence[TrainingSource]) -> Signature:
-    """Return the signature all sources share.
-
-    Raises:
-        UnusableInputError: two differ in rate, joints, features or units.
-    """
-    first = sources[0]
-    for other in sources[1:]:
-        check_signature(other.signature, first.signature, other.root, first.root)
-    return first.signature
 
 
 def check_signature(given: Signature, wanted: Signature, where: str, by: str) -> None:
@@ -295,19 +285,6 @@ def _short(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}] ({len(value)})"
     return repr(value)
-
-
-def _gathered(
-    frames: _Frames, rows: NDArray[np.int64], chunk: int
-) -> tuple[Float32Array, Float32Array, Float32Array, NDArray[np.bool_]]:
-    index = rows[:, None] + np.arange(chunk)
-    end = frames.end[rows][:, None]
-    return (
-        frames.state[rows],
-        frames.environment[rows],
-        frames.action[np.minimum(index, end - 1)],
-        index >= end,
-    )
 
 
 def _guarded(
@@ -347,7 +324,9 @@ def load_source(
             taken.append(_episode(episode, table, usable))
     if not taken:
         raise UnusableInputError(selection.nothing_left(root, known, select))
-    _check_finite(root, taken)
+    for take in taken:
+        for name in ("state", "environment", "action"):
+            check_finite(root, take.index, name, getattr(take, name))
     rows = [chosen[e.index] for e in taken]
     return TrainingSource(
         str(root),
@@ -429,16 +408,18 @@ def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
     return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
 
 
-def _check_finite(root: Path, episodes: Sequence[TrainingEpisode]) -> None:
-    for episode in episodes:
-        for name in ("state", "environment", "action"):
-            bad = ~np.isfinite(getattr(episode, name)).all(axis=1)
-            if bad.any():
-                raise UnusableInputError(
-                    f"{root}: episode {episode.index} has NaN or infinite {name} at frame "
-                    f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record "
-                    "it again."
-                )
+def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> None:
+    """Refuse a take with NaN among what would be trained on; `values` has a row for each frame.
+
+    Raises:
+        UnusableInputError: where the first is.
+    """
+    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if bad.any():
+        raise UnusableInputError(
+            f"{root}: episode {episode} has NaN or infinite {name} at frame "
+            f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record it again."
+        )
 
 
 def _domain(root: Path, episodes: Sequence[layout.EpisodeRow]) -> Domain:

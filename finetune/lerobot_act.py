@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,11 @@ ACTION: Final = "action"
 TRAIN_CONFIG: Final = str(TRAIN_CONFIG_NAME)
 """Beside a policy that lerobot-train made: which dataset it learned from."""
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
+FAULTS: Final = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
+    SafetensorError, DraccusException,
+)  # fmt: skip
+"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
     """
     refuse_foreign_code(folder)
     refuse_foreign_code(processors or folder)
-    try:
+    with in_words(folder, "ACT policy"):
         config = ACTConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
@@ -180,27 +185,33 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             raise UnusableInputError(
                 f"{folder} holds a {config.type} policy; this version drives act."
             )
-        with contextlib.redirect_stdout(io.StringIO()):  # LeRobot prints; stdout is for --json
-            policy = ACTPolicy.from_pretrained(
-                folder, config=config, local_files_only=True, strict=True
-            )
+        policy = ACTPolicy.from_pretrained(
+            folder, config=config, local_files_only=True, strict=True
+        )
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
         signature = signature_of(folder, config)
-    except (
-        OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError,
-        DraccusException,
-    ) as error:  # fmt: skip
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"{folder} is not a loadable ACT policy ({reason}). Name a folder that gaploop or "
-            "lerobot-train saved, or 'base'."
-        ) from None
     policy.eval()
     return ActBundle(policy, before, after, signature)
+
+
+@contextlib.contextmanager
+def in_words(folder: Path, kind: str = "policy") -> Iterator[None]:
+    """Say in one line what LeRobot raises while it opens a policy; its prints go nowhere."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # stdout is for --json
+            yield
+    except UnusableInputError:
+        raise
+    except FAULTS as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnusableInputError(
+            f"{folder} is not a loadable {kind} ({reason}). Name a folder that gaploop or "
+            "lerobot-train saved, or 'base'."
+        ) from None
 
 
 def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:

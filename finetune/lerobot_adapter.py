@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from peft import PeftModel
-from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
@@ -219,7 +218,7 @@ def load(folder: Path, device: str = "cpu") -> act.ActBundle:
     bundle = act.load(base, device, processors=folder)
     try:
         model = PeftModel.from_pretrained(bundle.policy, str(folder))
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except act.FAULTS as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(f"{folder} can't be loaded ({reason}). Train it again.") from None
     return replace(bundle, policy=merged(model))

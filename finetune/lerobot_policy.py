@@ -7,21 +7,17 @@ processors, `predict_action_chunk`.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, RTCAttentionSchedule
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
@@ -30,7 +26,6 @@ from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
 from lerobot.processor import RelativeActionsProcessorStep
 from peft import PeftModel
-from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
@@ -64,11 +59,6 @@ TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 IMAGES: Final = "observation.images."
-FAULTS: Final = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
-    SafetensorError, DraccusException,
-)  # fmt: skip
-"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 class ActPolicy:
@@ -367,17 +357,16 @@ class LerobotDriver(ActPolicy):
         self._answer = torch.empty(0)
         """The last plan as the policy gave it, shape (n_steps, n_action)."""
 
-    def plan(self, observation: Observation) -> FloatArray:
+    def plan(self, observation: Observation, **options: Any) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_action), in LeRobot units.
+
+        `options` are the policy's own, of `predict_action_chunk`.
 
         Raises:
             UnusableInputError: the observation lacks what the policy sees.
         """
-        return self._planned(observation)
-
-    def _planned(self, observation: Observation, **options: Any) -> FloatArray:
         policy = self.bundle.policy
-        wanted = self.bundle.policy.config.input_features or {}
+        wanted = policy.config.input_features or {}
         given: dict[str, Any] = {act.STATE: np.asarray(observation.state, dtype=np.float32)}
         for name, image in observation.images.items():
             if not any(f.type is FeatureType.VISUAL for f in wanted.values()):
@@ -385,7 +374,7 @@ class LerobotDriver(ActPolicy):
             given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
         if observation.environment_state is not None and act.ENVIRONMENT in wanted:
             given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
-        empty = int(getattr(self.bundle.policy.config, "empty_cameras", 0) or 0)
+        empty = int(getattr(policy.config, "empty_cameras", 0) or 0)
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
@@ -431,7 +420,7 @@ class RealTimeDriver(LerobotDriver):
         left = self._answer[passed:]
         if self.chunk is None or not len(left):
             return self.plan(observation)
-        return self._planned(
+        return self.plan(
             observation,
             inference_delay=delay,
             prev_chunk_left_over=left,
@@ -475,7 +464,7 @@ def load_driver(
     """
     refuse_foreign_code(folder)
     weights = adapter.base_folder(folder) if adapter.is_adapter(folder) else folder
-    with _in_words(folder), contextlib.redirect_stdout(io.StringIO()):
+    with act.in_words(folder):
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
@@ -492,17 +481,3 @@ def load_driver(
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
     kind = RealTimeDriver if _has_real_time_chunking(policy, before) else LerobotDriver
     return kind(bundle, execute, task, _delay_s(folder))
-
-
-@contextlib.contextmanager
-def _in_words(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnusableInputError:
-        raise
-    except FAULTS as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"{folder} is not a loadable policy ({reason}). Name a folder that gaploop or "
-            "lerobot-train saved, or 'base'."
-        ) from None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.cameras import FILE, CameraReference
-from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import FAULTS, IMAGES, ActPolicy, load_policy
+from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, STATE
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
 
 log = logging.getLogger(__name__)
 ENCODERS: Final = (
@@ -39,14 +39,7 @@ LARGEST_BYTES: Final = 1_000_000_000
 """Weights of a policy that is loaded once more after its training, on a processor."""
 
 type Tensors = dict[str, torch.Tensor]
-
-
-class Processor(Protocol):
-    """LeRobot's pre- and postprocessor, as far as they are needed here."""
-
-    def __call__(self, data: Any) -> Any:
-        """Return what the next stage takes."""
-        ...
+type Processor = Callable[[Any], Any]
 
 
 class LeRobotProbe:

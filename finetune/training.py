@@ -44,6 +44,10 @@ FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 """Settings that may differ in a run that is gone on with, after it ran out of memory."""
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
+PROGRESS: Final = (
+    "step", "recent", "held_out", "best", "best_step", "stopped", "is_settled",
+)  # fmt: skip
+"""What of a run a checkpoint holds beside weights and optimiser, by its names here and there."""
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
 """What tells a checkpoint from another file of PyTorch's."""
 _DAMAGED: Final = (
@@ -271,21 +275,12 @@ class _Run:
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
         if self.ranks.is_main:
-            write_checkpoint(
-                self.folder,
-                {
-                    "spec": json.dumps(asdict(self.spec)),
-                    "step": self.step,
-                    "weights": {n: p.detach() for n, p in self.kept.items()},
-                    "optimizer": self.optimizer.state_dict(),
-                    "recent": self.recent,
-                    "held_out": self.held_out,
-                    "best": self.best,
-                    "best_step": self.best_step,
-                    "stopped": self.stopped,
-                    "is_settled": self.is_settled,
-                },
-            )
+            state = {
+                "spec": json.dumps(asdict(self.spec)),
+                "weights": {n: p.detach() for n, p in self.kept.items()},
+                "optimizer": self.optimizer.state_dict(),
+            }
+            write_checkpoint(self.folder, state | {n: getattr(self, n) for n in PROGRESS})
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
@@ -307,10 +302,8 @@ class _Run:
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
         self._put(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.recent = state["step"], state["recent"]
-        self.held_out, self.best = state["held_out"], state["best"]
-        self.best_step, self.stopped = state["best_step"], state["stopped"]
-        self.is_settled = state.get("is_settled", True)
+        for name in PROGRESS:  # older checkpoints don't say all of it
+            setattr(self, name, state.get(name, getattr(self, name)))
         if self.ranks.is_main:
             _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 

@@ -32,6 +32,7 @@ from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, op
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.batches import check_finite
 from gaploop.finetune.hub_fetch import is_hub_name
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
@@ -243,13 +244,7 @@ def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
             rows = table.rows_of(episode.index)
             for name in sorted(names):
                 values = np.asarray(table.columns[name][rows], dtype=np.float64)
-                bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-                if bad.any():
-                    raise UnusableInputError(
-                        f"{info.root}: episode {episode.index} has NaN or infinite {name} at frame "
-                        f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or "
-                        "record it again."
-                    )
+                check_finite(info.root, episode.index, name, values)
 
 
 def sidecar(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> dict[str, Any]:
