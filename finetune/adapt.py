@@ -212,8 +212,6 @@ def require_same(
 
     Args:
         folder: a run folder; one without the note (older, or empty) holds nothing that differs.
-        options: what is asked now.
-        base: the base's folder.
         keep: the folder is gone on with; otherwise it begins anew.
         without: settings that may differ.
 

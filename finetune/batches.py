@@ -41,8 +41,6 @@ class Signature:
     Attributes:
         fps: policy rate [Hz].
         state_names: entries of `observation.state`.
-        environment_names: entries of `observation.environment_state`.
-        action_names: entries of `action`.
         units: LeRobot units of state and action, such as `deg`.
         robot_type: LeRobot's name of the follower.
     """
@@ -60,7 +58,6 @@ class TrainingEpisode:
     """One take as training sees it; arrays have one row per frame.
 
     Attributes:
-        uid: the take's uid.
         index: episode index in its dataset.
         state: shape (n, n_state), LeRobot units.
         environment: shape (n, n_environment).
@@ -68,8 +65,6 @@ class TrainingEpisode:
         usable: frames a chunk may be learned from, bool, shape (n,).
         plan: id of the plan item it was collected for, or "".
         weight: how often its frames are drawn, relative to other takes of its source.
-        session: the sitting it was recorded in.
-        station: where it was recorded.
         dimensions: gap dimension to weight, as it is tagged.
     """
 
@@ -92,9 +87,7 @@ class TrainingSource:
 
     Attributes:
         root: the dataset's folder, as given.
-        domain: where its takes were recorded.
         signature: features, rate and units, the same for every source of a mixture.
-        episodes: the selected takes.
         is_nominal: one of them shows the nominal cell, so that they don't stand for another.
     """
 
@@ -164,13 +157,9 @@ class MixedBatches:
 
     Args:
         sources: what to draw from, each with at least one usable frame.
-        stages: shares of the sources over the steps.
         chunk: actions per sample.
-        batch_size: samples per batch.
-        seed: decides every draw.
         randomise_domain: draw the `domain` entry anew for each sample, so that a base trained
             on one domain neither relies on the entry nor breaks when it changes.
-        rank: which of the processes that train together this is.
         world_size: how many they are; each gets its own samples of a step.
 
     Raises:
@@ -221,11 +210,7 @@ class MixedBatches:
         return Batch(state, environment, action, is_pad, source)
 
     def moments(self, steps: int = 1) -> dict[str, FeatureMoments]:
-        """Return `state`, `environment` and `action` moments over the frames, as often as drawn.
-
-        Args:
-            steps: training steps of the run.
-        """
+        """Return `state`, `environment` and `action` moments over the frames, as often as drawn."""
         weights = self._weights(steps)
         result = {}
         for key in ("state", "environment", "action"):
@@ -303,7 +288,6 @@ def load_source(
     """Read the selected takes of one dataset.
 
     Args:
-        root: the dataset's folder.
         select: one of `selection.SELECTIONS`.
         episodes: only these episode indices; all of them if None.
 

@@ -121,7 +121,6 @@ class LoopBudget:
         diagnosed: rollouts recorded with pictures for the diagnosis.
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
-        steps: optimiser steps of the adapter.
         reproduced: scenes on which failures are reproduced, in each cell.
         simulated: scripted takes in a twin.
     """
@@ -141,8 +140,6 @@ class TargetCell:
     Attributes:
         gaps: gap dimension to severity in [0, 1].
         gap_seed: draws mechanism and direction.
-        task: the cell's task.
-        robot: the cell's arm.
         parameters: what is known of it, as a twin's.
         randomise: what every take's cell is drawn from.
     """
@@ -174,12 +171,10 @@ class LoopResult:
     """What came of one loop.
 
     Attributes:
-        twin: what was measured of the cell.
         before: the base policy on the target cell.
         done: what was done about it, in words; "nothing" where nothing was found.
         after: the policy that came of it on the same scenes; or the base there, where the cell was
             changed instead. None where nothing was done.
-        verdict: the comparison; None likewise.
         lineage: stage to the ids and folders it left.
         run_folder: where the policy was made, in `folder`; "" where none was.
     """
@@ -213,7 +208,6 @@ def close_the_gap(
     """Run the loop on one target cell, in `folder`; stages already there are not run again.
 
     Args:
-        base: the policy to start from.
         sim: datasets of nominal takes to mix in.
         nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
         seed: of scenes, sampling and initial adapter weights.
@@ -270,9 +264,7 @@ class CarriedOut:
     """A plan that was carried out.
 
     Attributes:
-        policy: what came of it.
         run: folder of its run.json.
-        done: what was done, in words.
         takes: that an operator recorded.
         is_trained: whether its weights are others than the base's.
     """
@@ -302,14 +294,10 @@ def carry_out(
     policy that learned from none is recalibrated.
 
     Args:
-        plan: what to do.
         target: where an operator records.
         folder: the run folder; what it holds of these remedies isn't done again.
-        base: the policy to start from.
-        sim: datasets of nominal takes to mix in.
         twin: where demonstrations are simulated; its file lies in `folder`.
         budget: how many takes a twin gets, and optimiser steps.
-        seed: of sampling and initial adapter weights.
     """
     remedies = {item.remedy: item.dimension for item in reversed(plan.items)}
     known = dict(twin.values()) or NOTHING
@@ -468,7 +456,6 @@ def roll_out_and_diagnose(
         reference: what is usual; chosen by `choose_reference` if None.
         twin: reproduces the failures; the takes alone judge if None.
         reproduced_on: scenes of that, in each cell.
-        workers: processes that reproduce.
     """
     path = folder / DIAGNOSIS
     if path.exists():

@@ -94,7 +94,6 @@ def sweep(
 
     Args:
         folder: journals go to `folder/<number>-<dimension>`.
-        workers: processes.
         progress: called with the number of draws just finished.
     """
     jobs = [
@@ -163,7 +162,6 @@ class DemoResult:
 
     Attributes:
         nominal: the base policy in the nominal cell.
-        loops: one per drawn gap.
         sweep: injected against diagnosed over all dimensions; empty in the quick demo.
     """
 
@@ -235,7 +233,6 @@ def draw_targets(
     """Draw two cells with gaps of different dimensions, out of all nine.
 
     Args:
-        seed: of the draw.
         fails: says whether there is anything to find out in a cell; one without is drawn anew.
     """
     rng = np.random.default_rng([seed, 42])

@@ -45,11 +45,7 @@ CHUNK: Final = 4
 
 
 class MemoryTake:
-    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures.
-
-    Args:
-        rig: where the take is run.
-    """
+    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -107,7 +103,6 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     """Return a failed take's failure mode and phase; "" for what can't be told.
 
     Args:
-        take: what failed.
         sees: an evidence tier, `lerobot`, `telemetry` or `scene`: what is above it isn't looked at.
 
     Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
@@ -135,12 +130,10 @@ class CellSpec:
     Attributes:
         task: `pick_place`, `pick_lift` or `stack_cube`.
         gaps: gap dimension to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
         max_s: longest rollout [simulated s].
         domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
             None for what each condition makes it.
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
-        robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
         sees: by which evidence failure modes are told; as of `category`.
@@ -193,11 +186,8 @@ def evaluate(
         policy_path: as for `load_policy`.
         n: rollouts under each condition.
         gaps: gap dimension to severity in [0, 1]; injected under every condition.
-        gap_seed: draws mechanism and direction of each gap.
         conditions: settings to try one at a time; the plain cell if there are none.
-        seed: first scene.
         workers: processes; 1 stays in this one.
-        task: the cell's task.
         max_s: longest rollout [simulated s]; None for `MAX_S` for each arm of the cell.
         progress: called with the number of rollouts just finished.
         base: the setting that the others are variations of, one of `conditions`. The policy is

@@ -41,7 +41,6 @@ class Rollout:
         condition: what was set, as `key=value`, or `nominal`.
         success: the station's criterion was met.
         duration_s: simulated time the attempt took [s].
-        reason: why it ended.
         uid: the take's uid, where it was recorded.
         failure_mode: what was seen to go wrong, a name of the vocabulary; "" where it went well or
             can't be told.
@@ -90,16 +89,10 @@ class Evaluation:
     """How often a policy succeeded.
 
     Attributes:
-        successes: successful rollouts.
-        trials: rollouts.
-        rate: successes / trials.
         interval: Wilson interval of the rate at 95 %.
         by_condition: the same for each condition.
         outcomes: every rollout, in order of condition and seed.
-        domain: where it was measured.
-        policy: id of the policy.
         gaps: gap dimension to severity in [0, 1], as injected.
-        gap_seed: drew mechanism and direction.
         base: the condition that the others are compared with.
         paired: equal seeds mean equal scenes.
         where: the cell in words, where it isn't the embedded one.
@@ -344,7 +337,6 @@ class Drop:
     """One setting beside the base.
 
     Attributes:
-        condition: the setting.
         difference: its success minus the base's, -1 to 1.
         p: two-sided, for this setting alone.
         pairs: scenes tried under both; 0 where they don't pair up.
@@ -416,7 +408,6 @@ class Difference:
     """Paired difference of two success rates, candidate minus baseline.
 
     Attributes:
-        value: difference of the rates.
         interval: its interval at 95 %.
         p: two-sided p of the exact McNemar test.
         pairs: scenes tried by both.

@@ -67,7 +67,6 @@ def settings(
     Args:
         factors: names of `FACTORS`; `all` for every one that the station has levels of.
         base: what is set up under every setting; a factor set there takes its levels instead.
-        station: defines the names.
 
     Raises:
         UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.

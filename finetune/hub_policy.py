@@ -60,7 +60,6 @@ class PolicyParcel:
 
     Attributes:
         contents: files, with the card.
-        card: README.md.
         warnings: what the user should know and may ignore.
     """
 
@@ -230,10 +229,7 @@ def card_of(
 
     Args:
         folder: the policy's or adapter's own folder.
-        identity: its id.
         lineage: what went into it, as `lineage.json` says, or nothing.
-        target: where it goes.
-        options: licence and tags.
         before: the card that the Hub has, or "".
     """
     config = read_json(folder / "config.json")
@@ -278,8 +274,6 @@ class ResultRow:
 
     Attributes:
         dimensions: gap dimensions that were injected, or "".
-        setting: what was set, in words.
-        evidence: what the figures are evidence of.
         before: of the base; None where it wasn't measured.
         after: of the policy; None where it wasn't measured.
     """

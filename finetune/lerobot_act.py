@@ -56,7 +56,6 @@ class ActSize:
         execute: actions executed before the next prediction.
         width: transformer width.
         feedforward: width of its feed-forward layers.
-        dropout: dropout rate in training.
     """
 
     chunk: int = 20
@@ -104,9 +103,7 @@ def build(
     """Make an untrained policy.
 
     Args:
-        signature: what it is fed and answers.
         moments: of `state`, `environment` and `action`, by which they are normalised.
-        size: how large it is.
         seed: draws the first weights.
         task: the cell's task, which decides what a camera tracker looks for.
 
@@ -168,8 +165,6 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
     """Load what `save` or LeRobot wrote, from local files only.
 
     Args:
-        folder: the policy's folder.
-        device: torch device.
         processors: where its processors are, if not in `folder`.
 
     Raises:

@@ -103,7 +103,6 @@ def save(
         model: the wrapped policy.
         bundle: what was wrapped, with its processors.
         base: the base policy's folder, copied in.
-        folder: where to write.
         hub_name: the base's name on the Hub, if it has one.
         merge: write the plain policy of both, too, as `merged` beside it; it is merged then.
 
@@ -156,7 +155,6 @@ def require_base(folder: Path, base: Path, trained_on: str) -> None:
 
     Args:
         folder: the adapter's, for messages.
-        base: the base policy's folder.
         trained_on: what `weights_hash` said then.
 
     Raises:

@@ -45,7 +45,6 @@ def evaluate_gym(
 
     Args:
         policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
-        env: LeRobot's description of the environment.
         n: rollouts of each task.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
         batch: environments that step side by side, each in a process of its own from 2 on.

@@ -65,7 +65,6 @@ class ActPolicy:
     """Drives with an ACT policy: predicts a chunk, hands out its first actions one by one.
 
     Args:
-        bundle: policy and processors.
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
@@ -181,7 +180,6 @@ def load_policy(
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
         execute: actions executed before the next prediction; by default the policy's own.
-        device: torch device.
         temporal_ensemble_coeff: as of `ActPolicy`.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
@@ -335,7 +333,6 @@ class LerobotDriver(ActPolicy):
     own queue counts them; the others plan a chunk at a time.
 
     Args:
-        bundle: policy, processors, names.
         execute: actions executed before the next prediction; by default the policy's own.
         task: the instruction, for policies that read one.
         delay_s: as of `ActPolicy`.

@@ -50,7 +50,6 @@ class LeRobotProbe:
     forward pass answers all questions about an observation.
 
     Args:
-        policy: any LeRobot policy.
         preprocessor: makes its inputs from a batch in LeRobot units.
         postprocessor: makes actions in LeRobot units from its outputs.
         encoder: dotted name of the module whose output counts; found by `ENCODERS` if None.
@@ -214,7 +213,6 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
     """Write what the cameras showed in training beside a policy that looks at pictures.
 
     Args:
-        policy: its folder.
         roots: the datasets that it learned from; the first with enough takes counts, since two
             stations' cameras have no picture in common.
     """

@@ -282,7 +282,6 @@ def _refuse_foreign_code(option: str, config: Any) -> None:
 
     Args:
         option: what LeRobot calls it on the command line, which it reads once more by itself.
-        config: its configuration, if it is given.
 
     Raises:
         UnusableInputError: its files name code to run, or it isn't there.

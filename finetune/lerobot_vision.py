@@ -45,7 +45,6 @@ def build(
     """Make an untrained policy.
 
     Args:
-        signature: what it is fed and answers.
         takes: by whose mean and spread joints and actions are normalised.
         picture_px: width and height of the camera's pictures [px].
         seed: draws the first weights.
@@ -77,12 +76,7 @@ def build(
 
 @dataclass
 class VisionLearner:
-    """A keypoint policy that learns from batches of pictured takes.
-
-    Attributes:
-        bundle: the policy and its processors.
-        module: the policy.
-    """
+    """A keypoint policy that learns from batches of pictured takes."""
 
     bundle: ActBundle
     module: torch.nn.Module

@@ -54,14 +54,11 @@ class PolicyFacts:
     Attributes:
         fps: frames a second [Hz].
         state_names: entries of `observation.state`; numbers where the policy doesn't name them.
-        action_names: entries of `action`.
         units: LeRobot units of both; "" where it doesn't say.
         robot_type: LeRobot's name of the follower; "" where it doesn't say.
         cameras: name to (height, width) of the pictures it sees [px].
-        needs_scene: it sees the tracked scene.
         execute: steps of a plan that it executes before the next one.
         state: statistics of `observation.state`; None where it normalises otherwise.
-        action: statistics of `action`.
     """
 
     fps: float
@@ -114,11 +111,8 @@ class ArmInputs:
     """What the arm gives.
 
     Attributes:
-        joint_names: the follower's joints.
         units: LeRobot units of its state.
         fps: frames a second that the session would run at [Hz].
-        domain: real, emulated or simulated.
-        robot_type: LeRobot's name of the arm.
         state: where it stands, shape (n_joints,), in LeRobot units.
         limits: lower and upper joint limit, shape (n_joints, 2), in LeRobot units.
         cameras: name to (height, width) of its pictures [px].

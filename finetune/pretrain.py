@@ -33,16 +33,11 @@ class PretrainOptions:
     """What to train a base policy on, and how.
 
     Attributes:
-        roots: folders of the datasets.
         takes: with no datasets, scripted demonstrations to record first (attempts).
-        task: the cell's task that they show.
-        output_dir: run folder to write.
         spec: how to train; its seed also initialises the network.
-        size: how large the network is.
         select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of each dataset.
         held_out: episodes of each dataset to keep aside and measure the action error on.
-        resume: go on from the checkpoint in `output_dir`.
         robot: the cell's arm that `takes` are recorded with.
         parameters: what is known of the cell that `takes` show, as a twin's.
         randomise: what each of `takes` is drawn from.
@@ -73,10 +68,6 @@ class TrainedPolicy:
     Attributes:
         folder: the policy, to be given to `load_policy`.
         merged: a plain LeRobot policy folder; the same as `folder` for a base.
-        run: the run folder.
-        id: the policy's hash.
-        result: how training ended.
-        inputs: what it was trained on.
     """
 
     folder: Path
@@ -98,8 +89,6 @@ def pretrain(
     base ignores it and its scale is defined; adapting on real takes gives it its meaning.
 
     Args:
-        options: what to train on, and how.
-        progress: called after each training step.
         recorded: called with the number of scripted demonstrations just attempted.
 
     Raises:

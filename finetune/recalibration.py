@@ -36,8 +36,6 @@ class Recalibrated:
     """A policy whose processors were changed.
 
     Attributes:
-        folder: the policy.
-        id: its hash.
         taken_out: mechanism to the values that it now allows for.
         left: mechanisms that it doesn't: a picture's camera stands where it stands.
     """
@@ -59,7 +57,6 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     Args:
         policy: as for `load_policy`.
         twin: a `station_twin.yaml`.
-        output_dir: run folder to write.
 
     Raises:
         UnusableInputError: nothing to take out, a policy of another arm, or one that sees pictures

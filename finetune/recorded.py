@@ -23,7 +23,6 @@ class Recorded:
     """An evaluation from recorded takes, and what in them didn't count.
 
     Attributes:
-        evaluation: of those that count.
         left_out: why takes don't count, in words, to how many.
     """
 
@@ -44,7 +43,6 @@ def recorded(
     Args:
         folder: a journal, or a dataset published from one.
         policy: id of the policy; needed where the takes are of several.
-        progress: called after each take.
         units: joints of takes that don't say theirs, as of `units_of`.
 
     Raises:

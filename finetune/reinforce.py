@@ -67,7 +67,6 @@ class ReinforceOptions:
 
     Attributes:
         base: policy to start from; joints and tracked scene in, chunks out.
-        output_dir: run folder to write.
         cell: where it attempts; a nominal cell without parameters, gaps and randomisation.
         rounds: of attempts, each followed by `updates` optimiser steps.
         scenes: groups in a round.
@@ -75,11 +74,7 @@ class ReinforceOptions:
         nominal_share: of a round's scenes, those in the nominal cell, so that nothing is forgotten.
         updates: optimiser steps on a round's attempts.
         spread: standard deviation of the offsets, in those of the action.
-        lr: learning rate.
         seed: draws scenes, offsets and the adapter's first weights.
-        lora: the adapter.
-        workers: processes that attempt.
-        resume: go on from the checkpoint in `output_dir`.
     """
 
     base: str | Path
@@ -130,7 +125,6 @@ def densities(deviation: torch.Tensor, spread: float) -> torch.Tensor:
 
     Args:
         deviation: shape (b, execute, n_action); what `offsets` don't span counts nothing.
-        spread: of the offsets.
     """
     basis = torch.from_numpy(np.linalg.pinv(offsets(deviation.shape[1]).T)).to(deviation.dtype)
     drawn = torch.einsum("ke,ben->bkn", basis, deviation)
@@ -141,7 +135,6 @@ class Explorer(ActPolicy):
     """Drives with a policy's plans and random offsets, and remembers both.
 
     Args:
-        bundle: policy and processors.
         spread: of the offsets, in standard deviations of the action; 0 for none.
     """
 
@@ -259,11 +252,9 @@ class Rounds:
     """Attempts in rounds, handed out in parts: what `training.train` draws batches from.
 
     Args:
-        options: what is asked for.
         learner: whose policy attempts.
         base: its base's folder.
         told: called with each round's successes, by what it is called in `rounds.jsonl`.
-        attempts: makes those of a group.
     """
 
     def __init__(
@@ -335,7 +326,6 @@ class GroupLearner:
     """A policy with an adapter that learns from groups of attempts.
 
     Attributes:
-        bundle: the policy and its processors.
         module: PEFT's wrapper of it.
         spread: of the offsets.
     """
@@ -385,8 +375,6 @@ def reinforce(
     OUT/rounds.jsonl has each round's success; with `resume` a checkpoint is gone on with.
 
     Args:
-        options: what to do.
-        progress: called after each optimiser step.
         told: called after each round with its line of `rounds.jsonl`.
         attempts: makes those of a group; in the embedded cell unless given.
 

@@ -86,8 +86,6 @@ class StationFailures:
     """What is known of a station's rollouts.
 
     Attributes:
-        failed: how many failed.
-        succeeded: how many didn't.
         modes: mode and phase of each failure.
         rate_known: whether all rollouts were kept, so that they tell how often it fails.
     """
@@ -258,7 +256,6 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
 
     Args:
         station: what happened there; it must have failed.
-        twin: what was measured.
         roll_out: does the rollouts of a cell.
     """
     if not station.failed:
@@ -417,7 +414,6 @@ def combined(
     "something else" as the takes say: of people, clutter and task there is nothing but takes.
 
     Args:
-        found: the reproduction.
         passive: the takes' pooled posterior over dimensions and "none".
         trust: how often the takes' evidence is right at all.
         takes: failures behind it.
@@ -457,8 +453,6 @@ def reweighed(
     were reproduced.
 
     Args:
-        takes: as diagnosed.
-        found: the reproduction.
         station: what came of it; the causes that it names are those of takes that have them.
     """
     unmeasured = [*(d.value for d in GapDimension if d.value not in found.shares), UNMEASURED]
@@ -509,10 +503,7 @@ def in_the_cell(
 
     Args:
         policy: as of `evaluate`.
-        twin: whose mechanisms.
         task: what takes call it, or the cell's name of it.
-        n: scenes.
-        workers: processes.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         sees: the evidence tier by which modes are told, that of the station's takes.
         progress: called with the number of rollouts just finished.
@@ -558,12 +549,9 @@ def reproduced(
 
     Args:
         found: what the takes alone show.
-        takes: those that were diagnosed.
-        twin: the station's.
         policy: what failed; as of `evaluate`.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         n: scenes, the same in every cell.
-        workers: processes.
         progress: called with the number of rollouts just finished.
     """
     base = found.base

@@ -84,7 +84,6 @@ class TrainResult:
     """How a training run ended.
 
     Attributes:
-        steps: optimiser steps done in all.
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
@@ -120,11 +119,8 @@ def train(
 
     Args:
         learner: what to train; only parameters that require gradients change.
-        batches: where samples come from.
-        spec: how to train.
         folder: where checkpoint.pt and metrics.jsonl go.
         resume: go on from the checkpoint in `folder`, if there is one.
-        progress: called after each step.
         ranks: the processes that train together; this one alone if None.
         tell: called with every line of metrics.jsonl, and with None at the end.
 

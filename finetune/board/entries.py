@@ -131,8 +131,6 @@ def enter(board: Path, submission: Submission, files: Mapping[str, Path]) -> Pat
     """Put a submission on a board that is a folder; return its folder.
 
     Args:
-        board: the folder.
-        submission: what is entered.
         files: path below it to the file here, where it isn't on a Hub.
 
     Raises:

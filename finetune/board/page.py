@@ -27,13 +27,7 @@ TITLES = {"policy": "Policies", "attribution": "Attribution"}
 def board_page(
     benchmark: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ranking: Mapping[str, Any]
 ) -> str:
-    """Return the page.
-
-    Args:
-        benchmark: what `benchmark.json` holds.
-        results: what each file of `results/` holds.
-        ranking: what `ranking.json` holds.
-    """
+    """Return the page."""
     by_name = {f"{r['user']}/{r['name']}": r for r in results}
     sections = []
     for track, ranked in ranking["tracks"].items():

@@ -56,7 +56,6 @@ class BoxedPolicy(AskedPolicy):
 
     Args:
         folder: the policy, which was looked at before.
-        limits: memory and time.
         task: the instruction, for policies that read one.
         how: as of `Sandbox`.
         program: what answers in the place of gaploop, for tests.

@@ -72,11 +72,8 @@ class Measure:
     """What is measured; fixed when a benchmark is first served.
 
     Attributes:
-        name: of the benchmark.
-        task: of the embedded cell.
         conditions: settings, the base first.
         n: scenes under each.
-        robot: the cell's arm.
         max_s: longest attempt [simulated s].
     """
 
@@ -99,15 +96,10 @@ class Serving:
 
     Attributes:
         board: the folder that people look at, here a mirror where the board is on a Hub.
-        private: the server's own folder.
-        limits: of each submission.
         per_user: submissions of one user that are taken, in the order of their names.
         programs: attribution programs are run.
         takes: journals with their truth, for those.
-        workers: processes that make attempts.
-        make: makes attempts.
         load: says why a policy can't be loaded, "" where it can.
-        film: films a policy.
     """
 
     board: Path
@@ -127,7 +119,6 @@ class Served:
     """What came of serving.
 
     Attributes:
-        results: of every submission so far.
         new: names of those that were run or refused now.
         waiting: why others were left, by name or file.
     """
@@ -178,7 +169,6 @@ def serve(
     """Take what is entered, run it, and write results, ranking and page to the board.
 
     Args:
-        how: folders and limits.
         wanted: what is measured, for a new benchmark.
         progress: called with what is done, how much just was, and how much there is.
 
@@ -420,9 +410,6 @@ class BoardContents:
     """What a board says, and whether its server said so.
 
     Attributes:
-        benchmark: `benchmark.json`.
-        results: every file of `results/`.
-        ranking: `ranking.json`.
         wrong: files that aren't as the server signed them.
     """
 
@@ -436,7 +423,6 @@ def look(board: Path, key: str = "") -> BoardContents:
     """Read a board and check every signature.
 
     Args:
-        board: the folder.
         key: the server's, as known from elsewhere; the board's own unless given.
 
     Raises:

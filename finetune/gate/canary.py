@@ -56,10 +56,8 @@ class Report:
     """What a robot says of one episode.
 
     Attributes:
-        robot: its name.
         episode: number of the robot's episode, from 0; a second report of it is ignored.
         candidate: the candidate drove it.
-        success: it succeeded.
         safety: a safety event ended it.
     """
 
@@ -88,7 +86,6 @@ class Canary:
     """Decides who runs the candidate.
 
     Attributes:
-        rules: of the suite.
         robots: the whole fleet.
         seed: draws the robots that try it first, and their episodes.
     """

@@ -26,7 +26,6 @@ class CellAttempts:
 
     Args:
         policies: side to the folder of its policy.
-        tasks: what they are tried on.
 
     Raises:
         UnusableInputError: no such policy, task, gap or check; said before anything is tried.

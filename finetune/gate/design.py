@@ -65,7 +65,6 @@ def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
     """Plan a comparison.
 
     Args:
-        rules: error rates and margins.
         kinds: tasks of the suite; evidence counts once all of them were tried.
 
     Raises:

@@ -135,10 +135,7 @@ class AttemptResult:
     Attributes:
         stage: `sim` or `hardware`.
         attempt: its number in the stage's order.
-        success: it succeeded.
         safety: a safety event ended it.
-        duration_s: how long it took [s].
-        reason: why it ended.
         repeats: tries before it that the operator said didn't count.
         before: what the operator said by now of the attempt before, "y", "n" or "safety"; "" where
             what was said then stands.
@@ -161,7 +158,6 @@ class Contest:
 
     Attributes:
         baseline: id of the policy in use.
-        candidate: id of the one that may replace it.
         suite: SHA-256 of the suite.
     """
 
@@ -192,8 +188,6 @@ class GateFolder:
     """Opens a gate's folder, new or begun earlier.
 
     Args:
-        path: the folder.
-        contest: what the gate is about.
         seed: of the order, for a new one; drawn unless given.
 
     Raises:

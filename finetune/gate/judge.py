@@ -144,7 +144,6 @@ def comparison(
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
-        rules: error rates and margins.
         margin: of `GateDesign`.
         control: of `Outcomes`.
 
@@ -245,11 +244,9 @@ class StageResult:
 
     Attributes:
         answer: passed, failed, open (more attempts are wanted) or undecided (no more allowed).
-        message: why, in words.
         pairs: pairs of attempts; episodes of the candidate in canary and full.
         rates: name of the side or task to success; Wilson intervals, which describe only.
         difference: candidate minus baseline, with an interval that holds at all rounds together.
-        tracks: the evidence.
         repeats: side to tries that the operator said didn't count.
         taken_back: side to answers that the operator took back and gave anew.
         simulated: correlation of the differences with their controls; None without simulation.
@@ -362,11 +359,6 @@ def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerP
 
     Attempts are independent, every task has the baseline's expected success, the candidate
     differs in all of them alike, and nobody is ever unsafe.
-
-    Args:
-        suite: tasks and rules.
-        design: margin and longest comparison.
-        seed: of what is drawn.
     """
     base, kinds = suite.rules.baseline_rate, len(suite.tasks)
     rng, shape = np.random.default_rng([seed, 7]), (DRAWS, -(-design.max_pairs // kinds), kinds, 2)
@@ -386,8 +378,6 @@ def promotions(outcomes: Outcomes, suite: Suite, margin: float) -> tuple[FloatAr
 
     Args:
         outcomes: of many comparisons, success of shape (comparisons, rounds, tasks, 2).
-        suite: tasks and rules.
-        margin: of `GateDesign`.
 
     Returns:
         whether each passed, and after how many rounds it ended, each of shape (comparisons,).
@@ -419,10 +409,8 @@ class Verdict:
     """The answer and what it rests on.
 
     Attributes:
-        verdict: promote, reject or inconclusive.
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
-        message: the reason, in words.
         domain: where the difference was measured.
     """
 

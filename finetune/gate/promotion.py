@@ -30,7 +30,6 @@ class RecordFinding:
     """One thing that a record names.
 
     Attributes:
-        what: what it is, in words.
         ok: it is there and unchanged.
         message: what is wrong with it, or "".
     """
@@ -46,7 +45,6 @@ def write_promotion(
     """Write `promotion.json` beside the gate's result, once all its files are final.
 
     Args:
-        folder: the gate's.
         policies: side to the folder of its policy.
         suite: the suite's file, where it has one.
         recorded: the outcomes' file, where they were recorded elsewhere.

@@ -28,7 +28,6 @@ class Replay:
     """Outcomes of a file.
 
     Attributes:
-        tasks: names of its tasks, in order.
         outcomes: complete rounds.
         pairs: names of the pairs, [task][round].
         left_out: attempts without a partner, or after the last complete round.

@@ -145,8 +145,6 @@ class GateResult:
     Attributes:
         stages: those that ran, in order.
         not_run: stage to why it didn't run.
-        canary: the controller, where there was a canary.
-        folder: the gate's.
     """
 
     verdict: Answer

@@ -45,8 +45,6 @@ class RemoteJob:
 
     Attributes:
         flavor: the machine, see `hf jobs hardware`.
-        image: the container.
-        command: what it runs.
         timeout: such as `2h`.
     """
 
@@ -66,7 +64,6 @@ def job_for(arguments: Sequence[str], datasets: Sequence[str], where: JobFlags) 
     Args:
         arguments: of the command, with datasets as `place_of` says.
         datasets: their names on the Hub.
-        where: machine, container and what is installed there.
 
     Raises:
         UnusableInputError: a dataset that isn't on the Hub, or nothing that keeps the result.

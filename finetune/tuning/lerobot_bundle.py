@@ -102,8 +102,6 @@ def check_fits(
     """Check that a dataset has what a policy is fed, under the same names.
 
     Args:
-        config: the policy's.
-        info: the dataset.
         folder: where the policy's sidecar is, if it has one.
         rename: the dataset's name of a feature to the policy's.
         size: height and width that pictures are scaled to [px]; None as recorded.

@@ -269,10 +269,8 @@ class LeRobotLearner:
     actions, and the distance of one sample to one demonstration says little.
 
     Attributes:
-        bundle: the policy and its processors.
         module: what is trained: the policy itself, or PEFT's wrapper of it.
         dataset: where the frames of held-out takes are.
-        held_out: takes that are not trained on.
     """
 
     bundle: LeRobotBundle
@@ -310,7 +308,6 @@ def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> Mix
     """Open a mixture's datasets for a policy; the frame cache is built where it isn't yet.
 
     Args:
-        opened: the mixture.
         config: the policy's, which says which past and future frames a sample has.
         shares: share of each source over the run, for statistics.
         how: each dataset is opened, as of `CachedLeRobotDataset`.
@@ -344,10 +341,7 @@ class TakeBatches:
     """Batches for a training of one or more processes.
 
     Args:
-        opened: the mixture.
-        dataset: its frames.
         batch_size: samples per step and process.
-        ranks: the processes.
         drop_last: frames at the end of a take that the policy doesn't want to start from.
         workers: processes that fetch ahead; 0 fetches in this one.
         alter: changes every batch; nothing if None.

@@ -54,14 +54,12 @@ class TrainSpec:
     """How to train.
 
     Attributes:
-        steps: optimiser steps.
         batch_size: samples per step.
         lr: peak learning rate.
         final_lr: learning rate at the last step, as a fraction of `lr`.
         warmup_steps: linear warm-up.
         weight_decay: AdamW's, on matrices only.
         grad_clip: largest gradient norm.
-        checkpoint_every: steps between checkpoints.
         log_every: steps between lines in metrics.jsonl.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
@@ -143,10 +141,8 @@ class Preset:
     """A named starting point.
 
     Attributes:
-        name: of the preset.
         policy: LeRobot's name of the policy class, `tracked`, or `other`.
         full: train all weights instead of an adapter.
-        spec: how to train.
         targets: what gets an adapter.
         r: rank of the adapter.
         why: the reason for its learning rate.

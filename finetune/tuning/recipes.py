@@ -112,7 +112,6 @@ def choose_share(
     Args:
         measure: called with a share and a fold, trains and returns uid to error of that fold.
         folder: where the errors are kept.
-        candidates: shares to try.
     """
     folder.mkdir(parents=True, exist_ok=True)
     errors: dict[float, dict[str, float]] = {}
@@ -159,7 +158,6 @@ class RecipeResult:
     Attributes:
         name: `base`, `real only`, `sim only` or `mixed`.
         share_real: share of real samples in a batch; None for the base.
-        steps: optimiser steps.
         error: mean error on the held-out real takes.
         interval: bootstrap interval of it at 95 %, drawn over takes.
         policy: folder of the policy, "" for the base.

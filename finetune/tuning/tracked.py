@@ -142,7 +142,6 @@ def sources_of(
     """Return the takes to tune on and their shares; held-out takes are among them.
 
     Args:
-        options: which.
         cell: task and arm of the embedded cell, for `sim_takes`; the default one if None.
 
     Raises:
@@ -235,9 +234,7 @@ class ActLearner:
     """A policy, whole or wrapped with an adapter, and held-out takes to judge it by.
 
     Attributes:
-        bundle: the policy and its processors.
         module: what is trained: the policy itself, or PEFT's wrapper of it.
-        held_out: takes that are not trained on.
     """
 
     bundle: act.ActBundle
