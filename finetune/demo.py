@@ -9,7 +9,7 @@ diagnosing side gets its journal and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -262,14 +262,7 @@ def _sweep(folder: Path, seed: int, base: str, size: Size, say: Say) -> Sequence
 
 
 def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:
-    if result is None:
-        return None
-    return {
-        "successes": result.successes,
-        "trials": result.trials,
-        "rate": result.rate,
-        "interval": result.interval,
-    }
+    return asdict(result.total) if result else None
 
 
 def _loop_json(loop: LoopResult) -> dict[str, Any]:

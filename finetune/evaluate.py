@@ -40,6 +40,8 @@ MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
 EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
+LATER: Final = ("speed_scale", "robot", "parameters", "randomise", "sees", "policy_fps")
+"""Of `CellSpec`, what settings.json holds only where it isn't as usual."""
 CHUNK: Final = 4
 """Rollouts that a worker does between two reports; keeps both workers busy until the end."""
 
@@ -196,13 +198,8 @@ def evaluate(
             rolled out again.
         on_rollouts: called with the rollouts just finished, those that `folder` held first.
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
-        speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
-            gets as much more time.
-        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
-        parameters: what is known of the cell, as a twin's; as of `SimCell`.
-        randomise: what every rollout's cell is drawn from; as of `SimCell`.
         where: what the cell is made like, in words; "" for nominal.
-        sees: by which evidence failure modes are told; as of `category`.
+        gap_seed, task, speed_scale, robot, parameters, randomise, sees, policy_fps: of `CellSpec`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -264,24 +261,17 @@ def evaluate(
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
-    value = {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
-    if spec.speed_scale == 1.0:
-        del value["speed_scale"]  # folders from before there was one are gone on with
-    if spec.robot == SO101.name:
-        del value["robot"]
-    if not spec.parameters:
-        del value["parameters"]
-    del value["randomise"]
+    fields, usual = {"gaps": dict(spec.gaps), **vars(spec)}, vars(CellSpec())
+    # Folders from before there were these are gone on with.
+    value = {n: v for n, v in fields.items() if n not in LATER or v != usual[n]}
     if spec.randomise is not None:
         value["randomise"] = as_yaml(spec.randomise)
-    if spec.sees == "scene":
-        del value["sees"]
-    if spec.policy_fps is None:
-        del value["policy_fps"]
     return value
 
 
-def rig_of(spec: CellSpec, condition: Mapping[str, Any], fps: float) -> EmbeddedRig:
+def rig_of(
+    spec: CellSpec, condition: Mapping[str, Any] | None = None, fps: float | None = None
+) -> EmbeddedRig:
     """Return the cell that a policy is tried on, under one condition, at its frame rate [Hz]."""
     rig = embedded_rig(
         task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=condition,
@@ -314,17 +304,7 @@ def roll_out(
         take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
         mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
-        results.append(
-            Rollout(
-                seed,
-                condition,
-                won,
-                take.duration_s,
-                take.reason,
-                failure_mode=mode,
-                phase=phase,
-            )
-        )
+        results.append(Rollout(seed, condition, won, take.duration_s, take.reason, "", mode, phase))
     return results
 
 

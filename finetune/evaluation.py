@@ -113,6 +113,11 @@ class Evaluation:
     where: str = ""
 
     @property
+    def total(self) -> Rate:
+        """The rate over all rollouts."""
+        return Rate(self.successes, self.trials, self.rate, self.interval)
+
+    @property
     def evidence(self) -> str:
         """What it is evidence of, in words."""
         if self.where and self.domain is Domain.SIM:

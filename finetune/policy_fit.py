@@ -54,7 +54,7 @@ class PolicyFacts:
     Attributes:
         fps: frames a second [Hz].
         state_names: entries of `observation.state`; numbers where the policy doesn't name them.
-        units: LeRobot units of both; "" where it doesn't say.
+        units: LeRobot units of state and action; "" where it doesn't say.
         robot_type: LeRobot's name of the follower; "" where it doesn't say.
         cameras: name to (height, width) of the pictures it sees [px].
         execute: steps of a plan that it executes before the next one.

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
@@ -38,7 +38,7 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, is_tracked
 from gaploop.finetune.batches import Batch
-from gaploop.finetune.evaluate import CellSpec
+from gaploop.finetune.evaluate import CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
 from gaploop.finetune.training import Progress, read_checkpoint, train
@@ -216,10 +216,7 @@ def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
     if key not in _loaded["rigs"]:
-        _loaded["rigs"][key] = embedded_rig(
-            task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, robot=spec.robot,
-            parameters=spec.parameters, randomise=spec.randomise,
-        )  # fmt: skip
+        _loaded["rigs"][key] = rig_of(spec)
     rig: EmbeddedRig = _loaded["rigs"][key]
     leader = PolicyLeader(explorer, rig.follower, rig.fps, rig.control_hz)
     return run_take(rig, leader, seed=job.scene, max_s=spec.max_s).outcome is Outcome.SUCCESS

@@ -300,7 +300,7 @@ def _counted(rows: Sequence[Rollout]) -> dict[str, Any]:
     found = summarise(rows, paired=False)
     failures = Counter(row.category or "unknown" for row in rows if not row.success)
     return {
-        "rate": {k: getattr(found, k) for k in ("successes", "trials", "rate", "interval")},
+        "rate": asdict(found.total),
         "settings": {name: asdict(rate) for name, rate in found.by_condition.items()},
         "failures": dict(failures.most_common()),
     }

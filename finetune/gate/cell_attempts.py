@@ -59,13 +59,8 @@ class CellAttempts:
         task, rig = self._tasks[attempt.task], self._rigs[attempt.task]
         leader = PolicyLeader(self._policies[attempt.side], rig.follower, rig.fps, rig.control_hz)
         check, seen = self._checks[attempt.task], list[Observation]()
-        take = run_take(
-            rig,
-            leader,
-            seed=attempt.scene,
-            max_s=task.timeout_s,
-            on_frame=(seen.append,) if check else (),
-        )
+        look = (seen.append,) if check else ()
+        take = run_take(rig, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
         won = take.outcome is Outcome.SUCCESS
         if check is not None:
             won = check(StageEvidence(task.instruction, seen))

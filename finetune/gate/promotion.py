@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -163,5 +161,4 @@ def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
 
 
 def _own_hash(record: Mapping[str, Any]) -> str:
-    rest = {name: value for name, value in record.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return commitment({name: value for name, value in record.items() if name != "sha256"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -52,10 +52,6 @@ class RemoteJob:
     image: str
     command: tuple[str, ...]
     timeout: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it for `--json`."""
-        return {**asdict(self), "command": list(self.command)}
 
 
 def job_for(arguments: Sequence[str], datasets: Sequence[str], where: JobFlags) -> RemoteJob:

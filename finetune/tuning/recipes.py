@@ -71,7 +71,7 @@ class ShareTrial:
 
 @dataclass(frozen=True)
 class ShareChoice:
-    """The by_one_standard_error share, and what it was by_one_standard_error from."""
+    """The chosen share, and what it was chosen from."""
 
     share: float
     tried: tuple[ShareTrial, ...]
