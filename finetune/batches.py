@@ -124,10 +124,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """Mean and spread by which one feature is normalised; arrays of shape (n,)."""
+    """Mean and spread by which one feature is normalised, LeRobot units; arrays of shape (n,)."""
 
-    mean: Float32Array
-    std: Float32Array
+    mean: NDArray[np.floating[Any]]
+    std: NDArray[np.floating[Any]]
 
 
 class _Frames:

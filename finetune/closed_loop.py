@@ -401,16 +401,8 @@ def measured(
         return Evaluation.from_json(read_json(path), str(path))
     where = "target cell" if target else "nominal cell"
     cell = target or TargetCell({}, 0)
-    result = evaluate(
-        policy,
-        n,
-        gaps=cell.gaps,
-        gap_seed=cell.gap_seed,
-        task=cell.task,
-        progress=counting(say, f"Rolling out the {name} policy, {where}", n),
-        robot=cell.robot,
-        parameters=cell.parameters,
-    )
+    progress = counting(say, f"Rolling out the {name} policy, {where}", n)
+    result = evaluate(policy, n, progress=progress, **vars(cell))
     write_json(path, result.to_json())
     return result
 

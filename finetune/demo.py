@@ -87,7 +87,6 @@ def sweep(
     folder: Path,
     *,
     rollouts: int,
-    workers: int = 2,
     progress: Callable[[int], None] = lambda _draws: None,
 ) -> list[DrawResult]:
     """Roll the policy out `rollouts` times on every draw and diagnose what failed.
@@ -101,7 +100,7 @@ def sweep(
         for n, draw in enumerate(draws)
     ]
     found: dict[int, DrawResult] = {}
-    for number, result in run_jobs(_one, jobs, workers):
+    for number, result in run_jobs(_one, jobs, workers=2):
         found[number] = result
         progress(1)
     return [found[n] for n in sorted(found)]
@@ -222,7 +221,11 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
         )
         for name, target in zip("AB", draw_targets(seed, fails), strict=True)
     )
-    result = DemoResult(seed, base, nominal, loops, tuple(_sweep(folder, seed, base, size, say)))
+    swept, draws = list[DrawResult](), draw_stations(seed, size.draws)
+    if draws:
+        progress = counting(say, "Diagnosing all nine dimensions", len(draws))
+        swept = sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
+    result = DemoResult(seed, base, nominal, loops, tuple(swept))
     write_json(folder / "demo.json", result.to_json())
     return result
 
@@ -251,14 +254,6 @@ def draw_targets(
 
 def _within(cell: str, say: Say) -> Say:
     return lambda stage, done, total: say(f"{cell}: {stage[0].lower()}{stage[1:]}", done, total)
-
-
-def _sweep(folder: Path, seed: int, base: str, size: Size, say: Say) -> Sequence[DrawResult]:
-    draws = draw_stations(seed, size.draws)
-    if not draws:
-        return []
-    progress = counting(say, "Diagnosing all nine dimensions", len(draws))
-    return sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
 
 
 def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:

@@ -425,14 +425,6 @@ class RealTimeDriver(LerobotDriver):
         )
 
 
-def _has_real_time_chunking(policy: Any, before: Any) -> bool:
-    """Say whether plans can be gone on with; not where actions are relative to where each began."""
-    is_relative = any(
-        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
-    )
-    return hasattr(policy, "init_rtc_processor") and policy.supports_rtc() and not is_relative
-
-
 def is_for_driver(folder: Path) -> bool:
     """Say whether a policy folder holds another policy than the small ACT on the tracked scene."""
     file = folder / "config.json"
@@ -451,9 +443,8 @@ def load_driver(
 
     Args:
         folder: where it is; an adapter's base is in it or on the Hub.
-        execute: as of `LerobotDriver`.
+        execute, task: as of `LerobotDriver`.
         device: torch device.
-        task: as of `LerobotDriver`.
 
     Raises:
         UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its
@@ -476,5 +467,9 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
-    kind = RealTimeDriver if _has_real_time_chunking(policy, before) else LerobotDriver
+    can_go_on = hasattr(policy, "init_rtc_processor") and policy.supports_rtc()
+    is_relative = any(  # actions, to where each plan began
+        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
+    )
+    kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
     return kind(bundle, execute, task, _delay_s(folder))

@@ -52,10 +52,9 @@ class LeRobotProbe:
     Args:
         preprocessor: makes its inputs from a batch in LeRobot units.
         postprocessor: makes actions in LeRobot units from its outputs.
-        encoder: dotted name of the module whose output counts; found by `ENCODERS` if None.
 
     Raises:
-        UnusableInputError: no such module.
+        UnusableInputError: it has none of `ENCODERS` and looks at no pictures.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class LeRobotProbe:
         policy: PreTrainedPolicy,
         preprocessor: Processor,
         postprocessor: Processor,
-        encoder: str | None = None,
     ) -> None:
         self._policy, self._before, self._after = policy, preprocessor, postprocessor
         self._history: deque[Tensors] = deque(maxlen=int(getattr(policy.config, "n_obs_steps", 1)))
@@ -77,9 +75,15 @@ class LeRobotProbe:
                 module.register_forward_hook(
                     self._keep_tokens if "vision" in name else self._keep_layer
                 )
-        found = _encoder(policy, encoder, required=not self._cameras)
-        if found is not None:
-            found.register_forward_hook(self._take_note)
+        modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
+        encoder = next((modules[name] for name in ENCODERS if name in modules), None)
+        if encoder is not None:
+            encoder.register_forward_hook(self._take_note)
+        elif not self._cameras:
+            raise UnusableInputError(
+                f"No module {' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
+                f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
+            )
 
     @property
     def needs_images(self) -> bool:
@@ -170,18 +174,14 @@ class LeRobotProbe:
                 if isinstance(v, torch.Tensor) and v.ndim > 0 and v.is_floating_point()
             }
             self._history.append(now)
-            planned = self._policy.predict_action_chunk(self._inputs())
+            inputs, steps = dict(now), self._history.maxlen or 1
+            if steps > 1:  # it looks at several: they get a time axis
+                rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
+                inputs = {key: torch.stack([row[key] for row in rows], dim=1) for key in now}
+            planned = self._policy.predict_action_chunk(inputs)
             chunk = self._after(planned)
         self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
         self._asked = observation
-
-    def _inputs(self) -> Tensors:
-        """Return what the policy takes: with a time axis where it looks at several steps."""
-        steps = self._history.maxlen or 1
-        if steps == 1:
-            return dict(self._history[-1])
-        rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
-        return {key: torch.stack([row[key] for row in rows], dim=1) for key in rows[-1]}
 
     def _take_note(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
         first = output[0] if isinstance(output, tuple | list) else output
@@ -230,16 +230,3 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
                 return
     except (GaploopError, *FAULTS) as error:  # the policy is trained all the same
         log.warning("%s: its cameras can't be kept (%s). Later: %s", policy, error, later)
-
-
-def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:
-    modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
-    for candidate in (name,) if name else ENCODERS:
-        if candidate in modules:
-            return modules[candidate]
-    if not name and not required:
-        return None
-    raise UnusableInputError(
-        f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
-        f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
-    )

@@ -25,7 +25,7 @@ from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
 from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id
 from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
 from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy
-from gaploop.finetune.training import Progress, TrainResult, train
+from gaploop.finetune.training import Learner, Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TrainSpec
 from gaploop.sim.scene import CAMERA_NAME
 
@@ -39,23 +39,20 @@ LIGHT: Final = 0.1
 """Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
 
 
-def build(
-    signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int, size_px: int = SIZE_PX
-) -> ActBundle:
+def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int) -> ActBundle:
     """Make an untrained policy.
 
     Args:
         takes: by whose mean and spread joints and actions are normalised.
         picture_px: width and height of the camera's pictures [px].
         seed: draws the first weights.
-        size_px: what they are scaled to [px].
     """
     torch.manual_seed(seed)
     square = (3, picture_px, picture_px)
     config = KeypointConfig(
         device="cpu",
         push_to_hub=False,
-        resize_shape=(size_px, size_px),
+        resize_shape=(SIZE_PX, SIZE_PX),
         n_poses=POSES,
         chunk_size=takes.chunk,
         n_action_steps=takes.chunk,
@@ -75,8 +72,8 @@ def build(
 
 
 @dataclass
-class VisionLearner:
-    """A keypoint policy that learns from batches of pictured takes."""
+class VisionLearner(Learner):
+    """A keypoint policy that learns from pictured takes; its success in the cell is what counts."""
 
     bundle: ActBundle
     module: torch.nn.Module
@@ -97,13 +94,9 @@ class VisionLearner:
         known["action_is_pad"] = torch.from_numpy(batch.is_pad)
         known["poses"] = torch.from_numpy(batch.poses)
         known["aims"] = torch.from_numpy(batch.aims)
-        value, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
-        found: torch.Tensor = value
-        return found
-
-    def held_out_error(self) -> float:
-        """Return 0: what counts is how often it succeeds in the cell."""
-        return 0.0
+        loss: torch.Tensor
+        loss, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
+        return loss
 
 
 def pretrain_vision(

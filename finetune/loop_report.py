@@ -90,11 +90,6 @@ def diagnosed_words(loop: LoopResult) -> str:
     return ", ".join(named) or "no failures"
 
 
-def plan_words(loop: LoopResult) -> str:
-    """Return what the plan says to do."""
-    return "; ".join(_advice(item) for item in loop.plan.items) or "nothing to do"
-
-
 def injected_words(loop: LoopResult) -> str:
     """Return what was injected: known from the draw, never from the takes."""
     drawn = draw_gaps(loop.target.gaps, loop.target.gap_seed)
@@ -114,7 +109,7 @@ def loop_words(loop: LoopResult) -> tuple[str, ...]:
         injected_words(loop),
         ", ".join(map(plain, loop.twin.mechanisms)) or "nothing differs",
         diagnosed_words(loop),
-        plan_words(loop),
+        "; ".join(map(_advice, loop.plan.items)) or "nothing to do",
         loop.done,
         rate_words(loop.before),
         rate_words(loop.after) if loop.after else "—",

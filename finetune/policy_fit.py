@@ -13,6 +13,7 @@ from gaploop.core.types import FloatArray, Image, feature_of
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
+from gaploop.finetune.batches import FeatureMoments
 from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
@@ -32,19 +33,6 @@ NARROW: Final = 1e-4
 REACH: Final = 1.0
 """Actions this many spreads from their mean are usual in the takes, also where a gripper is either
 open or closed."""
-
-
-@dataclass(frozen=True)
-class FeatureSpread:
-    """How a feature was spread over the takes that a policy learned from.
-
-    Attributes:
-        mean: shape (n,), in LeRobot units.
-        std: shape (n,).
-    """
-
-    mean: FloatArray
-    std: FloatArray
 
 
 @dataclass(frozen=True)
@@ -69,8 +57,8 @@ class PolicyFacts:
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     needs_scene: bool = False
     execute: int = 1
-    state: FeatureSpread | None = None
-    action: FeatureSpread | None = None
+    state: FeatureMoments | None = None
+    action: FeatureMoments | None = None
 
 
 def facts_of(policy: ActPolicy) -> PolicyFacts:
@@ -98,12 +86,12 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     )
 
 
-def _spread(stats: Stats, key: str) -> FeatureSpread | None:
+def _spread(stats: Stats, key: str) -> FeatureMoments | None:
     said = stats.get(key, {})
     if "mean" not in said or "std" not in said:
         return None
     mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
-    return FeatureSpread(mean, std)
+    return FeatureMoments(mean, std)
 
 
 @dataclass(frozen=True)
@@ -264,7 +252,7 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     return bad or items[:1]
 
 
-def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _state(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
     worst = int(away.argmax())
     name = seen.joint_names[worst]
@@ -280,7 +268,7 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
         yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
 
-def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _narrow(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
@@ -288,7 +276,7 @@ def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
         yield CheckResult(STATISTICS, Level.WARN, found, fix)
 
 
-def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _reach(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     low, high = seen.limits.T
     span = np.maximum(high - low, NARROW)
     beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
@@ -18,27 +17,16 @@ from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 TAKEN_OVER = "a person took over"
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """An evaluation from recorded takes, and what in them didn't count.
-
-    Attributes:
-        left_out: why takes don't count, in words, to how many.
-    """
-
-    evaluation: Evaluation
-    left_out: dict[str, int]
-
-
 def recorded(
     folder: Path,
     policy: str = "",
     progress: Callable[[int], None] = lambda _takes: None,
     units: str = "",
-) -> Recorded:
+) -> tuple[Evaluation, dict[str, int]]:
     """Count a policy's rollouts in a dataset or journal.
 
-    What a person finished is no success of the policy, however it ended.
+    What a person finished is no success of the policy, however it ended. Also returned is why
+    takes don't count, in words, to how many.
 
     Args:
         folder: a journal, or a dataset published from one.
@@ -95,7 +83,7 @@ def recorded(
         paired=False,
         where=", ".join(sorted(stations - {""})),
     )
-    return Recorded(evaluation, dict(left_out))
+    return evaluation, dict(left_out)
 
 
 def _rollout(number: int, take: Take) -> Rollout:

@@ -41,7 +41,7 @@ from gaploop.finetune.batches import Batch
 from gaploop.finetune.evaluate import CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
-from gaploop.finetune.training import Progress, read_checkpoint, train
+from gaploop.finetune.training import Learner, Progress, read_checkpoint, train
 from gaploop.finetune.tuning.presets import TrainSpec
 from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
@@ -181,11 +181,7 @@ class SceneGroup:
     seed: tuple[int, ...]
 
 
-class _Loaded(dict[str, Any]):
-    """A dictionary that a finalizer can refer to."""
-
-
-_loaded = _Loaded()
+_loaded: dict[str, Any] = {}
 """What a process keeps between groups: policy and rigs."""
 
 
@@ -199,7 +195,7 @@ def _bundle_of(job: SceneGroup) -> act.ActBundle:
     if _loaded.get("base") != (job.base, job.lora):
         _close_rigs()
         # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
-        Finalize(_loaded, _close_rigs, exitpriority=10)
+        Finalize(None, _close_rigs, exitpriority=10)
         bundle = act.load(job.base)
         module = adapter.wrap(bundle.policy, job.base, job.lora)
         _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
@@ -319,8 +315,8 @@ _NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
 
 
 @dataclass
-class GroupLearner:
-    """A policy with an adapter that learns from groups of attempts.
+class GroupLearner(Learner):
+    """A policy with an adapter that learns from groups of attempts; rounds tell its success.
 
     Attributes:
         module: PEFT's wrapper of it.
@@ -355,10 +351,6 @@ class GroupLearner:
         ratio = torch.exp(change.clamp(-10, 10))
         clipped = ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1])
         return divergence - torch.minimum(ratio * advantage, clipped * advantage).mean()
-
-    def held_out_error(self) -> float:
-        """Return 0: what counts is success, which the rounds tell."""
-        return 0.0
 
 
 def reinforce(

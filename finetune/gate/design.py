@@ -101,15 +101,14 @@ def retrain_margin(rules: Rules) -> float:
             f"the same data differ as much. Raise gain, or bring retrain_sd under {best:.3f} by "
             "training more evenly, such as for longer or by averaging weights."
         )
-    top = rules.gain * (1 - 1e-6)
-    return float(brentq(lambda m: _retrain_excess(rules, m), 0.0, top))
-
-
-def _retrain_excess(rules: Rules, margin: float) -> float:
-    """Return by how much the middle of the power curve falls short of what retrains need."""
     z, luck = float(norm.isf(rules.alpha)), float(norm.isf(LUCK_SHARE * rules.alpha))
-    slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
-    return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+    def excess(margin: float) -> float:
+        """Return by how much the middle of the power curve falls short of what retrains need."""
+        slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
+        return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+    return float(brentq(excess, 0.0, rules.gain * (1 - 1e-6)))
 
 
 def fixed_pairs(rules: Rules, margin: float) -> int:

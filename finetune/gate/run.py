@@ -282,9 +282,9 @@ def _contested(
                     taken_back[turn.side] += bool(later.before)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
-                from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
+                from gaploop.finetune.gate.cell_attempts import cell_attempts  # here: torch
 
-                attempt = stack.enter_context(CellAttempts(gate.policies, tasks))
+                attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))

@@ -253,7 +253,13 @@ def open_bundle(
     refuse_foreign_code(folder)
     with _in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
-        before, after = _processors(config, folder, rename or {})
+        saved: dict[str, Any] = {}
+        if (folder / PREPROCESSOR).exists():
+            changed: dict[str, Any] = {"device_processor": {"device": str(config.device)}}
+            if rename:
+                changed["rename_observations_processor"] = {"rename_map": dict(rename)}
+            saved = {"pretrained_path": str(folder), "preprocessor_overrides": changed}
+        before, after = make_pre_post_processors(config, **saved)
     # Weights that aren't this policy's are refused: pi0's loader only prints that it failed.
     try:
         with safe_open(folder / "model.safetensors", framework="pt") as weights:
@@ -271,17 +277,6 @@ def open_bundle(
     bundle = LeRobotBundle(policy, before, after, dict(names))
     _normalise(bundle, meta.stats, stats, folder)
     return bundle
-
-
-def _processors(config: PreTrainedConfig, folder: Path, rename: Mapping[str, str]) -> Any:
-    if not (folder / PREPROCESSOR).exists():
-        return make_pre_post_processors(config)
-    overrides: dict[str, Any] = {"device_processor": {"device": str(config.device)}}
-    if rename:
-        overrides["rename_observations_processor"] = {"rename_map": dict(rename)}
-    return make_pre_post_processors(
-        config, pretrained_path=str(folder), preprocessor_overrides=overrides
-    )
 
 
 def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -275,8 +275,8 @@ class LeRobotLearner:
 
     bundle: LeRobotBundle
     module: torch.nn.Module
-    dataset: Any = None
-    held_out: Sequence[Any] = field(default_factory=tuple)
+    dataset: MixtureDataset
+    held_out: Sequence[MixedTake] = ()
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the policy's own loss of a batch in LeRobot units."""
@@ -293,10 +293,13 @@ class LeRobotLearner:
         policy.eval()
         errors: dict[str, float] = {}
         with torch.inference_mode():
-            for uid, batch in held_out_batches(self.dataset, self.held_out):
+            for take in self.held_out:
+                places = np.linspace(0, len(take.frames) - 1, min(FRAMES, len(take.frames)))
+                chosen = take.frames[places.round().astype(int)]  # evenly spaced
+                batch = collated(self.dataset, _keys(np.full(len(chosen), take.dataset), chosen))
                 torch.manual_seed(SEED)
                 value, _ = policy.forward(self._inputs(batch))
-                errors[uid] = float(value.item())
+                errors[take.episode.info.uid] = float(value.item())
         return errors
 
     def _inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -393,19 +396,6 @@ class _Steps(torch.utils.data.Dataset[Tensors]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def held_out_batches(
-    dataset: MixtureDataset, takes: Sequence[MixedTake]
-) -> Iterator[tuple[str, Tensors]]:
-    """Yield uid and samples of every held-out take, its frames evenly spaced."""
-    for take in takes:
-        places = np.linspace(0, len(take.frames) - 1, min(FRAMES, len(take.frames)))
-        chosen = take.frames[places.round().astype(int)]
-        yield (
-            take.episode.info.uid,
-            collated(dataset, _keys(np.full(len(chosen), take.dataset), chosen)),
-        )
 
 
 def collated(dataset: MixtureDataset, keys: Sequence[tuple[int, int]]) -> Tensors:

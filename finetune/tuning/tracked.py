@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -239,7 +239,7 @@ class ActLearner:
 
     bundle: act.ActBundle
     module: torch.nn.Module
-    held_out: Sequence[TrainingEpisode] = field(default_factory=tuple)
+    held_out: Sequence[TrainingEpisode] = ()
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the masked L1 loss on normalised actions."""

@@ -51,10 +51,13 @@ def test_asking_changes_nothing_about_driving(base: ActPolicy) -> None:
     np.testing.assert_array_equal(alone, beside)
 
 
-def test_an_encoder_that_is_not_there_is_named_with_those_that_are(base: ActPolicy) -> None:
+def test_an_encoder_that_is_not_there_is_named_with_those_that_are(
+    base: ActPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = base.bundle
+    monkeypatch.setattr("gaploop.finetune.lerobot_probe.ENCODERS", ("nowhere",))
     with pytest.raises(UnusableInputError, match=r"model\.encoder"):
-        LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor, encoder="nowhere")
+        LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
 
 
 @pytest.mark.parametrize("kind", ["act", "diffusion"])
