@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
@@ -86,18 +86,9 @@ class MemoryTake:
         telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
         rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
         if rows:
-            frames = Frames(
-                t_s=np.array([r.t_s for r in rows]),
-                state=np.array([r.state for r in rows]),
-                action=np.array([r.action for r in rows]),
-                sent=np.array([r.sent for r in rows]),
-                environment_state=np.array([r.environment_state for r in rows]),
-                intervention=np.array([r.intervention for r in rows]),
-                safety=np.array([r.safety for r in rows], dtype=np.int64),
-                camera_age_s={
-                    c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
-                },
-            )
+            names = [f.name for f in fields(Frames)[:-1]]  # a row's are called the same
+            ages = {c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s}
+            frames = Frames(*(np.array([getattr(r, n) for r in rows]) for n in names), ages)
         return Take(info, outcome, frames, telemetry)
 
 
@@ -261,9 +252,9 @@ def evaluate(
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
-    fields, usual = {"gaps": dict(spec.gaps), **vars(spec)}, vars(CellSpec())
+    known, usual = {"gaps": dict(spec.gaps), **vars(spec)}, vars(CellSpec())
     # Folders from before there were these are gone on with.
-    value = {n: v for n, v in fields.items() if n not in LATER or v != usual[n]}
+    value = {n: v for n, v in known.items() if n not in LATER or v != usual[n]}
     if spec.randomise is not None:
         value["randomise"] = as_yaml(spec.randomise)
     return value

@@ -33,6 +33,9 @@ from gaploop.datasets.layout import read_info
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.sim.arms import arm_of
+from gaploop.sim.lerobot_tracker_step import TrackerStep
+from gaploop.sim.tracker import NAMES as SCENE
 
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
@@ -141,9 +144,11 @@ def build(
         for k, m in moments.items()
     }
     before, after = make_pre_post_processors(config, dataset_stats=stats)
-    bundle = ActBundle(ACTPolicy(config), before, after, signature)
-    _insert_tracker(bundle, task)
-    return bundle
+    if signature.environment_names == SCENE:  # other datasets' 7 entries mean other things
+        # First after renaming, so that plain lerobot-rollout runs it.
+        tracker = TrackerStep(task=task, robot=arm_of(signature.robot_type).name)
+        before.steps = [before.steps[0], tracker, *before.steps[1:]]
+    return ActBundle(ACTPolicy(config), before, after, signature)
 
 
 def save(bundle: Any, folder: Path) -> None:
@@ -275,21 +280,3 @@ def _trained_on(folder: Path) -> dict[str, Any]:
         "robot_type": info.robot_type,
         **{key: info.names(feature) for key, feature in keys.items()},
     }
-
-
-def _insert_tracker(bundle: ActBundle, task: str) -> None:
-    """Put the camera tracker first after renaming, so plain lerobot-rollout runs it.
-
-    Only where the scene is what the tracker yields: other datasets' 7 entries mean other things.
-    """
-    from gaploop.sim.arms import arm_of
-    from gaploop.sim.lerobot_tracker_step import TrackerStep
-    from gaploop.sim.tracker import NAMES
-
-    if bundle.signature.environment_names != NAMES:
-        return
-    bundle.preprocessor.steps = [
-        bundle.preprocessor.steps[0],
-        TrackerStep(task=task, robot=arm_of(bundle.signature.robot_type).name),
-        *bundle.preprocessor.steps[1:],
-    ]

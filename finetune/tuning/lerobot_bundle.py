@@ -120,9 +120,18 @@ def check_fits(
             f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
             "record with it."
         )
+    is_scaled = any(hasattr(config, name) for name in RESIZING)
     for key, picture in config.image_features.items():
-        if key in have:
-            _check_size(config, key, tuple(picture.shape), have[key], info.root, size)
+        if key not in have or is_scaled:
+            continue
+        given = list(have[key].get("shape") or ())
+        recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
+        seen, (height, width) = size or recorded, picture.shape[1:]
+        if seen != (height, width):
+            raise UnusableInputError(
+                f"{info.root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on "
+                f"{width}×{height}. Scale with --cache.size={width}x{height}."
+            )
     for key, feature in {**(config.input_features or {}), **(config.output_features or {})}.items():
         if feature.type not in (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV):
             continue
@@ -132,34 +141,14 @@ def check_fits(
                 f"{info.root} has no {key}, which policy {folder} needs. Record it, or name the "
                 f"""feature that stands for it: --rename_map='{{"THEIRS": "{key}"}}'."""
             )
-        given = int((have[key].get("shape") or (0,))[0])
-        padded = hasattr(config, "max_action_dim") and given < width
-        if given != width and not padded:
+        held = int((have[key].get("shape") or (0,))[0])
+        padded = hasattr(config, "max_action_dim") and held < width
+        if held != width and not padded:
             raise UnusableInputError(
-                f"{info.root}: {key} has {given} entries, policy {folder} was trained on {width}. "
+                f"{info.root}: {key} has {held} entries, policy {folder} was trained on {width}. "
                 "Use takes of the arm it was trained with, or gaploop harmonise."
             )
     _check_names(info, folder)
-
-
-def _check_size(
-    config: PreTrainedConfig,
-    key: str,
-    shape: tuple[int, ...],
-    feature: Mapping[str, Any],
-    root: Path,
-    size: tuple[int, int] | None,
-) -> None:
-    given = list(feature.get("shape") or ())
-    recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
-    seen = size or recorded
-    if any(hasattr(config, name) for name in RESIZING) or seen == shape[1:]:
-        return
-    height, width = shape[1:]
-    raise UnusableInputError(
-        f"{root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on {width}×{height}. Scale "
-        f"with --cache.size={width}x{height}."
-    )
 
 
 def _check_names(info: DatasetInfo, folder: Path) -> None:
@@ -283,21 +272,20 @@ def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> 
     config = bundle.policy.config
     features = {**(config.input_features or {}), **(config.output_features or {})}
     modes = config.normalization_mapping
-    needed = {
-        k: f
-        for k, f in features.items()
-        if modes.get(f.type.value, NormalizationMode.IDENTITY) != NormalizationMode.IDENTITY
-    }
+    as_is = NormalizationMode.IDENTITY
+    needed = [k for k, f in features.items() if modes.get(f.type.value, as_is) != as_is]
     own = base_stats(bundle)
     if choice == "base":
-        require_stats(bundle, tuple(needed), folder)
+        require_stats(bundle, needed, folder)
         return
     numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
     chosen = numbers if choice == "new" else merged_stats(own, numbers)
     # Pictures keep the scale that the backbone learned with.
-    pictures = {k: own.get(k) or _imagenet() for k in needed if k not in numbers}
+    imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
+    usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
+    pictures = {k: own.get(k) or usual for k in needed if k not in numbers}
     set_stats(bundle, {**chosen, **pictures})
-    require_stats(bundle, tuple(needed), folder)
+    require_stats(bundle, needed, folder)
 
 
 def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
@@ -326,11 +314,6 @@ def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
                 f"{folder}: the statistics of {key} that it normalises by ({', '.join(names)}) "
                 "are not finite. Take the new data's with --stats=new."
             )
-
-
-def _imagenet() -> dict[str, Any]:
-    ends = {"min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
-    return {k: np.asarray(v, dtype=np.float32) for k, v in {**IMAGENET_STATS, **ends}.items()}
 
 
 def base_stats(bundle: Any) -> Stats:
