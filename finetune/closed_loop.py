@@ -187,7 +187,6 @@ class LoopResult:
     before: Evaluation
     done: str
     after: Evaluation | None
-    nominal_before: Evaluation | None
     nominal_after: Evaluation | None
     verdict: Verdict | None
     lineage: Mapping[str, Any]
@@ -233,7 +232,7 @@ def close_the_gap(
     }
     found = (target, folder, twin, diagnosis, plan, before)
     if not plan.items:
-        return LoopResult(*found, "nothing", None, None, None, None, lineage)
+        return LoopResult(*found, "nothing", None, None, None, lineage)
     made = carry_out(
         plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
     )
@@ -256,7 +255,7 @@ def close_the_gap(
         lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     run_folder = made.run.name if made else ""
-    return LoopResult(*found, done, after, nominal, kept, verdict, lineage, run_folder)
+    return LoopResult(*found, done, after, kept, verdict, lineage, run_folder)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.gaps import draw_gaps
 
 ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
@@ -55,11 +54,6 @@ class Draw:
     dimension: GapDimension
     severity: float
     gap_seed: int
-
-    @property
-    def mechanism(self) -> str:
-        """Name of the drawn mechanism."""
-        return draw_gaps({self.dimension.value: self.severity}, self.gap_seed)[0].mechanism
 
 
 @dataclass(frozen=True)

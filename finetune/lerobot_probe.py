@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ LARGEST_BYTES: Final = 1_000_000_000
 """Weights of a policy that is loaded once more after its training, on a processor."""
 
 type Tensors = dict[str, torch.Tensor]
-type Processor = Callable[[Any], Any]
 
 
 class LeRobotProbe:
@@ -47,23 +46,17 @@ class LeRobotProbe:
 
     The features are what the encoder yields, averaged over its tokens; where a policy that looks
     at pictures has none of `ENCODERS`, what their cells show, averaged over each picture. One
-    forward pass answers all questions about an observation.
-
-    Args:
-        preprocessor: makes its inputs from a batch in LeRobot units.
-        postprocessor: makes actions in LeRobot units from its outputs.
+    forward pass answers all questions about an observation; it changes nothing about driving.
 
     Raises:
         UnusableInputError: it has none of `ENCODERS` and looks at no pictures.
     """
 
-    def __init__(
-        self,
-        policy: PreTrainedPolicy,
-        preprocessor: Processor,
-        postprocessor: Processor,
-    ) -> None:
-        self._policy, self._before, self._after = policy, preprocessor, postprocessor
+    def __init__(self, loaded: ActPolicy) -> None:
+        bundle = loaded.bundle
+        self._before, self._after = bundle.preprocessor, bundle.postprocessor
+        policy: PreTrainedPolicy = bundle.policy
+        self._policy = policy
         self._history: deque[Tensors] = deque(maxlen=int(getattr(policy.config, "n_obs_steps", 1)))
         self._features = torch.empty(0)
         self._asked: Observation | None = None
@@ -203,12 +196,6 @@ class LeRobotProbe:
         self._keep_layer(module, inputs, output)
 
 
-def probe(policy: ActPolicy) -> LeRobotProbe:
-    """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
-    bundle = policy.bundle
-    return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
-
-
 def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
     """Write what the cameras showed in training beside a policy that looks at pictures.
 
@@ -222,7 +209,7 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
         log.info("%s is too large to be asked about its cameras here. Later: %s", policy, later)
         return
     try:
-        asked = probe(load_policy(policy))
+        asked = LeRobotProbe(load_policy(policy))
         for root in roots if asked.needs_images else ():
             built = CameraReference.build(load_takes(root), root.name, asked)
             if built is not None:
