@@ -40,7 +40,6 @@ class Signature:
 
     Attributes:
         fps: policy rate [Hz].
-        state_names: entries of `observation.state`.
         units: LeRobot units of state and action, such as `deg`.
         robot_type: LeRobot's name of the follower.
     """

@@ -122,7 +122,6 @@ class LoopBudget:
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
         reproduced: scenes on which failures are reproduced, in each cell.
-        simulated: scripted takes in a twin.
     """
 
     diagnosed: int = 16
@@ -171,7 +170,6 @@ class LoopResult:
     """What came of one loop.
 
     Attributes:
-        before: the base policy on the target cell.
         done: what was done about it, in words; "nothing" where nothing was found.
         after: the policy that came of it on the same scenes; or the base there, where the cell was
             changed instead. None where nothing was done.
@@ -207,9 +205,7 @@ def close_the_gap(
     """Run the loop on one target cell, in `folder`; stages already there are not run again.
 
     Args:
-        sim: datasets of nominal takes to mix in.
         nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
-        seed: of scenes, sampling and initial adapter weights.
 
     Raises:
         UnusableInputError: as the stages say.

@@ -154,7 +154,6 @@ class DemoResult:
     """What the demo found.
 
     Attributes:
-        nominal: the base policy in the nominal cell.
         sweep: injected against diagnosed over all dimensions; empty in the quick demo.
     """
 

@@ -39,7 +39,6 @@ class Rollout:
     Attributes:
         seed: decides the scene; rollouts of two policies with equal seed and condition pair up.
         condition: what was set, as `key=value`, or `nominal`.
-        success: the station's criterion was met.
         duration_s: simulated time the attempt took [s].
         uid: the take's uid, where it was recorded.
         failure_mode: what was seen to go wrong, a name of the vocabulary; "" where it went well or

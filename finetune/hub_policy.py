@@ -59,7 +59,6 @@ class PolicyParcel:
     """What would be pushed.
 
     Attributes:
-        contents: files, with the card.
         warnings: what the user should know and may ignore.
     """
 
@@ -228,7 +227,6 @@ def card_of(
     """Return README.md of a policy.
 
     Args:
-        folder: the policy's or adapter's own folder.
         lineage: what went into it, as `lineage.json` says, or nothing.
         before: the card that the Hub has, or "".
     """

@@ -107,7 +107,6 @@ def build(
 
     Args:
         moments: of `state`, `environment` and `action`, by which they are normalised.
-        seed: draws the first weights.
         task: the cell's task, which decides what a camera tracker looks for.
 
     Raises:

@@ -100,9 +100,7 @@ def save(
     """Write an adapter folder that holds its base, or names it where it is large.
 
     Args:
-        model: the wrapped policy.
         bundle: what was wrapped, with its processors.
-        base: the base policy's folder, copied in.
         hub_name: the base's name on the Hub, if it has one.
         merge: write the plain policy of both, too, as `merged` beside it; it is merged then.
 
@@ -154,7 +152,6 @@ def require_base(folder: Path, base: Path, trained_on: str) -> None:
     """Refuse a base whose weights aren't those that an adapter was trained on.
 
     Args:
-        folder: the adapter's, for messages.
         trained_on: what `weights_hash` said then.
 
     Raises:

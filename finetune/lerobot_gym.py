@@ -49,7 +49,6 @@ def evaluate_gym(
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
         batch: environments that step side by side, each in a process of its own from 2 on.
         folder: keeps every rollout as it comes, as for `evaluate`.
-        on_rollouts: called with the rollouts just finished.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, or no such environment installed.

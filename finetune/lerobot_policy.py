@@ -334,7 +334,6 @@ class LerobotDriver(ActPolicy):
 
     Args:
         execute: actions executed before the next prediction; by default the policy's own.
-        task: the instruction, for policies that read one.
         delay_s: as of `ActPolicy`.
     """
 
@@ -444,7 +443,6 @@ def load_driver(
     Args:
         folder: where it is; an adapter's base is in it or on the Hub.
         execute, task: as of `LerobotDriver`.
-        device: torch device.
 
     Raises:
         UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its

@@ -66,7 +66,6 @@ def train(
     units it was trained on.
 
     Args:
-        config: LeRobot's `TrainPipelineConfig`.
         cache: how pictures are cached. Where they are scaled, the policy's preprocessor gets a
             step that scales camera pictures the same way; it is saved with the policy.
         mixture: takes the place of the config's dataset.

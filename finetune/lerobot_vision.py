@@ -45,7 +45,6 @@ def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: i
     Args:
         takes: by whose mean and spread joints and actions are normalised.
         picture_px: width and height of the camera's pictures [px].
-        seed: draws the first weights.
     """
     torch.manual_seed(seed)
     square = (3, picture_px, picture_px)

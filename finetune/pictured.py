@@ -102,7 +102,6 @@ class Corrected:
 
     Args:
         policy: drives first, and is to be given the observations.
-        person: takes over.
         after_s: when [s].
     """
 

@@ -99,7 +99,6 @@ class ArmInputs:
     """What the arm gives.
 
     Attributes:
-        units: LeRobot units of its state.
         fps: frames a second that the session would run at [Hz].
         state: where it stands, shape (n_joints,), in LeRobot units.
         limits: lower and upper joint limit, shape (n_joints, 2), in LeRobot units.

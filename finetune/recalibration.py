@@ -56,7 +56,6 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
 
     Args:
         policy: as for `load_policy`.
-        twin: a `station_twin.yaml`.
 
     Raises:
         UnusableInputError: nothing to take out, a policy of another arm, or one that sees pictures

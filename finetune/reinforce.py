@@ -246,7 +246,6 @@ class Rounds:
 
     Args:
         learner: whose policy attempts.
-        base: its base's folder.
         told: called with each round's successes, by what it is called in `rounds.jsonl`.
     """
 
@@ -320,7 +319,6 @@ class GroupLearner(Learner):
 
     Attributes:
         module: PEFT's wrapper of it.
-        spread: of the offsets.
     """
 
     bundle: act.ActBundle

@@ -102,7 +102,6 @@ class StationFailures:
         Args:
             takes: of the station; demonstrations among them say nothing of the policy.
             arm: the cell's arm that stands for its own; what is usual there holds for both.
-            sees: the evidence tier that the takes have.
         """
         driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
         won = sum(t.outcome is Outcome.SUCCESS for t in driven)
@@ -143,7 +142,6 @@ class Reproduction:
         n: scenes, the same in every cell.
         cells: mechanisms put in to how often the policy fails there.
         costs: each mechanism, the policy itself, and what was not measured.
-        how: how costs were shared out.
         together: what the mechanisms cost together beyond the sum of their costs; 0 if exact.
         station: how often the station fails, or None where nobody knows.
         rate_p: probability of a rate as far from the twin's as the station's, if the twin is right;
@@ -256,7 +254,6 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
 
     Args:
         station: what happened there; it must have failed.
-        roll_out: does the rollouts of a cell.
     """
     if not station.failed:
         raise UnusableInputError(
@@ -502,7 +499,6 @@ def in_the_cell(
     """Return what rolls a policy out in the simulated cell, with a twin's mechanisms put in.
 
     Args:
-        policy: as of `evaluate`.
         task: what takes call it, or the cell's name of it.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         sees: the evidence tier by which modes are told, that of the station's takes.
@@ -549,7 +545,6 @@ def reproduced(
 
     Args:
         found: what the takes alone show.
-        policy: what failed; as of `evaluate`.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         n: scenes, the same in every cell.
         progress: called with the number of rollouts just finished.

@@ -87,7 +87,6 @@ class TrainResult:
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        stopped_early: the held-out error had stopped falling.
         ranks: processes that trained.
         weights_sha256: of the trained weights, equal in all processes.
     """

@@ -46,7 +46,6 @@ class Tried:
     Attributes:
         alias: what it is called where attempts are made.
         folder: its files, which only the server writes.
-        policy: the hash that names it.
     """
 
     alias: str
@@ -178,10 +177,7 @@ def contest(
     """Let policies try all scenes, as far as they haven't; keep every attempt.
 
     Args:
-        conditions: settings, the base among them.
-        n: scenes under each.
         folder: of the logs, one folder for each alias.
-        workers: processes; 1 stays in this one.
         progress: called with the number of attempts just made or found.
 
     Returns:

@@ -71,9 +71,7 @@ class Submission:
         user: whose it is; the owner of `source`, where that is given.
         name: unique among the user's.
         track: `policy`, or `attribution`, a program.
-        trained_on: the training set, as declared.
         source: name of a model repository on the Hub; "" where the files are on the board.
-        revision: its commit.
     """
 
     user: str

@@ -56,7 +56,6 @@ class BoxedPolicy(AskedPolicy):
 
     Args:
         folder: the policy, which was looked at before.
-        task: the instruction, for policies that read one.
         program: what answers in the place of gaploop, for tests.
 
     Raises:

@@ -26,7 +26,6 @@ class Compared:
     """Two submissions on the same scenes.
 
     Attributes:
-        better: the one that succeeded more often.
         difference: better minus other, with its interval and p for this pair alone.
         p_family: p that allows for all pairs (Holm 1979).
     """

@@ -73,7 +73,6 @@ class Measure:
 
     Attributes:
         conditions: settings, the base first.
-        n: scenes under each.
         max_s: longest attempt [simulated s].
     """
 
@@ -97,7 +96,6 @@ class Serving:
     Attributes:
         board: the folder that people look at, here a mirror where the board is on a Hub.
         per_user: submissions of one user that are taken, in the order of their names.
-        programs: attribution programs are run.
         takes: journals with their truth, for those.
         load: says why a policy can't be loaded, "" where it can.
     """

@@ -86,7 +86,6 @@ class Canary:
     """Decides who runs the candidate.
 
     Attributes:
-        robots: the whole fleet.
         seed: draws the robots that try it first, and their episodes.
     """
 

@@ -104,7 +104,6 @@ class Wealth:
 
     Attributes:
         null, target, spread, low, prior: as there.
-        log_e: the log of the wealth.
         peak: the most that it ever was.
     """
 

@@ -43,7 +43,6 @@ def write_promotion(
     """Write `promotion.json` beside the gate's result, once all its files are final.
 
     Args:
-        policies: side to the folder of its policy.
         suite: the suite's file, where it has one.
         recorded: the outcomes' file, where they were recorded elsewhere.
     """

@@ -133,10 +133,8 @@ class StationAttempts:
     taken back until the next one is given.
 
     Args:
-        policies: side to the folder of its policy.
         command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
             "" where something else drives whatever `now/policy` points to.
-        ask: shows a question and returns the answer.
         start_s: what the command may take beyond the task's time limit, to start and to end [s].
 
     Raises:

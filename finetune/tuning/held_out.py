@@ -18,7 +18,6 @@ class TakeNote:
     """What deciding needs to know of a take.
 
     Attributes:
-        session: the sitting it was recorded in, or "".
         dimensions: gap dimension to weight.
         index: episode index in its dataset.
     """

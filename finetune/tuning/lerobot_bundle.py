@@ -230,7 +230,6 @@ def open_bundle(
     Args:
         config: as `read_config` gave it; says where the policy is.
         meta: LeRobot metadata of the data, with their statistics.
-        names: for the sidecar.
         stats: one of `work.STATS`.
         rename: the dataset's name of a feature to the policy's.
 

@@ -55,12 +55,10 @@ class TrainSpec:
 
     Attributes:
         batch_size: samples per step.
-        lr: peak learning rate.
         final_lr: learning rate at the last step, as a fraction of `lr`.
         warmup_steps: linear warm-up.
         weight_decay: AdamW's, on matrices only.
         grad_clip: largest gradient norm.
-        log_every: steps between lines in metrics.jsonl.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
         patience: stop after this many held-out evaluations without a better one, 0 for never.
@@ -142,10 +140,8 @@ class Preset:
 
     Attributes:
         policy: LeRobot's name of the policy class, `tracked`, or `other`.
-        full: train all weights instead of an adapter.
         targets: what gets an adapter.
         r: rank of the adapter.
-        why: the reason for its learning rate.
     """
 
     name: str

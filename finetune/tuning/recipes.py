@@ -111,7 +111,6 @@ def choose_share(
 
     Args:
         measure: called with a share and a fold, trains and returns uid to error of that fold.
-        folder: where the errors are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     errors: dict[float, dict[str, float]] = {}

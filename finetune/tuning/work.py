@@ -33,20 +33,15 @@ class AdaptOptions:
         sim: folders of simulated takes, mixed in so that nominal success is kept.
         sim_takes: without `sim`, scripted takes of the nominal cell to record and mix in.
         share_real: share of real samples in a batch, where there are simulated ones.
-        full: train all weights instead of an adapter.
         select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of the real datasets.
         held_out: episodes of the real datasets to keep aside and measure the error on.
         held_out_share: instead, the share of real takes to keep aside, by session.
         held_out_uids: instead, the uids of the takes.
         mixture: a mixture.yaml in the place of `real`, `sim`, `share_real` and `select`.
-        stats: by whose statistics to normalise, one of `STATS`.
         weights: gap dimension to how often its takes are drawn, relative to 1.
-        station: only real takes of this station.
         rename: the dataset's name of a feature to the policy's.
-        workers: processes that fetch pictures ahead.
         device: torch device, or `auto`.
-        merge: also write the merged policy.
         trackers: where figures go beside metrics.jsonl, of `trackers.TRACKERS`.
     """
 
