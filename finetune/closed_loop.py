@@ -48,17 +48,9 @@ from gaploop.failure_analysis.diagnosis import (
     save_diagnosis,
     suggested_labels,
 )
+from gaploop.failure_analysis.planning import offers
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import learn
-from gaploop.failure_analysis.planning.offers import (
-    DELAY,
-    LIGHT,
-    RANDOMISED_TAKES,
-    RANGES,
-    READ,
-    TAKES,
-    PlanContext,
-)
 from gaploop.failure_analysis.planning.plan import Ask
 from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
@@ -129,7 +121,7 @@ class LoopBudget:
     takes: int = 20
     steps: int = 600
     reproduced: int = 12
-    simulated: int = TAKES
+    simulated: int = offers.TAKES
 
 
 @dataclass(frozen=True)
@@ -214,7 +206,7 @@ def close_the_gap(
     n = budget.evaluated
     before = measured(folder / "before.json", base, target, n, "base", say)
     twin = measured_twin(target, folder, say)
-    about = PlanContext(folder, str(base), twin, folder / TWIN, target.task)
+    about = offers.PlanContext(folder, str(base), twin, folder / TWIN, target.task)
     diagnosis = roll_out_and_diagnose(
         target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
     )
@@ -305,11 +297,11 @@ def carry_out(
         there = TargetCell({}, 0, target.task, target.robot, known)
         cells.append(("resimulated", wanted, there, [Quota(budget.simulated)]))
     for dimension in {i.dimension for i in plan.items if i.remedy == "randomise"}:
-        ranges = preset(RANGES[dimension])
-        wanted = f"{RANDOMISED_TAKES} takes randomised by {ranges.name}"
+        ranges = preset(offers.RANGES[dimension])
+        wanted = f"{offers.RANDOMISED_TAKES} takes randomised by {ranges.name}"
         there = TargetCell({}, 0, target.task, target.robot, known, ranges)
         name = f"randomised_{dimension.value}"
-        cells.append((name, wanted, there, [Quota(RANDOMISED_TAKES)]))
+        cells.append((name, wanted, there, [Quota(offers.RANDOMISED_TAKES)]))
     recorded = {
         name: wanted
         for name, wanted, cell, quotas in cells
@@ -321,7 +313,7 @@ def carry_out(
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
     if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values(
-        (*READ, *LIGHT, DELAY)
+        (*offers.READ, *offers.LIGHT, offers.DELAY)
     ):
         return None
     run = folder / "recalibrated"
@@ -467,7 +459,7 @@ def roll_out_and_diagnose(
 
 
 def plan_for(
-    diagnosis: Diagnosis, path: Path, takes: int, about: PlanContext | None = None
+    diagnosis: Diagnosis, path: Path, takes: int, about: offers.PlanContext | None = None
 ) -> Plan:
     """Return the plan kept at `path`, or plan within a number of takes and keep it.
 

@@ -176,7 +176,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
-    from gaploop.finetune.gate.run import Gate, SamePolicies
+    from gaploop.finetune.gate.run import Gate, same_policies
 
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     if suite is None:
@@ -203,7 +203,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    same = SamePolicies(policies, {"baseline": ids[0], "candidate": ids[1]})
+    same = same_policies(policies, {"baseline": ids[0], "candidate": ids[1]})
     gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
     if recorded is None and (suite.asks or config.command):  # a person or a command tries them
         from gaploop.finetune.gate.station_attempts import StationAttempts

@@ -53,40 +53,35 @@ type Say = Callable[[str, int], None]
 """Called with a stage and how many pairs of attempts it has."""
 
 
-@dataclass
-class SamePolicies:
-    """Says whether policies still are what they were.
+def same_policies(folders: Mapping[str, Path], ids: Mapping[str, str]) -> Callable[[], None]:
+    """Return what raises UnusableInputError once a policy isn't what the gate began with.
 
-    Attributes:
+    Files are hashed again only where their size or date has changed.
+
+    Args:
         folders: side to the folder of its policy.
         ids: side to the hash of its policy.
     """
+    known: dict[str, dict[Path, tuple[int, int]]] = {}
 
-    folders: Mapping[str, Path]
-    ids: Mapping[str, str]
-    _stamps: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
-
-    def __call__(self) -> None:
-        """Check both; files are hashed again only where their size or date has changed.
-
-        Raises:
-            UnusableInputError: one isn't what the gate began with.
-        """
-        for side, folder in self.folders.items():
+    def check() -> None:
+        for side, folder in folders.items():
             files = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
             stamps = {path: (stat.st_mtime_ns, stat.st_size) for path, stat in files}
-            if stamps == self._stamps.get(side):
+            if stamps == known.get(side):
                 continue
             from gaploop.finetune.lerobot_policy import policy_id  # here: torch
 
             found = policy_id(folder)
-            if found != self.ids[side]:
+            if found != ids[side]:
                 raise UnusableInputError(
                     f"The {side} in {folder} was changed while the gate was under way "
-                    f"({self.ids[side]}, now {found}). Put it back and give the same command "
+                    f"({ids[side]}, now {found}). Put it back and give the same command "
                     "to go on, or begin a new gate with the policy as it is."
                 )
-            self._stamps[side] = stamps
+            known[side] = stamps
+
+    return check
 
 
 @dataclass(frozen=True)

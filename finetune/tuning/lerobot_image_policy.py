@@ -340,8 +340,8 @@ def note_of(take: MixedTake) -> TakeNote:
     return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
 
 
-class TakeBatches:
-    """Batches for a training of one or more processes.
+class TakeBatches(torch.utils.data.Dataset[Tensors]):
+    """Batches for a training of one or more processes, as a dataset of steps.
 
     Args:
         batch_size: samples per step and process.
@@ -372,26 +372,17 @@ class TakeBatches:
 
     def stream(self, first: int) -> Iterator[Tensors]:
         """Yield the batches of steps `first`, `first + 1`, … without end."""
-        loader = torch.utils.data.DataLoader(
-            _Steps(self, first),
+        loader = torch.utils.data.DataLoader(  # fetches ahead in other processes
+            self,
             batch_size=None,
+            sampler=range(first, ENDLESS),
             num_workers=self._workers,
             collate_fn=_as_it_is,
         )
         return iter(loader)
 
-
-class _Steps(torch.utils.data.Dataset[Tensors]):
-    """Steps as a dataset, so that PyTorch's loader fetches them ahead in other processes."""
-
-    def __init__(self, batches: TakeBatches, first: int) -> None:
-        self._batches, self._first = batches, first
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, place: int) -> Tensors:
-        return self._batches.batch(self._first + place)
+    def __getitem__(self, step: int) -> Tensors:
+        return self.batch(step)
 
 
 def _as_it_is(batch: Any) -> Any:
