@@ -12,13 +12,7 @@ from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension
-from gaploop.failure_analysis.report.figures import (
-    ACCENT,
-    PALE,
-    SOFT,
-    count_grid,
-    new_figure,
-)
+from gaploop.failure_analysis.report import figures
 from gaploop.failure_analysis.report.page import (
     Section,
     facts,
@@ -131,9 +125,9 @@ def success_figure(result: DemoResult) -> Any:
     for name, loop in _named(result):
         what = injected_words(loop).replace(": ", ":\n")  # beside each other they would touch
         groups.append((f"cell {name}\n{what}", loop.before, loop.after))
-    with new_figure(7.6, 3.1) as (drawn, axes):
+    with figures.new_figure(7.6, 3.1) as (drawn, axes):
         for x, (_, base, adapted) in enumerate(groups):
-            both = [(base, PALE)] + ([(adapted, ACCENT)] if adapted else [])
+            both = [(base, figures.PALE)] + ([(adapted, figures.ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):
                 _bar(axes, x + (n - (len(both) - 1) / 2) * 0.36, rate, colour)
         axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
@@ -142,7 +136,7 @@ def success_figure(result: DemoResult) -> Any:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_ylabel("success")
         axes.tick_params(length=0)
-        for label, colour in (("before", PALE), ("after the remedy", ACCENT)):
+        for label, colour in (("before", figures.PALE), ("after the remedy", figures.ACCENT)):
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn
@@ -152,7 +146,7 @@ def _bar(axes: Any, x: float, rate: Evaluation, colour: str) -> None:
     low, high = rate.interval
     error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
     axes.bar(x, rate.rate, 0.32, color=colour)
-    axes.errorbar(x, rate.rate, yerr=error, color=SOFT, capsize=3, lw=1)
+    axes.errorbar(x, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
     axes.text(x, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
 
 
@@ -161,7 +155,7 @@ def confusion_figure(results: Sequence[DrawResult]) -> Any:
     rows = confusion(results)
     counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
     columns = [*(d.value for d in GapDimension), ABSTAINED]
-    return count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
+    return figures.count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
 
 
 def pictures_of(take: Take) -> list[Image]:

@@ -24,6 +24,7 @@ from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.target import HubTarget, endpoint
+from gaploop.finetune import evaluation
 from gaploop.finetune.board import contest, programs, sandbox
 from gaploop.finetune.board.contest import Attempt, Tried
 from gaploop.finetune.board.entries import (
@@ -39,13 +40,6 @@ from gaploop.finetune.board.ranking import ranked
 from gaploop.finetune.board.sandbox import NAMESPACES, EndedError, Limits
 from gaploop.finetune.board.signing import Server, is_signed
 from gaploop.finetune.evaluate import CellSpec
-from gaploop.finetune.evaluation import (
-    ROLLOUTS,
-    Rollout,
-    evidence,
-    read_rollouts,
-    summarise,
-)
 from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name, listing
 from gaploop.finetune.lerobot_policy import policy_id
 
@@ -143,7 +137,7 @@ def opened(private: Path, board: Path, wanted: Measure | None) -> tuple[Server, 
     if not path.exists() and wanted is not None:
         said = {
             "schema": SCHEMA, **asdict(wanted), "tracks": TRACKS,
-            "evidence": evidence(Domain.SIM_TARGET),
+            "evidence": evaluation.evidence(Domain.SIM_TARGET),
             "commitment": server.commitment, "key": server.public,
         }  # fmt: skip
         write_json(path, server.signed(said))
@@ -293,9 +287,9 @@ def _reason(error: Exception) -> str:
     return f"It {error.reason}." if isinstance(error, EndedError) else str(error)
 
 
-def _counted(rows: Sequence[Rollout]) -> dict[str, Any]:
+def _counted(rows: Sequence[evaluation.Rollout]) -> dict[str, Any]:
     """Return what is said of attempts: counts, never a scene."""
-    found = summarise(rows, paired=False)
+    found = evaluation.summarise(rows, paired=False)
     failures = Counter(row.category or "unknown" for row in rows if not row.success)
     return {
         "rate": asdict(found.total),
@@ -329,9 +323,9 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
                 attempts = how.private / "attempts" / alias
                 stations = attempts / "stations.json"
                 rows[entry.key] = (
-                    [Rollout(**row) for row in read_json(stations)]
+                    [evaluation.Rollout(**row) for row in read_json(stations)]
                     if stations.exists()
-                    else list(read_rollouts(attempts / ROLLOUTS))
+                    else list(evaluation.read_rollouts(attempts / evaluation.ROLLOUTS))
                 )
         tracks[track] = ranked(rows).to_json()
     ranking: dict[str, Any] = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),

@@ -34,14 +34,8 @@ from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
+from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_bundle import (
-    UNNAMED,
-    base_stats,
-    merged_stats,
-    require_stats,
-    set_stats,
-)
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 from gaploop.sim.arms import SO101
 
@@ -82,13 +76,14 @@ class TrackedWork:
             world_size=ranks.size,
         )
         if options.stats != "base":
-            new = {}
+            new: dict[str, dict[str, Any]] = {}
             for kind, moments in self.batches.moments(spec.steps).items():
                 rest = weighted_stats(*self.batches.weighted(kind, spec.steps))
                 new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
-            is_new = options.stats == "new"
-            set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
-        require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
+            if options.stats == "merged":
+                new = bundles.merged_stats(bundles.base_stats(bundle), new)
+            bundles.set_stats(bundle, new)
+        bundles.require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
         self.learner = ActLearner(bundle, module, aside)
         self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
 
@@ -132,7 +127,7 @@ def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Si
                 f"{source.root}: {len(theirs)} {name.replace('_', ' ')} where policy {base} was "
                 f"trained on {len(own)}. Use takes of the arm it was trained with."
             )
-    log.warning(UNNAMED, base, source.root)
+    log.warning(bundles.UNNAMED, base, source.root)
     return source.signature
 
 
