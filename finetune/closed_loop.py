@@ -198,9 +198,6 @@ def close_the_gap(
 
     Args:
         nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
-
-    Raises:
-        UnusableInputError: as the stages say.
     """
     folder.mkdir(parents=True, exist_ok=True)
     n = budget.evaluated

@@ -182,11 +182,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> DemoResult:
-    """Run the demo in `folder`; stages already there are not run again.
-
-    Raises:
-        UnusableInputError: as the stages say.
-    """
+    """Run the demo in `folder`; stages already there are not run again."""
     size = QUICK if quick else FULL
     nominal = measured(folder / "nominal.json", base, None, size.budget.evaluated, "base", say)
     stage = "Recording nominal takes"

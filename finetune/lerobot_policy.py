@@ -169,7 +169,6 @@ class ActPolicy:
 def load_policy(
     path: str | Path,
     *,
-    execute: int | None = None,
     device: str = "cpu",
     temporal_ensemble_coeff: float | None = None,
     task: str = "",
@@ -179,7 +178,6 @@ def load_policy(
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
-        execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: as of `ActPolicy`.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
@@ -197,11 +195,11 @@ def load_policy(
                 f"Temporal ensembling is for ACT on the tracked scene; {folder} is another policy. "
                 "Leave --smoothing.temporal_ensemble_coeff out."
             )
-        policy: ActPolicy = load_driver(folder, execute=execute, device=device, task=task)
+        policy: ActPolicy = load_driver(folder, device, task)
     else:
         load = adapter.load if adapter.is_adapter(folder) else act.load
         bundle = load(folder, device)
-        policy = ActPolicy(bundle, execute, temporal_ensemble_coeff, _delay_s(folder))
+        policy = ActPolicy(bundle, None, temporal_ensemble_coeff, _delay_s(folder))
     signature = policy.bundle.signature
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
@@ -435,14 +433,8 @@ def is_for_driver(folder: Path) -> bool:
     return config.get("type") != "act" or "VISUAL" in kinds or "ENV" not in kinds
 
 
-def load_driver(
-    folder: Path, *, execute: int | None = None, device: str = "cpu", task: str = ""
-) -> LerobotDriver:
+def load_driver(folder: Path, device: str, task: str) -> LerobotDriver:
     """Load a policy or an adapter of any of LeRobot's types.
-
-    Args:
-        folder: where it is; an adapter's base is in it or on the Hub.
-        execute, task: as of `LerobotDriver`.
 
     Raises:
         UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its
@@ -470,4 +462,4 @@ def load_driver(
         isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
     )
     kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
-    return kind(bundle, execute, task, _delay_s(folder))
+    return kind(bundle, None, task, _delay_s(folder))

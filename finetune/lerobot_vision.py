@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,17 +14,16 @@ from lerobot.policies.factory import make_pre_post_processors
 from safetensors.torch import load_model
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
-from gaploop.core.run_record import write_run
+from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import pictured
 from gaploop.finetune.batches import Signature
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
-from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
 from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy
+from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy, pretrained
 from gaploop.finetune.training import Learner, Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TrainSpec
 from gaploop.sim.scene import CAMERA_NAME
@@ -145,13 +144,9 @@ def pretrain_vision(
     takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
     load_model(bundle.policy, first / POLICY / WEIGHTS)
     result = _train(bundle, takes, spec, folder, options.resume, progress)
-    identity = policy_id(folder / POLICY)
     name = cell.name(options.takes, spec.seed)
     inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
-    config, ended = {**asdict(options), "vision": True}, {"policy": identity, **asdict(result)}
-    write_run(folder, "pretrain", config, inputs, ended, seed=spec.seed)
-    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
-    return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
+    return pretrained(options, result, inputs, vision=True)
 
 
 def _train(

@@ -122,11 +122,18 @@ def pretrain(
     )
     act.save(bundle, folder / POLICY)
     inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
-    identity = policy_id(folder / POLICY)
-    config = {**asdict(options), "roots": [str(r) for r in options.roots]}
-    outcome = {"policy": identity, **asdict(result)}
-    write_run(folder, "pretrain", config, inputs, outcome, seed=spec.seed)
-    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
+    return pretrained(options, result, inputs)
+
+
+def pretrained(
+    options: PretrainOptions, result: TrainResult, inputs: tuple[dict[str, Any], ...], **more: Any
+) -> TrainedPolicy:
+    """Write the records of a base that was trained, `more` among its settings; return it."""
+    folder, ended = options.output_dir, asdict(result)
+    identity, seed = policy_id(folder / POLICY), options.spec.seed
+    config = {**asdict(options), "roots": [str(r) for r in options.roots], **more}
+    write_run(folder, "pretrain", config, inputs, {"policy": identity, **ended}, seed=seed)
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
 
 

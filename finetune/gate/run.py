@@ -182,11 +182,7 @@ def run_gate(
     gate: Gate, folder: GateFolder, design: GateDesign,
     say: Say = lambda _stage, _done: None,
 ) -> GateResult:  # fmt: skip
-    """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`.
-
-    Raises:
-        UnusableInputError: as policies, cells and files say.
-    """
+    """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`."""
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
 
