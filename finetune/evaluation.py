@@ -161,16 +161,8 @@ def _rollout(value: Mapping[str, Any]) -> Rollout:
     found = Rollout(**value)
     if type(found.success) is not bool:
         raise TypeError(f"success must be true or false, got {found.success!r}")
-    return replace(
-        found,
-        seed=int(found.seed),
-        duration_s=float(found.duration_s),
-        condition=str(found.condition),
-        reason=str(found.reason),
-        uid=str(found.uid),
-        failure_mode=str(found.failure_mode),
-        phase=str(found.phase),
-    )
+    kinds: dict[str, type] = {"seed": int, "success": bool, "duration_s": float}
+    return Rollout(**{name: kinds.get(name, str)(said) for name, said in vars(found).items()})
 
 
 def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENCE) -> Rate:

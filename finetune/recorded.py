@@ -91,13 +91,5 @@ def _rollout(number: int, take: Take) -> Rollout:
     won = take.outcome is Outcome.SUCCESS and not helped
     reason = TAKEN_OVER if helped else "" if won else "failure"
     mode, phase = category(take) if take.outcome is Outcome.FAILURE else ("", "")
-    return Rollout(
-        number,
-        condition_name(set_up(take.info.conditions)),
-        won,
-        take.duration_s,
-        reason,
-        take.info.uid,
-        mode,
-        phase,
-    )
+    condition, uid = condition_name(set_up(take.info.conditions)), take.info.uid
+    return Rollout(number, condition, won, take.duration_s, reason, uid, mode, phase)

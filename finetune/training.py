@@ -257,15 +257,8 @@ class _Run:
             self.best_step = self.step
         loss = sum(self.recent) / max(1, len(self.recent)) if self.recent else self._last_loss()
         digest = self.ranks.require_same(self.trained.values())
-        return TrainResult(
-            self.step,
-            loss,
-            dict(self.held_out),
-            self.best_step,
-            self.stopped,
-            self.ranks.size,
-            digest,
-        )
+        held_out, ranks = dict(self.held_out), self.ranks.size
+        return TrainResult(self.step, loss, held_out, self.best_step, self.stopped, ranks, digest)
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""

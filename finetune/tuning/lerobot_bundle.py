@@ -273,17 +273,17 @@ def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> 
     modes = config.normalization_mapping
     as_is = NormalizationMode.IDENTITY
     needed = [k for k, f in features.items() if modes.get(f.type.value, as_is) != as_is]
-    own = base_stats(bundle)
-    if choice == "base":
-        require_stats(bundle, needed, folder)
-        return
-    numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
-    chosen = numbers if choice == "new" else merged_stats(own, numbers)
-    # Pictures keep the scale that the backbone learned with.
-    imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
-    usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
-    pictures = {k: own.get(k) or usual for k in needed if k not in numbers}
-    set_stats(bundle, {**chosen, **pictures})
+    if choice != "base":
+        own = base_stats(bundle)
+        numbers = {
+            k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")
+        }
+        chosen = numbers if choice == "new" else merged_stats(own, numbers)
+        # Pictures keep the scale that the backbone learned with.
+        imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
+        usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
+        pictures = {k: own.get(k) or usual for k in needed if k not in numbers}
+        set_stats(bundle, {**chosen, **pictures})
     require_stats(bundle, needed, folder)
 
 

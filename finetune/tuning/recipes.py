@@ -204,16 +204,8 @@ def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
 
     def measure(share: float, fold: int) -> Mapping[str, float]:
         say(f"share {share:g}, half {fold + 1}")
-        one = replace(
-            options,
-            share_real=share,
-            spec=spec,
-            held_out=(),
-            held_out_share=0.0,
-            held_out_uids=parts[fold] | aside,
-            output_dir=folder / f"{share:g}_{fold}",
-            resume=True,
-        )
+        kept = parts[fold] | aside
+        one = _arm(options, share, kept, folder / f"{share:g}_{fold}", spec=spec)
         _, _, seen = tuned(one, base, ranks)
         return {uid: seen.errors[uid] for uid in parts[fold]}
 
@@ -255,16 +247,7 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
         done = folder / "result.json"
         if not done.exists():
             real_only: dict[str, Any] = {"sim": (), "sim_takes": 0} if share == 1.0 else {}
-            one = replace(
-                options,
-                share_real=share,
-                held_out_share=0.0,
-                held_out_uids=aside,
-                output_dir=folder,
-                resume=True,
-                **real_only,
-            )
-            adapt(one)
+            adapt(_arm(options, share, aside, folder, **real_only))
         result = read_json(done)
         errors = result["held_out_at_end"]["errors"]
         policy = folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED)
@@ -273,6 +256,14 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
     write_json(options.output_dir / "recipes.json", value)
     draw(arms, options.output_dir / "recipes.png")
     return arms
+
+
+def _arm(
+    options: AdaptOptions, share: float, aside: frozenset[str], folder: Path, **more: Any
+) -> AdaptOptions:
+    """Return what one arm is asked for; what `folder` has of it is gone on with."""
+    kept: dict[str, Any] = {"held_out": (), "held_out_share": 0.0, "held_out_uids": aside}
+    return replace(options, share_real=share, output_dir=folder, resume=True, **kept, **more)
 
 
 def _judged(
