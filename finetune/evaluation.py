@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -279,14 +279,10 @@ class RolloutLog:
 
 def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
     """Return one line of CSV per rollout, without a line break in it."""
-    lines = []
-    for rollout in rollouts:
-        stream = io.StringIO()
-        values = [getattr(rollout, name) for name in FIELDS]
-        row = [" ".join(v.split()) if isinstance(v, str) else v for v in values]
-        csv.writer(stream, lineterminator="").writerow(row)
-        lines.append(stream.getvalue())
-    return lines
+    stream, every = io.StringIO(), map(astuple, rollouts)
+    rows = ([" ".join(v.split()) if isinstance(v, str) else v for v in row] for row in every)
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue().splitlines()
 
 
 def read_rollouts(path: Path) -> Iterable[Rollout]:
