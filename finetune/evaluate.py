@@ -87,9 +87,9 @@ class MemoryTake:
         rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
         if rows:
             names = [f.name for f in fields(Frames)[:-1]]  # a row's are called the same
-            columns: dict[str, Any] = {n: np.array([getattr(r, n) for r in rows]) for n in names}
+            arrays: dict[str, Any] = {n: np.array([getattr(r, n) for r in rows]) for n in names}
             ages = {c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s}
-            frames = Frames(**columns, camera_age_s=ages)
+            frames = Frames(**arrays, camera_age_s=ages)
         return Take(info, outcome, frames, telemetry)
 
 
