@@ -150,14 +150,6 @@ def _bar(axes: Any, x: float, rate: Evaluation, colour: str) -> None:
     axes.text(x, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
 
 
-def confusion_figure(results: Sequence[DrawResult]) -> Any:
-    """Draw injected against diagnosed dimension, counted in takes."""
-    rows = confusion(results)
-    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
-    columns = [*(d.value for d in GapDimension), ABSTAINED]
-    return figures.count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
-
-
 def pictures_of(take: Take) -> list[Image]:
     """Return a few pictures of a take's first camera, in order."""
     for pictures in take.cameras.values():
@@ -214,8 +206,12 @@ def _why(name: str, loop: LoopResult) -> Section:
 
 
 def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
-    right, named, every = accuracy(confusion(results))
-    png = figure_png(confusion_figure(results))
+    rows = confusion(results)
+    right, named, every = accuracy(rows)
+    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
+    columns = [*(d.value for d in GapDimension), ABSTAINED]
+    grid = figures.count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
+    png = figure_png(grid)
     (folder / "confusion.png").write_bytes(png)
     lead = (
         f"{len(results)} more cells were drawn, one gap each; {every} of the base policy's "
