@@ -61,7 +61,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def _run(config: BenchConfig, folder: Path) -> list[StudyRow]:
     from benchmarks.proof.rows import load_rows, save_rows
     from benchmarks.proof.site import SiteJob, run_site
-    from gaploop.finetune.closed_loop import start_for
+    from benchmarks.starts import start_for
     from gaploop.finetune.workers import run_jobs
 
     part, code = _part(config), _code()

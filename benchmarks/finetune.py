@@ -23,7 +23,8 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
-    from gaploop.finetune.closed_loop import LoopStart, TargetCell
+    from benchmarks.starts import LoopStart
+    from gaploop.finetune.closed_loop import TargetCell
     from gaploop.finetune.evaluation import Evaluation
     from gaploop.finetune.tuning.work import AdaptOptions
 
@@ -67,7 +68,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Run every cell that isn't there yet, then the timing."""
     from benchmarks.finetune_picture import picture
     from benchmarks.finetune_speed import compare
-    from gaploop.finetune.closed_loop import start_for
+    from benchmarks.starts import start_for
     from gaploop.finetune.workers import run_jobs
 
     size, place = (QUICK, folder / "quick") if config.quick else (FULL, folder)
@@ -99,7 +100,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 
 def _cell(job: tuple[Path, str, int, LoopStart, FinetuneSize]) -> dict[str, Any]:
-    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
+    from benchmarks.starts import record_demonstrations
+    from gaploop.finetune.closed_loop import TargetCell
 
     folder, task, seed, start, size = job
     place = folder / f"{task}_{seed}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
         "evidence": "sim-to-sim",
         "draws": DRAWS,
         "rules": vars(rules),
-        "design": design.to_json(),
+        "design": asdict(design),
         "rows": rows,
         "retrains": _retrains(stored, rules, config.seed) if stored is not None else None,
     }

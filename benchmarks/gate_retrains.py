@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gaploop.finetune.closed_loop import LoopStart
+    from benchmarks.starts import LoopStart
 
 GAPS: Final = {"spatial_geometry.camera_pose": 1.0}
 GAP_SEED: Final = 4
@@ -57,7 +57,7 @@ def make_retrains(folder: Path, retrains: int, rollouts: int, workers: int) -> N
         rollouts: of each, on the same scenes; kept every `CHUNK` of them.
         workers: processes; each trains, or rolls out, one at a time.
     """
-    from gaploop.finetune.closed_loop import start_for
+    from benchmarks.starts import start_for
     from gaploop.finetune.workers import run_jobs
 
     _require_same(folder)
@@ -121,7 +121,8 @@ def _kept(folder: Path) -> dict[int, dict[int, bool]]:
 
 def _demonstrations(folder: Path) -> Path:
     """Record and publish the data that all trainings share."""
-    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
+    from benchmarks.starts import record_demonstrations
+    from gaploop.finetune.closed_loop import TargetCell
 
     with options.progress("Recording takes", total=TAKES) as advance:
         return record_demonstrations(

@@ -8,7 +8,7 @@ gate is tried on the same attempts with and without what was simulated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,7 +75,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:  # noqa: ARG00
         "evidence": "made-up attempts",
         "gates": gates,
         "rules": vars(rules),
-        "design": design.to_json(),
+        "design": asdict(design),
         "others": OTHERS,
         "rows": rows,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -61,15 +62,15 @@ def stops(
     """
     import numpy as np
 
-    from gaploop.finetune.gate.judge import Boundaries, comparison
+    from gaploop.finetune.gate.judge import comparison
 
     def first(reached: Flags) -> Numbers:
         at: Numbers = np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
         return at
 
     better, futile = comparison(x, rules, margin, control)
-    bounds = Boundaries.of(rules)
-    return first(better >= bounds.better), first(futile >= bounds.futile)
+    bounds = math.log(1 / rules.alpha), math.log(1 / (1 - rules.power))
+    return first(better >= bounds[0]), first(futile >= bounds[1])
 
 
 def fixed(old: Flags, new: Flags, pairs: int, margin: float, alpha: float) -> ComparisonsEnded:

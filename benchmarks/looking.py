@@ -85,9 +85,9 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 def policy_probe(path: str) -> PolicyProbe:
     """Return the policy, to be asked."""
     from gaploop.finetune.lerobot_policy import load_policy
-    from gaploop.finetune.lerobot_probe import probe
+    from gaploop.finetune.lerobot_probe import LeRobotProbe
 
-    return probe(load_policy(path))
+    return LeRobotProbe(load_policy(path))
 
 
 def attempt(cell: SimCell, seed: int) -> Take:

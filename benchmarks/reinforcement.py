@@ -34,8 +34,9 @@ from gaploop.scripts import options
 
 if TYPE_CHECKING:
     from benchmarks.bench import BenchConfig
+    from benchmarks.starts import LoopStart
     from gaploop.core.twin import Twin
-    from gaploop.finetune.closed_loop import LoopStart, TargetCell
+    from gaploop.finetune.closed_loop import TargetCell
 
 ROWS: Final = "reinforcement.parquet"
 GAPS: Final = {
@@ -79,7 +80,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _run(config: BenchConfig, folder: Path, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield rows seed by seed until the time is used up."""
-    from gaploop.finetune.closed_loop import start_for
+    from benchmarks.starts import start_for
 
     until_s = time.monotonic() + (config.budget_s or np.inf)
     start = start_for("pick_place", folder)

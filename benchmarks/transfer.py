@@ -74,7 +74,7 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
 
 def _run(config: BenchConfig, folder: Path, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """Yield rows in the protocol's order until the time is used up."""
-    from gaploop.finetune.closed_loop import start_for
+    from benchmarks.starts import start_for
 
     nine = [d.value for d in GapDimension]
     until_s = time.monotonic() + (config.budget_s or np.inf)

@@ -77,7 +77,8 @@ def measure(config: BenchConfig, folder: Path) -> dict[str, Any]:
     """Train every row of every policy for a few steps; what a policy hasn't is said in its row."""
     import torch
 
-    from gaploop.finetune.closed_loop import TargetCell, record_demonstrations
+    from benchmarks.starts import record_demonstrations
+    from gaploop.finetune.closed_loop import TargetCell
     from gaploop.finetune.ranks import Ranks
 
     has_gpu = torch.cuda.is_available()

@@ -35,7 +35,7 @@ from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.lerobot_image_policy import ImagePolicyWork
 from gaploop.finetune.tuning.presets import RANDOMISED
 from gaploop.finetune.tuning.tracked import TrackedWork
-from gaploop.finetune.tuning.work import AdaptOptions, Work
+from gaploop.finetune.tuning.work import AdaptOptions
 
 ADAPTER: Final = "adapter"
 MERGED: Final = "merged"
@@ -48,6 +48,8 @@ PLACES: Final = ("base", "real", "sim", "output_dir", "mixture")
 HARMLESS: Final = ("resume", "merge", "workers", "device", "cache", "trackers")
 """Options that don't decide what is learned."""
 HARMLESS_SPEC: Final = (*FOR_MEMORY, "checkpoint_every", "log_every")
+
+type Work = TrackedWork | ImagePolicyWork
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def tuned(
         ranks=ranks,
         tell=tracked(trackers, folder, asdict(spec)),
     )
-    errors = work.held_out_errors() if work.held_out else {}
+    errors = work.learner.held_out_errors() if work.held_out else {}
     groups = held_out.by_group(errors, work.held_out)
     return work, result, HeldOut(errors, groups["session"], groups["dimension"])
 
@@ -210,8 +212,6 @@ def require_same(
 
     Args:
         folder: a run folder; one without the note (older, or empty) holds nothing that differs.
-        options: what is asked now.
-        base: the base's folder.
         keep: the folder is gone on with; otherwise it begins anew.
         without: settings that may differ.
 

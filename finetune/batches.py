@@ -40,9 +40,6 @@ class Signature:
 
     Attributes:
         fps: policy rate [Hz].
-        state_names: entries of `observation.state`.
-        environment_names: entries of `observation.environment_state`.
-        action_names: entries of `action`.
         units: LeRobot units of state and action, such as `deg`.
         robot_type: LeRobot's name of the follower.
     """
@@ -60,7 +57,6 @@ class TrainingEpisode:
     """One take as training sees it; arrays have one row per frame.
 
     Attributes:
-        uid: the take's uid.
         index: episode index in its dataset.
         state: shape (n, n_state), LeRobot units.
         environment: shape (n, n_environment).
@@ -68,8 +64,6 @@ class TrainingEpisode:
         usable: frames a chunk may be learned from, bool, shape (n,).
         plan: id of the plan item it was collected for, or "".
         weight: how often its frames are drawn, relative to other takes of its source.
-        session: the sitting it was recorded in.
-        station: where it was recorded.
         dimensions: gap dimension to weight, as it is tagged.
     """
 
@@ -92,9 +86,7 @@ class TrainingSource:
 
     Attributes:
         root: the dataset's folder, as given.
-        domain: where its takes were recorded.
         signature: features, rate and units, the same for every source of a mixture.
-        episodes: the selected takes.
         is_nominal: one of them shows the nominal cell, so that they don't stand for another.
     """
 
@@ -131,10 +123,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """Mean and spread by which one feature is normalised; arrays of shape (n,)."""
+    """Mean and spread by which one feature is normalised, LeRobot units; arrays of shape (n,)."""
 
-    mean: Float32Array
-    std: Float32Array
+    mean: NDArray[np.floating[Any]]
+    std: NDArray[np.floating[Any]]
 
 
 class _Frames:
@@ -152,20 +144,25 @@ class _Frames:
         self.usable = np.flatnonzero(np.concatenate([e.usable for e in episodes]))
         self.weight = np.repeat([e.weight for e in episodes], [e.usable.sum() for e in episodes])
 
+    def chunks(self, rows: NDArray[np.int64], chunk: int) -> tuple[NDArray[Any], ...]:
+        """Return state, environment, action and padding of the samples that start at `rows`."""
+        index, end = rows[:, None] + np.arange(chunk), self.end[rows][:, None]
+        action = self.action[np.minimum(index, end - 1)]
+        return self.state[rows], self.environment[rows], action, index >= end
+
 
 class MixedBatches:
     """Batches of several sources, mixed by `datasets.mixing.mixture`.
 
     Args:
         sources: what to draw from, each with at least one usable frame.
-        stages: shares of the sources over the steps.
         chunk: actions per sample.
-        batch_size: samples per batch.
-        seed: decides every draw.
         randomise_domain: draw the `domain` entry anew for each sample, so that a base trained
             on one domain neither relies on the entry nor breaks when it changes.
-        rank: which of the processes that train together this is.
         world_size: how many they are; each gets its own samples of a step.
+
+    Raises:
+        UnusableInputError: two sources differ in rate, joints, features or units.
     """
 
     def __init__(
@@ -189,7 +186,9 @@ class MixedBatches:
         self.mixture = Mixture(
             pools, stages, batch_size=batch_size, world_size=world_size, seed=seed
         )
-        self.signature = common_signature(sources)
+        self.signature = sources[0].signature
+        for other in sources[1:]:
+            check_signature(other.signature, self.signature, other.root, sources[0].root)
         names = self.signature.environment_names
         self._domain = names.index(DOMAIN) if randomise_domain and DOMAIN in names else None
 
@@ -202,39 +201,26 @@ class MixedBatches:
         drawn = self.mixture.batch(step, self.rank)
         order = np.argsort(drawn.source, kind="stable")
         source, rows = drawn.source[order], drawn.frame[order]
-        parts = [
-            _gathered(frames, rows[source == i], self.chunk)
-            for i, frames in enumerate(self._frames)
-        ]
-        state, environment, action, is_pad = (
-            np.concatenate([p[k] for p in parts]) for k in range(4)
-        )
+        parts = [f.chunks(rows[source == i], self.chunk) for i, f in enumerate(self._frames)]
+        state, environment, action, is_pad = map(np.concatenate, zip(*parts, strict=True))
         if self._domain is not None:
             flags = np.random.default_rng((self.seed, step)).integers(0, 2, self.batch_size)
             environment[:, self._domain] = flags
-        return Batch(state, environment, action, is_pad.astype(bool), source)
+        return Batch(state, environment, action, is_pad, source)
 
     def moments(self, steps: int = 1) -> dict[str, FeatureMoments]:
-        """Return `state`, `environment` and `action` moments over the frames, as often as drawn.
-
-        Args:
-            steps: training steps of the run.
-        """
+        """Return `state`, `environment` and `action` moments over the frames, as often as drawn."""
         weights = self._weights(steps)
         result = {}
-        names = {
-            "state": self.signature.state_names,
-            "environment": self.signature.environment_names,
-            "action": self.signature.action_names,
-        }
-        for key, entries in names.items():
+        for key in ("state", "environment", "action"):
+            entries = getattr(self.signature, f"{key}_names")
             rows = [getattr(f, key)[f.usable].astype(np.float64) for f in self._frames]
             mean = sum(w @ r for w, r in zip(weights, rows, strict=True))
             square = sum(w @ (r - mean) ** 2 for w, r in zip(weights, rows, strict=True))
             result[key] = _guarded(np.asarray(mean), np.sqrt(np.asarray(square)), entries)
         return result
 
-    def weighted(self, key: str, steps: int = 1) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def weighted(self, key: str, steps: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the frames of `state`, `environment` or `action`, and how often each is drawn.
 
         Returns:
@@ -255,18 +241,6 @@ def chunks_at(episode: TrainingEpisode, rows: NDArray[np.int64], chunk: int) -> 
     action = episode.action[np.minimum(index, len(episode.action) - 1)]
     none = np.zeros(len(rows), dtype=np.int64)
     return Batch(episode.state[rows], episode.environment[rows], action, is_pad, none)
-
-
-def common_signature(sources: Sequence[TrainingSource]) -> Signature:
-    """Return the signature all sources share.
-
-    Raises:
-        UnusableInputError: two differ in rate, joints, features or units.
-    """
-    first = sources[0]
-    for other in sources[1:]:
-        check_signature(other.signature, first.signature, other.root, first.root)
-    return first.signature
 
 
 def check_signature(given: Signature, wanted: Signature, where: str, by: str) -> None:
@@ -297,19 +271,6 @@ def _short(value: object) -> str:
     return repr(value)
 
 
-def _gathered(
-    frames: _Frames, rows: NDArray[np.int64], chunk: int
-) -> tuple[Float32Array, Float32Array, Float32Array, NDArray[np.bool_]]:
-    index = rows[:, None] + np.arange(chunk)
-    end = frames.end[rows][:, None]
-    return (
-        frames.state[rows],
-        frames.environment[rows],
-        frames.action[np.minimum(index, end - 1)],
-        index >= end,
-    )
-
-
 def _guarded(
     mean: NDArray[np.float64], std: NDArray[np.float64], names: tuple[str, ...]
 ) -> FeatureMoments:
@@ -326,7 +287,6 @@ def load_source(
     """Read the selected takes of one dataset.
 
     Args:
-        root: the dataset's folder.
         select: one of `selection.SELECTIONS`.
         episodes: only these episode indices; all of them if None.
 
@@ -340,7 +300,9 @@ def load_source(
     rows = [episode for episode, _ in wanted]
     table = _frames(info, [e.index for e in rows])
     taken = [_episode(episode, table, usable) for episode, usable in wanted]
-    _check_finite(root, taken)
+    for take in taken:
+        for name in ("state", "environment", "action"):
+            check_finite(root, take.index, name, getattr(take, name))
     return TrainingSource(
         str(root),
         _domain(root, rows),
@@ -421,16 +383,18 @@ def _frames(info: layout.DatasetInfo, wanted: list[int]) -> FrameTable:
     return load_frames(info.root, [columns.STATE, columns.ACTION, *optional], wanted)
 
 
-def _check_finite(root: Path, episodes: Sequence[TrainingEpisode]) -> None:
-    for episode in episodes:
-        for name in ("state", "environment", "action"):
-            bad = ~np.isfinite(getattr(episode, name)).all(axis=1)
-            if bad.any():
-                raise UnusableInputError(
-                    f"{root}: episode {episode.index} has NaN or infinite {name} at frame "
-                    f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record "
-                    "it again."
-                )
+def check_finite(root: Path, episode: int, name: str, values: NDArray[Any]) -> None:
+    """Refuse a take with NaN among what would be trained on; `values` has a row for each frame.
+
+    Raises:
+        UnusableInputError: where the first is.
+    """
+    bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if bad.any():
+        raise UnusableInputError(
+            f"{root}: episode {episode} has NaN or infinite {name} at frame "
+            f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or record it again."
+        )
 
 
 def _domain(root: Path, episodes: Sequence[layout.EpisodeRow]) -> Domain:

@@ -27,7 +27,6 @@ from gaploop.collect.session import (
     Quota,
     SessionEnd,
     SessionSpec,
-    TakeResult,
     plan_quotas,
     record_takes,
 )
@@ -49,17 +48,9 @@ from gaploop.failure_analysis.diagnosis import (
     save_diagnosis,
     suggested_labels,
 )
+from gaploop.failure_analysis.planning import offers
 from gaploop.failure_analysis.planning.allocation import Budget
 from gaploop.failure_analysis.planning.curves import learn
-from gaploop.failure_analysis.planning.offers import (
-    DELAY,
-    LIGHT,
-    RANDOMISED_TAKES,
-    RANGES,
-    READ,
-    TAKES,
-    PlanContext,
-)
 from gaploop.failure_analysis.planning.plan import Ask
 from gaploop.failure_analysis.planning.plan import plan_for as planned_for
 from gaploop.failure_analysis.reference import Reference
@@ -69,7 +60,7 @@ from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Verdict, compare
 from gaploop.finetune.lerobot_adapter import LoraOptions
 from gaploop.finetune.lerobot_policy import load_policy, policy_id
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, pretrain
+from gaploop.finetune.pretrain import POLICY
 from gaploop.finetune.recalibration import recalibrate
 from gaploop.finetune.reproduction import reproduced
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, preset_for
@@ -86,18 +77,12 @@ DEMONSTRATION_SEEDS: Final = 500_000
 """Scenes of demonstrations on the target cell begin here: none is evaluated or pretrained on."""
 SIM_SEEDS: Final = 700_000
 """Scenes of the nominal takes that are mixed in begin here."""
-SIM_TAKES: Final = 40
-"""Nominal takes that are mixed in."""
 PROBE_SEEDS: Final = 800_000
 """Scenes of probes begin here."""
 NOTHING: Final[Mapping[str, Values]] = {"actuator_response.latency": {"latency_s": 0.0}}
 """Changes nothing of a cell that stands for a real one all the same."""
 DIAGNOSIS: Final = "diagnosis.json"
 TWIN: Final = "station_twin.yaml"
-PACKAGED_TASK: Final = "pick_place"
-"""Task of the packaged base."""
-BASE_TAKES: Final = 400
-"""Scripted takes behind the base of a task that has none packaged, as behind the packaged one."""
 
 type Say = Callable[[str, int, int], None]
 """Called with (stage in words, steps done, steps in all)."""
@@ -128,9 +113,7 @@ class LoopBudget:
         diagnosed: rollouts recorded with pictures for the diagnosis.
         evaluated: paired rollouts per success rate.
         takes: demonstrations that a plan may ask for.
-        steps: optimiser steps of the adapter.
         reproduced: scenes on which failures are reproduced, in each cell.
-        simulated: scripted takes in a twin.
     """
 
     diagnosed: int = 16
@@ -138,7 +121,7 @@ class LoopBudget:
     takes: int = 20
     steps: int = 600
     reproduced: int = 12
-    simulated: int = TAKES
+    simulated: int = offers.TAKES
 
 
 @dataclass(frozen=True)
@@ -148,8 +131,6 @@ class TargetCell:
     Attributes:
         gaps: gap dimension to severity in [0, 1].
         gap_seed: draws mechanism and direction.
-        task: the cell's task.
-        robot: the cell's arm.
         parameters: what is known of it, as a twin's.
         randomise: what every take's cell is drawn from.
     """
@@ -181,12 +162,9 @@ class LoopResult:
     """What came of one loop.
 
     Attributes:
-        twin: what was measured of the cell.
-        before: the base policy on the target cell.
         done: what was done about it, in words; "nothing" where nothing was found.
         after: the policy that came of it on the same scenes; or the base there, where the cell was
             changed instead. None where nothing was done.
-        verdict: the comparison; None likewise.
         lineage: stage to the ids and folders it left.
         run_folder: where the policy was made, in `folder`; "" where none was.
     """
@@ -199,7 +177,6 @@ class LoopResult:
     before: Evaluation
     done: str
     after: Evaluation | None
-    nominal_before: Evaluation | None
     nominal_after: Evaluation | None
     verdict: Verdict | None
     lineage: Mapping[str, Any]
@@ -220,19 +197,13 @@ def close_the_gap(
     """Run the loop on one target cell, in `folder`; stages already there are not run again.
 
     Args:
-        base: the policy to start from.
-        sim: datasets of nominal takes to mix in.
         nominal: the base on the nominal cell, on seeds 0, 1, …; the retention check pairs with it.
-        seed: of scenes, sampling and initial adapter weights.
-
-    Raises:
-        UnusableInputError: as the stages say.
     """
     folder.mkdir(parents=True, exist_ok=True)
     n = budget.evaluated
     before = measured(folder / "before.json", base, target, n, "base", say)
     twin = measured_twin(target, folder, say)
-    about = PlanContext(folder, str(base), twin, folder / TWIN, target.task)
+    about = offers.PlanContext(folder, str(base), twin, folder / TWIN, target.task)
     diagnosis = roll_out_and_diagnose(
         target, folder, base, budget.diagnosed, say, twin=twin, reproduced_on=budget.reproduced
     )
@@ -246,7 +217,7 @@ def close_the_gap(
     }
     found = (target, folder, twin, diagnosis, plan, before)
     if not plan.items:
-        return LoopResult(*found, "nothing", None, None, None, None, lineage)
+        return LoopResult(*found, "nothing", None, None, None, lineage)
     made = carry_out(
         plan, target, folder, base=base, sim=sim, twin=twin, budget=budget, seed=seed, say=say
     )
@@ -269,7 +240,7 @@ def close_the_gap(
         lineage |= {"run": record["id"], "policy": record["result"]["policy"]}
     write_json(folder / "verdict.json", verdict.to_json() | {"lineage": lineage})
     run_folder = made.run.name if made else ""
-    return LoopResult(*found, done, after, nominal, kept, verdict, lineage, run_folder)
+    return LoopResult(*found, done, after, kept, verdict, lineage, run_folder)
 
 
 @dataclass(frozen=True)
@@ -277,9 +248,7 @@ class CarriedOut:
     """A plan that was carried out.
 
     Attributes:
-        policy: what came of it.
         run: folder of its run.json.
-        done: what was done, in words.
         takes: that an operator recorded.
         is_trained: whether its weights are others than the base's.
     """
@@ -309,14 +278,10 @@ def carry_out(
     policy that learned from none is recalibrated.
 
     Args:
-        plan: what to do.
         target: where an operator records.
         folder: the run folder; what it holds of these remedies isn't done again.
-        base: the policy to start from.
-        sim: datasets of nominal takes to mix in.
         twin: where demonstrations are simulated; its file lies in `folder`.
         budget: how many takes a twin gets, and optimiser steps.
-        seed: of sampling and initial adapter weights.
     """
     remedies = {item.remedy: item.dimension for item in reversed(plan.items)}
     known = dict(twin.values()) or NOTHING
@@ -329,11 +294,11 @@ def carry_out(
         there = TargetCell({}, 0, target.task, target.robot, known)
         cells.append(("resimulated", wanted, there, [Quota(budget.simulated)]))
     for dimension in {i.dimension for i in plan.items if i.remedy == "randomise"}:
-        ranges = preset(RANGES[dimension])
-        wanted = f"{RANDOMISED_TAKES} takes randomised by {ranges.name}"
+        ranges = preset(offers.RANGES[dimension])
+        wanted = f"{offers.RANDOMISED_TAKES} takes randomised by {ranges.name}"
         there = TargetCell({}, 0, target.task, target.robot, known, ranges)
         name = f"randomised_{dimension.value}"
-        cells.append((name, wanted, there, [Quota(RANDOMISED_TAKES)]))
+        cells.append((name, wanted, there, [Quota(offers.RANDOMISED_TAKES)]))
     recorded = {
         name: wanted
         for name, wanted, cell, quotas in cells
@@ -345,7 +310,7 @@ def carry_out(
         done = ", ".join(recorded.values())
         return CarriedOut(run / ADAPTER, run, done, plan.takes if "takes" in recorded else 0)
     if not remedies.keys() & {"recalibrate", "compensate"} or not twin.values(
-        (*READ, *LIGHT, DELAY)
+        (*offers.READ, *offers.LIGHT, offers.DELAY)
     ):
         return None
     run = folder / "recalibrated"
@@ -420,16 +385,8 @@ def measured(
         return Evaluation.from_json(read_json(path), str(path))
     where = "target cell" if target else "nominal cell"
     cell = target or TargetCell({}, 0)
-    result = evaluate(
-        policy,
-        n,
-        gaps=cell.gaps,
-        gap_seed=cell.gap_seed,
-        task=cell.task,
-        progress=counting(say, f"Rolling out the {name} policy, {where}", n),
-        robot=cell.robot,
-        parameters=cell.parameters,
-    )
+    progress = counting(say, f"Rolling out the {name} policy, {where}", n)
+    result = evaluate(policy, n, progress=progress, **vars(cell))
     write_json(path, result.to_json())
     return result
 
@@ -475,7 +432,6 @@ def roll_out_and_diagnose(
         reference: what is usual; chosen by `choose_reference` if None.
         twin: reproduces the failures; the takes alone judge if None.
         reproduced_on: scenes of that, in each cell.
-        workers: processes that reproduce.
     """
     path = folder / DIAGNOSIS
     if path.exists():
@@ -500,7 +456,7 @@ def roll_out_and_diagnose(
 
 
 def plan_for(
-    diagnosis: Diagnosis, path: Path, takes: int, about: PlanContext | None = None
+    diagnosis: Diagnosis, path: Path, takes: int, about: offers.PlanContext | None = None
 ) -> Plan:
     """Return the plan kept at `path`, or plan within a number of takes and keep it.
 
@@ -512,62 +468,6 @@ def plan_for(
         ask = Ask(Budget(takes=takes), curves, image_policy=images, about=about)
         save_plan(planned_for(diagnosis, ask).plan, path)
     return load_plan(path)
-
-
-def record_demonstrations(
-    target: TargetCell, folder: Path, takes: int, seed: int,
-    on_take: Callable[[TakeResult, bool], None] = lambda _result, _counts: None,
-) -> Path:  # fmt: skip
-    """Record scripted takes on a cell and publish them; a folder that has them is left alone.
-
-    Args:
-        target: the cell.
-        folder: where journal and dataset go.
-        takes: how many.
-        seed: the first scene.
-        on_take: as of `record_takes`.
-
-    Returns:
-        the dataset's folder.
-    """
-    spec = SessionSpec(
-        folder / "takes_journal", target.instruction, max_s=DEMONSTRATION_S, seed=seed, resume=True
-    )
-    record_takes(spec, [Quota(takes)], target.rig, scripted_leader, on_take=on_take)
-    publish(spec.journal, folder / "takes", "local/takes")
-    return folder / "takes"
-
-
-@dataclass(frozen=True)
-class LoopStart:
-    """What adapting starts from: the base policy of a task, and nominal takes to mix in.
-
-    Attributes:
-        base: the policy.
-        sim: the takes.
-    """
-
-    base: str
-    sim: Path
-
-
-def start_for(
-    task: str, folder: Path, sim_takes: int = SIM_TAKES, robot: str = SO101.name
-) -> LoopStart:
-    """Return where a task starts from; what isn't packaged or in `folder` yet is made.
-
-    Pretraining the base of another task than `pick_place`, or of another arm than the SO-101,
-    takes a quarter of an hour.
-    """
-    ships = robot == SO101.name
-    name = task if ships else f"{task}_{robot}"
-    run, packaged = folder / f"base_{name}", ships and task == PACKAGED_TASK
-    if not packaged and not (run / "run.json").exists():
-        pretrain(PretrainOptions((), run, BASE_TAKES, task, resume=run.exists(), robot=robot))
-    base = "base" if packaged else str(run / POLICY)
-    nominal, place = TargetCell({}, 0, task, robot), folder / f"sim_{name}_{sim_takes}"
-    sim = record_demonstrations(nominal, place, sim_takes, SIM_SEEDS)
-    return LoopStart(base, sim)
 
 
 def _record(

@@ -9,7 +9,7 @@ diagnosing side gets its journal and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,6 @@ from gaploop.finetune.evaluate import evaluate
 from gaploop.finetune.evaluation import Evaluation
 from gaploop.finetune.gate.judge import Answer
 from gaploop.finetune.workers import run_jobs
-from gaploop.sim.gaps import draw_gaps
 
 ABSTAINED: Final = "abstained"
 LEAST_SEVERITY: Final = 0.5
@@ -55,11 +54,6 @@ class Draw:
     dimension: GapDimension
     severity: float
     gap_seed: int
-
-    @property
-    def mechanism(self) -> str:
-        """Name of the drawn mechanism."""
-        return draw_gaps({self.dimension.value: self.severity}, self.gap_seed)[0].mechanism
 
 
 @dataclass(frozen=True)
@@ -87,14 +81,12 @@ def sweep(
     folder: Path,
     *,
     rollouts: int,
-    workers: int = 2,
     progress: Callable[[int], None] = lambda _draws: None,
 ) -> list[DrawResult]:
     """Roll the policy out `rollouts` times on every draw and diagnose what failed.
 
     Args:
         folder: journals go to `folder/<number>-<dimension>`.
-        workers: processes.
         progress: called with the number of draws just finished.
     """
     jobs = [
@@ -102,7 +94,7 @@ def sweep(
         for n, draw in enumerate(draws)
     ]
     found: dict[int, DrawResult] = {}
-    for number, result in run_jobs(_one, jobs, workers):
+    for number, result in run_jobs(_one, jobs, workers=2):
         found[number] = result
         progress(1)
     return [found[n] for n in sorted(found)]
@@ -162,8 +154,6 @@ class DemoResult:
     """What the demo found.
 
     Attributes:
-        nominal: the base policy in the nominal cell.
-        loops: one per drawn gap.
         sweep: injected against diagnosed over all dimensions; empty in the quick demo.
     """
 
@@ -192,11 +182,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> DemoResult:
-    """Run the demo in `folder`; stages already there are not run again.
-
-    Raises:
-        UnusableInputError: as the stages say.
-    """
+    """Run the demo in `folder`; stages already there are not run again."""
     size = QUICK if quick else FULL
     nominal = measured(folder / "nominal.json", base, None, size.budget.evaluated, "base", say)
     stage = "Recording nominal takes"
@@ -224,7 +210,11 @@ def run_demo(folder: Path, seed: int, *, base: str, quick: bool, say: Say) -> De
         )
         for name, target in zip("AB", draw_targets(seed, fails), strict=True)
     )
-    result = DemoResult(seed, base, nominal, loops, tuple(_sweep(folder, seed, base, size, say)))
+    swept, draws = list[DrawResult](), draw_stations(seed, size.draws)
+    if draws:
+        progress = counting(say, "Diagnosing all nine dimensions", len(draws))
+        swept = sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
+    result = DemoResult(seed, base, nominal, loops, tuple(swept))
     write_json(folder / "demo.json", result.to_json())
     return result
 
@@ -235,7 +225,6 @@ def draw_targets(
     """Draw two cells with gaps of different dimensions, out of all nine.
 
     Args:
-        seed: of the draw.
         fails: says whether there is anything to find out in a cell; one without is drawn anew.
     """
     rng = np.random.default_rng([seed, 42])
@@ -256,23 +245,8 @@ def _within(cell: str, say: Say) -> Say:
     return lambda stage, done, total: say(f"{cell}: {stage[0].lower()}{stage[1:]}", done, total)
 
 
-def _sweep(folder: Path, seed: int, base: str, size: Size, say: Say) -> Sequence[DrawResult]:
-    draws = draw_stations(seed, size.draws)
-    if not draws:
-        return []
-    progress = counting(say, "Diagnosing all nine dimensions", len(draws))
-    return sweep(base, draws, folder / "sweep", rollouts=size.rollouts, progress=progress)
-
-
 def _rate(result: Evaluation | None) -> Mapping[str, Any] | None:
-    if result is None:
-        return None
-    return {
-        "successes": result.successes,
-        "trials": result.trials,
-        "rate": result.rate,
-        "interval": result.interval,
-    }
+    return asdict(result.total) if result else None
 
 
 def _loop_json(loop: LoopResult) -> dict[str, Any]:

@@ -73,7 +73,6 @@ def scripted_source(
     Args:
         takes: attempts; scenes `seed` to `seed + takes - 1`.
         cell: what they show; the nominal cell if None.
-        seed: first scene.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, Final
@@ -40,16 +40,14 @@ MAX_S: Final = 8.0
 """A rollout's time limit [simulated s]; the scripted demonstrations take 3 to 4."""
 EVALUATION_SEEDS: Final = 1_000_000
 """Scenes of evaluations begin here, demonstrations at 0: a policy never meets a scene it saw."""
+LATER: Final = ("speed_scale", "robot", "parameters", "randomise", "sees", "policy_fps")
+"""Of `CellSpec`, what settings.json holds only where it isn't as usual."""
 CHUNK: Final = 4
 """Rollouts that a worker does between two reports; keeps both workers busy until the end."""
 
 
 class MemoryTake:
-    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures.
-
-    Args:
-        rig: where the take is run.
-    """
+    """What a `Recorder` writes to, in place of a journal: all numbers, no pictures."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -88,18 +86,10 @@ class MemoryTake:
         telemetry = Telemetry((t_ns - t_ns[:1].sum()) * 1e-9, columns, self._units)
         rows, frames = self._frames, Frames.empty(len(rig.follower.joint_names))
         if rows:
-            frames = Frames(
-                t_s=np.array([r.t_s for r in rows]),
-                state=np.array([r.state for r in rows]),
-                action=np.array([r.action for r in rows]),
-                sent=np.array([r.sent for r in rows]),
-                environment_state=np.array([r.environment_state for r in rows]),
-                intervention=np.array([r.intervention for r in rows]),
-                safety=np.array([r.safety for r in rows], dtype=np.int64),
-                camera_age_s={
-                    c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s
-                },
-            )
+            names = [f.name for f in fields(Frames)[:-1]]  # a row's are called the same
+            arrays: dict[str, Any] = {n: np.array([getattr(r, n) for r in rows]) for n in names}
+            ages = {c: np.array([r.camera_age_s[c] for r in rows]) for c in rows[0].camera_age_s}
+            frames = Frames(**arrays, camera_age_s=ages)
         return Take(info, outcome, frames, telemetry)
 
 
@@ -107,7 +97,6 @@ def category(take: Take, sees: str = "scene") -> tuple[str, str]:
     """Return a failed take's failure mode and phase; "" for what can't be told.
 
     Args:
-        take: what failed.
         sees: an evidence tier, `lerobot`, `telemetry` or `scene`: what is above it isn't looked at.
 
     Labels come first. Without one the rules of `gaploop diagnose` look at motion, effort and the
@@ -135,12 +124,10 @@ class CellSpec:
     Attributes:
         task: `pick_place`, `pick_lift` or `stack_cube`.
         gaps: gap dimension to severity in [0, 1].
-        gap_seed: draws mechanism and direction of each gap.
         max_s: longest rollout [simulated s].
         domain: what the policy is told of where it is, 0 for simulation and 1 for the target cell;
             None for what each condition makes it.
         speed_scale: as of `PolicyLeader`; a rollout gets as much more time.
-        robot: the cell's arm.
         parameters: what is known of the cell, as a twin's; as of `SimCell`.
         randomise: what every rollout's cell is drawn from; as of `SimCell`.
         sees: by which evidence failure modes are told; as of `category`.
@@ -193,11 +180,8 @@ def evaluate(
         policy_path: as for `load_policy`.
         n: rollouts under each condition.
         gaps: gap dimension to severity in [0, 1]; injected under every condition.
-        gap_seed: draws mechanism and direction of each gap.
         conditions: settings to try one at a time; the plain cell if there are none.
-        seed: first scene.
         workers: processes; 1 stays in this one.
-        task: the cell's task.
         max_s: longest rollout [simulated s]; None for `MAX_S` for each arm of the cell.
         progress: called with the number of rollouts just finished.
         base: the setting that the others are variations of, one of `conditions`. The policy is
@@ -206,13 +190,8 @@ def evaluate(
             rolled out again.
         on_rollouts: called with the rollouts just finished, those that `folder` held first.
         ray: address of a Ray cluster that does the work, such as `auto`; "" for `workers` here.
-        speed_scale: below 1, the policy's motions are passed through more slowly and a rollout
-            gets as much more time.
-        robot: the cell's arm, one of `core.arms.CELL_ARMS`.
-        parameters: what is known of the cell, as a twin's; as of `SimCell`.
-        randomise: what every rollout's cell is drawn from; as of `SimCell`.
         where: what the cell is made like, in words; "" for nominal.
-        sees: by which evidence failure modes are told; as of `category`.
+        gap_seed, task, speed_scale, robot, parameters, randomise, sees, policy_fps: of `CellSpec`.
 
     Raises:
         UnusableInputError: no rollouts asked for, an unknown gap or condition, no policy, or a
@@ -274,24 +253,17 @@ def evaluate(
 
 
 def _plain(spec: CellSpec) -> dict[str, Any]:
-    value = {"gaps": dict(spec.gaps), **{n: v for n, v in vars(spec).items() if n != "gaps"}}
-    if spec.speed_scale == 1.0:
-        del value["speed_scale"]  # folders from before there was one are gone on with
-    if spec.robot == SO101.name:
-        del value["robot"]
-    if not spec.parameters:
-        del value["parameters"]
-    del value["randomise"]
+    known, usual = {"gaps": dict(spec.gaps), **vars(spec)}, vars(CellSpec())
+    # Folders from before there were these are gone on with.
+    value = {n: v for n, v in known.items() if n not in LATER or v != usual[n]}
     if spec.randomise is not None:
         value["randomise"] = as_yaml(spec.randomise)
-    if spec.sees == "scene":
-        del value["sees"]
-    if spec.policy_fps is None:
-        del value["policy_fps"]
     return value
 
 
-def rig_of(spec: CellSpec, condition: Mapping[str, Any], fps: float) -> EmbeddedRig:
+def rig_of(
+    spec: CellSpec, condition: Mapping[str, Any] | None = None, fps: float | None = None
+) -> EmbeddedRig:
     """Return the cell that a policy is tried on, under one condition, at its frame rate [Hz]."""
     rig = embedded_rig(
         task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, conditions=condition,
@@ -324,17 +296,7 @@ def roll_out(
         take = run_take(rig, leader, seed=EVALUATION_SEEDS + seed, max_s=longest_s, sinks=sinks)
         won = take.outcome is Outcome.SUCCESS
         mode, phase = ("", "") if won else category(memory.take(take.outcome), sees)
-        results.append(
-            Rollout(
-                seed,
-                condition,
-                won,
-                take.duration_s,
-                take.reason,
-                failure_mode=mode,
-                phase=phase,
-            )
-        )
+        results.append(Rollout(seed, condition, won, take.duration_s, take.reason, "", mode, phase))
     return results
 
 

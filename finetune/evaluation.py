@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,9 +39,7 @@ class Rollout:
     Attributes:
         seed: decides the scene; rollouts of two policies with equal seed and condition pair up.
         condition: what was set, as `key=value`, or `nominal`.
-        success: the station's criterion was met.
         duration_s: simulated time the attempt took [s].
-        reason: why it ended.
         uid: the take's uid, where it was recorded.
         failure_mode: what was seen to go wrong, a name of the vocabulary; "" where it went well or
             can't be told.
@@ -74,6 +72,12 @@ class Rate:
     rate: float
     interval: tuple[float, float]
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Rate:
+        """Read what `asdict` made of it; what else stands there is passed over."""
+        low, high = value["interval"]
+        return cls(value["successes"], value["trials"], value["rate"], (low, high))
+
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.rate:.0%} [{low:.0%}, {high:.0%}] ({self.successes}/{self.trials})"
@@ -84,16 +88,10 @@ class Evaluation:
     """How often a policy succeeded.
 
     Attributes:
-        successes: successful rollouts.
-        trials: rollouts.
-        rate: successes / trials.
         interval: Wilson interval of the rate at 95 %.
         by_condition: the same for each condition.
         outcomes: every rollout, in order of condition and seed.
-        domain: where it was measured.
-        policy: id of the policy.
         gaps: gap dimension to severity in [0, 1], as injected.
-        gap_seed: drew mechanism and direction.
         base: the condition that the others are compared with.
         paired: equal seeds mean equal scenes.
         where: the cell in words, where it isn't the embedded one.
@@ -114,6 +112,11 @@ class Evaluation:
     where: str = ""
 
     @property
+    def total(self) -> Rate:
+        """The rate over all rollouts."""
+        return Rate(self.successes, self.trials, self.rate, self.interval)
+
+    @property
     def evidence(self) -> str:
         """What it is evidence of, in words."""
         if self.where and self.domain is Domain.SIM:
@@ -126,11 +129,7 @@ class Evaluation:
 
     def to_csv(self) -> str:
         """Return one line per rollout, with a header."""
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, list(Rollout.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(r) for r in self.outcomes)
-        return stream.getvalue()
+        return "\n".join([",".join(FIELDS), *csv_lines(self.outcomes), ""])
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
@@ -162,16 +161,8 @@ def _rollout(value: Mapping[str, Any]) -> Rollout:
     found = Rollout(**value)
     if type(found.success) is not bool:
         raise TypeError(f"success must be true or false, got {found.success!r}")
-    return replace(
-        found,
-        seed=int(found.seed),
-        duration_s=float(found.duration_s),
-        condition=str(found.condition),
-        reason=str(found.reason),
-        uid=str(found.uid),
-        failure_mode=str(found.failure_mode),
-        phase=str(found.phase),
-    )
+    kinds: dict[str, type] = {"seed": int, "success": bool, "duration_s": float}
+    return Rollout(**{name: kinds.get(name, str)(said) for name, said in vars(found).items()})
 
 
 def wilson(successes: int, trials: int, confidence: float = statistics.CONFIDENCE) -> Rate:
@@ -199,16 +190,13 @@ def summarise(
 ) -> Evaluation:
     """Count rollouts, in all and by condition."""
     ordered = tuple(sorted(rollouts, key=lambda r: (r.condition != base, r.condition, r.seed)))
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in ordered:
-        groups.setdefault(rollout.condition, []).append(rollout)
     total = wilson(sum(r.success for r in ordered), len(ordered))
     return Evaluation(
         total.successes,
         total.trials,
         total.rate,
         total.interval,
-        {c: wilson(sum(r.success for r in g), len(g)) for c, g in groups.items()},
+        {c: wilson(sum(r.success for r in g), len(g)) for c, g in _by_condition(ordered).items()},
         ordered,
         domain,
         policy,
@@ -218,6 +206,13 @@ def summarise(
         paired,
         where,
     )
+
+
+def _by_condition(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.condition, []).append(rollout)
+    return groups
 
 
 def evidence(domain: Domain) -> str:
@@ -284,14 +279,10 @@ class RolloutLog:
 
 def csv_lines(rollouts: Iterable[Rollout]) -> list[str]:
     """Return one line of CSV per rollout, without a line break in it."""
-    lines = []
-    for rollout in rollouts:
-        stream = io.StringIO()
-        values = [getattr(rollout, name) for name in FIELDS]
-        row = [" ".join(v.split()) if isinstance(v, str) else v for v in values]
-        csv.writer(stream, lineterminator="").writerow(row)
-        lines.append(stream.getvalue())
-    return lines
+    stream, every = io.StringIO(), map(astuple, rollouts)
+    rows = ([" ".join(v.split()) if isinstance(v, str) else v for v in row] for row in every)
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue().splitlines()
 
 
 def read_rollouts(path: Path) -> Iterable[Rollout]:
@@ -338,7 +329,6 @@ class Drop:
     """One setting beside the base.
 
     Attributes:
-        condition: the setting.
         difference: its success minus the base's, -1 to 1.
         p: two-sided, for this setting alone.
         pairs: scenes tried under both; 0 where they don't pair up.
@@ -365,9 +355,7 @@ class Drop:
 
 def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
     """Return every setting beside the base, the costliest first; none without rollouts of it."""
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in evaluation.outcomes:
-        groups.setdefault(rollout.condition, []).append(rollout)
+    groups = _by_condition(evaluation.outcomes)
     base = groups.pop(evaluation.base, None)
     if not base or not groups:
         return ()
@@ -377,8 +365,7 @@ def drops(evaluation: Evaluation) -> tuple[Drop, ...]:
         after = {r.seed: r.success for r in group}
         seeds = before.keys() & after.keys()
         if evaluation.paired and seeds:
-            both = _paired({s: before[s] for s in seeds}, {s: after[s] for s in seeds})
-            found.append(Drop(name, *both))
+            found.append(Drop(name, *_paired({s: before[s] for s in seeds}, after)))
         else:
             found.append(Drop(name, *_unpaired(base, group)))
     adjusted = holm([d.p for d in found])
@@ -390,23 +377,21 @@ def _unpaired(base: Sequence[Rollout], other: Sequence[Rollout]) -> tuple[Estima
     """Return the difference, other minus base, and its p."""
     from scipy.stats import fisher_exact
 
-    counts = [(sum(r.success for r in group), len(group)) for group in (other, base)]
-    difference = weighted_sum(
-        [(sign, [TrialCounts(*count)]) for sign, count in zip((1.0, -1.0), counts, strict=True)]
-    )
-    table = [[won, tried - won] for won, tried in counts]
+    new, old = (TrialCounts(sum(r.success for r in group), len(group)) for group in (other, base))
+    difference = weighted_sum([(1.0, [new]), (-1.0, [old])])
+    table = [[side.successes, side.trials - side.successes] for side in (new, old)]
     return difference, float(fisher_exact(table).pvalue)
 
 
 def _paired[K](
-    before: Mapping[K, bool], after: Mapping[K, bool], confidence: float = statistics.CONFIDENCE
+    before: Mapping[K, bool], after: Mapping[K, bool]
 ) -> tuple[Estimate, float, int, int, int]:
     """Return the difference, its p, the pairs, and how many only the one and the other solved."""
     both = sum(before[k] and after[k] for k in before)
     lost = sum(before[k] and not after[k] for k in before)
     gained = sum(after[k] and not before[k] for k in before)
     neither = len(before) - both - lost - gained
-    difference = statistics.paired_difference(both, gained, lost, neither, confidence)
+    difference = statistics.paired_difference(both, gained, lost, neither)
     return difference, mcnemar_p(gained, lost), len(before), lost, gained
 
 
@@ -415,7 +400,6 @@ class Difference:
     """Paired difference of two success rates, candidate minus baseline.
 
     Attributes:
-        value: difference of the rates.
         interval: its interval at 95 %.
         p: two-sided p of the exact McNemar test.
         pairs: scenes tried by both.
@@ -431,9 +415,7 @@ class Difference:
     lost: int
 
 
-def paired_difference(
-    before: Sequence[Rollout], after: Sequence[Rollout], confidence: float = statistics.CONFIDENCE
-) -> Difference:
+def paired_difference(before: Sequence[Rollout], after: Sequence[Rollout]) -> Difference:
     """Compare two policies' rollouts of the same scenes.
 
     Raises:
@@ -446,5 +428,5 @@ def paired_difference(
             f"{odd} of {len(old.keys() | new.keys())} scenes were tried by one policy only. "
             "Evaluate both with the same --n, --seed and --env.conditions."
         )
-    found, p, pairs, lost, gained = _paired(old, new, confidence)
+    found, p, pairs, lost, gained = _paired(old, new)
     return Difference(found.value, (found.low, found.high), p, pairs, gained, lost)

@@ -47,14 +47,9 @@ def levels(factor: str, station: Station = SIM_STATION) -> tuple[Any, ...]:
         rows, columns = station.grid
         return tuple([row, column] for row in range(rows) for column in range(columns))
     if factor == "camera_pose":
-        return tuple(_moved(axis, sign) for axis in range(3) for sign in (-1, 1))
+        moves = ((axis, sign * CAMERA_OFFSET_M) for axis in range(3) for sign in (-1, 1))
+        return tuple([by if n == axis else 0.0 for n in range(6)] for axis, by in moves)
     return {"distractors": DISTRACTORS, "table_height": TABLE_HEIGHTS_M}[factor]
-
-
-def _moved(axis: int, sign: int) -> list[float]:
-    pose = [0.0] * 6
-    pose[axis] = sign * CAMERA_OFFSET_M
-    return pose
 
 
 def settings(
@@ -67,7 +62,6 @@ def settings(
     Args:
         factors: names of `FACTORS`; `all` for every one that the station has levels of.
         base: what is set up under every setting; a factor set there takes its levels instead.
-        station: defines the names.
 
     Raises:
         UnusableInputError: a factor that doesn't exist, or that the station defines no levels of.

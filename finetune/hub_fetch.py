@@ -31,7 +31,6 @@ def fetch(
     Without a network what was downloaded before is taken. The folder's name is the commit.
 
     Args:
-        repo_id: its name.
         revision: a commit, branch or tag; the newest unless given.
         kind: of repository, `model` or `dataset`.
         parts: patterns of the files that are wanted.
@@ -63,7 +62,6 @@ def listing(
     """Return the commit of a repository, and its files with their sizes [bytes].
 
     Args:
-        repo_id: its name.
         revision: a commit, branch or tag; the newest unless given.
         kind: of repository, `model` or `dataset`.
 

@@ -57,7 +57,7 @@ _RESULT: Final = ("steps", "loss", "held_out", "merged")
 def push_policy(
     folder: Path,
     target: HubTarget,
-    options: PushOptions | None = None,
+    options: PushOptions,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[Pushed, Parcel]:
     """Push a policy, an adapter or the adapter of a run.
@@ -66,7 +66,6 @@ def push_policy(
         UnusableInputError: it must not be pushed, or the Hub refuses; why, and how to fix it.
         HubUnreachableError: the Hub can't be reached or goes on failing; try again later.
     """
-    options = options or PushOptions()
     folder = resolve(folder)
     pack_policy(folder, target, options)  # before anything is asked of the Hub
     before = upload.read_remote(target, README, options.patience)
@@ -213,11 +212,7 @@ def card_of(
     """Return README.md of a policy.
 
     Args:
-        folder: the policy's or adapter's own folder.
-        identity: its id.
         lineage: what went into it, as `lineage.json` says, or nothing.
-        target: where it goes.
-        options: licence and tags.
         before: the card that the Hub has, or "".
     """
     config = read_json(folder / "config.json")
@@ -227,7 +222,7 @@ def card_of(
     kind = str(config.get("type", "policy"))
     base = str(lineage.get("base", ""))
     same = {identity, str(lineage.get("result", {}).get("merged") or identity)}
-    results = results_of(folder.parent, same, base) if lineage else Results()
+    rows, gate = results_of(folder.parent, same, base) if lineage else ((), "")
     # Where the policy is told that it drives: 0 in sim, 1 on the real arm; None if not.
     file = folder / "policy_preprocessor.json"
     steps = read_json(file).get("steps", ()) if file.exists() else ()
@@ -241,8 +236,8 @@ def card_of(
         "base": base,
         "result": lineage.get("result", {}),
         "lora": lineage.get("config", {}).get("lora") if is_adapter else None,
-        "rows": results.rows,
-        "gate": results.gate,
+        "rows": rows,
+        "gate": gate,
         "repo_id": target.repo_id,
         "steps": needs_gaploop(folder),
         "domain": next((float(value) for value in said if value is not None), None),
@@ -262,8 +257,6 @@ class ResultRow:
 
     Attributes:
         dimensions: gap dimensions that were injected, or "".
-        setting: what was set, in words.
-        evidence: what the figures are evidence of.
         before: of the base; None where it wasn't measured.
         after: of the policy; None where it wasn't measured.
     """
@@ -275,26 +268,18 @@ class ResultRow:
     after: Rate | None
 
 
-@dataclass(frozen=True)
-class Results:
-    """What was measured of a policy and of its base.
-
-    Attributes:
-        rows: success by setting, the nominal cell first.
-        gate: verdict and reason of the gate, or "".
-    """
-
-    rows: tuple[ResultRow, ...] = ()
-    gate: str = ""
-
-
-def results_of(run: Path, identities: Collection[str], base: str) -> Results:
-    """Return what the files in a run folder say of its policy.
+def results_of(
+    run: Path, identities: Collection[str], base: str
+) -> tuple[tuple[ResultRow, ...], str]:
+    """Return what the files in a run folder say of its policy and of its base.
 
     Args:
         run: the run folder; evaluations of the policy and of its base may lie in it.
         identities: ids of the policy: of the adapter and of its merged twin.
         base: id of the policy that it was adapted from, or "".
+
+    Returns:
+        success by setting, the nominal cell first; verdict and reason of the gate, or "".
     """
     found: dict[tuple[str, str, str], dict[str, Rate]] = {}
     for value in _values(run, EVALUATION):
@@ -312,7 +297,7 @@ def results_of(run: Path, identities: Collection[str], base: str) -> Results:
         for condition, rate in value["by_condition"].items():
             words = [*cell, condition] if condition != NOMINAL or not cell else cell
             rates = found.setdefault((dimensions, "; ".join(words), where), {})
-            measured = _rate(rate)
+            measured = Rate.from_json(rate)
             if who not in rates or rates[who].trials < measured.trials:
                 rates[who] = measured
     order = sorted(found, key=lambda key: (bool(key[0]), key[1] != NOMINAL, key))
@@ -332,13 +317,13 @@ def results_of(run: Path, identities: Collection[str], base: str) -> Results:
         verdict = f"{value['verdict']} against `{value['contest']['baseline']}`: "
         verdict += str(value.get("message") or value.get("says") or "")
         verdict += f" (evidence: {value['evidence']})" if value.get("evidence") else ""
-    return Results(rows, verdict)
+    return rows, verdict
 
 
 def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
     """Yield what a gate's stages counted of both sides, task by task."""
     for stage in value.get("stages", ()):
-        rates = {name: _rate(said) for name, said in stage.get("rates", {}).items()}
+        rates = {name: Rate.from_json(said) for name, said in stage.get("rates", {}).items()}
         for name, after in rates.items():
             task, _, side = name.rpartition(": ")
             if side == "candidate":
@@ -346,11 +331,6 @@ def _gate_rows(value: Mapping[str, Any]) -> Iterator[ResultRow]:
                 where = f"gate, {stage['stage']}, until it was decided"
                 setting = f"{where}: {task}" if task else where
                 yield ResultRow("", setting, str(value.get("evidence", "")), before, after)
-
-
-def _rate(said: Mapping[str, Any]) -> Rate:
-    low, high = said["interval"]
-    return Rate(said["successes"], said["trials"], said["rate"], (low, high))
 
 
 def _values(run: Path, name: str) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,9 @@ from gaploop.datasets.layout import read_info
 from gaploop.finetune.batches import Batch, FeatureMoments, Signature
 from gaploop.finetune.lerobot_trust import SIDECAR as SIDECAR
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
+from gaploop.sim.arms import arm_of
+from gaploop.sim.lerobot_tracker_step import TrackerStep
+from gaploop.sim.tracker import NAMES as SCENE
 
 STATE: Final = "observation.state"
 ENVIRONMENT: Final = "observation.environment_state"
@@ -40,6 +43,11 @@ ACTION: Final = "action"
 TRAIN_CONFIG: Final = str(TRAIN_CONFIG_NAME)
 """Beside a policy that lerobot-train made: which dataset it learned from."""
 FEATURE_KEYS: Final = {"state": STATE, "environment": ENVIRONMENT, "action": ACTION}
+FAULTS: Final = (
+    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
+    SafetensorError, DraccusException,
+)  # fmt: skip
+"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,6 @@ class ActSize:
         execute: actions executed before the next prediction.
         width: transformer width.
         feedforward: width of its feed-forward layers.
-        dropout: dropout rate in training.
     """
 
     chunk: int = 20
@@ -73,6 +80,11 @@ class ActBundle:
     signature: Signature
 
     @property
+    def names(self) -> Mapping[str, Any]:
+        """What the sidecar says: LeRobot's config has no place for it."""
+        return asdict(self.signature)
+
+    @property
     def chunk(self) -> int:
         """Actions predicted at once."""
         return int(self.policy.config.chunk_size)
@@ -90,17 +102,12 @@ def build(
     *,
     seed: int,
     task: str = "pick_place",
-    device: str = "cpu",
 ) -> ActBundle:
     """Make an untrained policy.
 
     Args:
-        signature: what it is fed and answers.
         moments: of `state`, `environment` and `action`, by which they are normalised.
-        size: how large it is.
-        seed: draws the first weights.
         task: the cell's task, which decides what a camera tracker looks for.
-        device: torch device.
 
     Raises:
         UnusableInputError: no environment state, without which ACT refuses state-only input.
@@ -122,7 +129,7 @@ def build(
         dropout=size.dropout,
         use_vae=False,
         pretrained_backbone_weights=None,
-        device=device,
+        device="cpu",
         push_to_hub=False,
         input_features={
             STATE: PolicyFeature(FeatureType.STATE, (len(signature.state_names),)),
@@ -136,32 +143,32 @@ def build(
         for k, m in moments.items()
     }
     before, after = make_pre_post_processors(config, dataset_stats=stats)
-    bundle = ActBundle(ACTPolicy(config), before, after, signature)
-    bundle.policy.to(device)
-    _insert_tracker(bundle, task)
-    return bundle
+    if signature.environment_names == SCENE:  # other datasets' 7 entries mean other things
+        # First after renaming, so that plain lerobot-rollout runs it.
+        tracker = TrackerStep(task=task, robot=arm_of(signature.robot_type).name)
+        before.steps = [before.steps[0], tracker, *before.steps[1:]]
+    return ActBundle(ACTPolicy(config), before, after, signature)
 
 
-def save(bundle: ActBundle, folder: Path) -> None:
-    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
+def save(bundle: Any, folder: Path) -> None:
+    """Write a bundle of this or any policy as a folder that LeRobot's `from_pretrained` loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    bundle.policy.save_pretrained(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        bundle.policy.save_pretrained(folder)
     save_processors(bundle, folder)
 
 
-def save_processors(bundle: ActBundle, folder: Path) -> None:
+def save_processors(bundle: Any, folder: Path) -> None:
     """Write the processors and the sidecar of a policy or adapter folder."""
     bundle.preprocessor.save_pretrained(folder)
     bundle.postprocessor.save_pretrained(folder)
-    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **asdict(bundle.signature)})
+    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
 
 
 def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> ActBundle:
     """Load what `save` or LeRobot wrote, from local files only.
 
     Args:
-        folder: the policy's folder.
-        device: torch device.
         processors: where its processors are, if not in `folder`.
 
     Raises:
@@ -169,7 +176,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
     """
     refuse_foreign_code(folder)
     refuse_foreign_code(processors or folder)
-    try:
+    with in_words(folder, "ACT policy"):
         config = ACTConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
@@ -177,27 +184,33 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             raise UnusableInputError(
                 f"{folder} holds a {config.type} policy; this version drives act."
             )
-        with contextlib.redirect_stdout(io.StringIO()):  # LeRobot prints; stdout is for --json
-            policy = ACTPolicy.from_pretrained(
-                folder, config=config, local_files_only=True, strict=True
-            )
+        policy = ACTPolicy.from_pretrained(
+            folder, config=config, local_files_only=True, strict=True
+        )
         before, after = make_pre_post_processors(
             config,
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
         signature = signature_of(folder, config)
-    except (
-        OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError,
-        DraccusException,
-    ) as error:  # fmt: skip
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"{folder} is not a loadable ACT policy ({reason}). Name a folder that gaploop or "
-            "lerobot-train saved, or 'base'."
-        ) from None
     policy.eval()
     return ActBundle(policy, before, after, signature)
+
+
+@contextlib.contextmanager
+def in_words(folder: Path, kind: str = "policy") -> Iterator[None]:
+    """Say in one line what LeRobot raises while it opens a policy; its prints go nowhere."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # stdout is for --json
+            yield
+    except UnusableInputError:
+        raise
+    except FAULTS as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnusableInputError(
+            f"{folder} is not a loadable {kind} ({reason}). Name a folder that gaploop or "
+            "lerobot-train saved, or 'base'."
+        ) from None
 
 
 def to_tensors(batch: Batch, device: str = "cpu") -> dict[str, torch.Tensor]:
@@ -266,21 +279,3 @@ def _trained_on(folder: Path) -> dict[str, Any]:
         "robot_type": info.robot_type,
         **{key: info.names(feature) for key, feature in keys.items()},
     }
-
-
-def _insert_tracker(bundle: ActBundle, task: str) -> None:
-    """Put the camera tracker first after renaming, so plain lerobot-rollout runs it.
-
-    Only where the scene is what the tracker yields: other datasets' 7 entries mean other things.
-    """
-    from gaploop.sim.arms import arm_of
-    from gaploop.sim.lerobot_tracker_step import TrackerStep
-    from gaploop.sim.tracker import NAMES
-
-    if bundle.signature.environment_names != NAMES:
-        return
-    bundle.preprocessor.steps = [
-        bundle.preprocessor.steps[0],
-        TrackerStep(task=task, robot=arm_of(bundle.signature.robot_type).name),
-        *bundle.preprocessor.steps[1:],
-    ]

@@ -13,13 +13,11 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from peft import PeftModel
-from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, write_atomically, write_json
@@ -97,26 +95,19 @@ def wrap(policy: Any, base: Path, lora: LoraOptions) -> PeftModel:
 
 
 def save(
-    model: PeftModel,
-    policy: Any,
-    base: Path,
-    folder: Path,
-    save_processors: Callable[[Path], None],
-    hub_name: str = "",
+    model: PeftModel, bundle: Any, base: Path, folder: Path, hub_name: str = "", merge: bool = False
 ) -> None:
     """Write an adapter folder that holds its base, or names it where it is large.
 
     Args:
-        model: the wrapped policy.
-        policy: what was wrapped.
-        base: the base policy's folder, copied in.
-        folder: where to write.
-        save_processors: writes the policy's processors into a folder.
+        bundle: what was wrapped, with its processors.
         hub_name: the base's name on the Hub, if it has one.
+        merge: write the plain policy of both, too, as `merged` beside it; it is merged then.
 
     Raises:
         UnusableInputError: the base was changed since it was wrapped.
     """
+    policy = bundle.policy
     require_base(folder, base, model.base_sha256)
     folder.mkdir(parents=True, exist_ok=True)
     named = _place_base(base, folder, hub_name)
@@ -127,9 +118,11 @@ def save(
     path, policy.config.pretrained_path = policy.config.pretrained_path, None
     policy.config.save_pretrained(folder)
     policy.config.pretrained_path = path
-    save_processors(folder)
+    act.save_processors(bundle, folder)
     sidecar = read_json(folder / act.SIDECAR)
     write_json(folder / act.SIDECAR, {**sidecar, BASE_HASH: model.base_sha256})
+    if merge:
+        act.save(replace(bundle, policy=merged(model)), folder.parent / "merged")
 
 
 def _place_base(base: Path, folder: Path, hub_name: str) -> str:
@@ -159,8 +152,6 @@ def require_base(folder: Path, base: Path, trained_on: str) -> None:
     """Refuse a base whose weights aren't those that an adapter was trained on.
 
     Args:
-        folder: the adapter's, for messages.
-        base: the base policy's folder.
         trained_on: what `weights_hash` said then.
 
     Raises:
@@ -222,7 +213,7 @@ def load(folder: Path, device: str = "cpu") -> act.ActBundle:
     bundle = act.load(base, device, processors=folder)
     try:
         model = PeftModel.from_pretrained(bundle.policy, str(folder))
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except act.FAULTS as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableInputError(f"{folder} can't be loaded ({reason}). Train it again.") from None
     return replace(bundle, policy=merged(model))

@@ -39,7 +39,6 @@ class Format:
     """How a policy computes.
 
     Attributes:
-        about: what it is.
         torch: changes a copy of the policy in place; None where another program computes.
         runtime: opens an ONNX file on a device; returns what plans from named arrays.
         needs: packages that gaploop doesn't require.
@@ -58,7 +57,6 @@ class Made:
     """A policy in a format.
 
     Attributes:
-        policy: plans in it.
         file_mb: size of its weights on disk [MB].
         memory_mb: by how much the process grew when it was opened and planned; on a GPU, what is
             allocated there [MB].
@@ -165,9 +163,7 @@ def made_in(policy: ActPolicy, name: str, seen: Observation, folder: Path) -> Ma
     """Return a copy of a policy that computes in another format.
 
     Args:
-        policy: as loaded.
         name: one of `FORMATS`.
-        seen: what it may see.
         folder: its weights are written there.
 
     Raises:
@@ -280,9 +276,7 @@ def action_error(made: ActPolicy, plans: list[FloatArray], views: list[Observati
     """Return how far a format's actions are from those as trained.
 
     Args:
-        made: plans in the format.
         plans: what the policy as trained plans in each view.
-        views: what is seen.
 
     Returns:
         Mean and largest absolute difference of what is executed, in the arm's units.

@@ -45,12 +45,10 @@ def evaluate_gym(
 
     Args:
         policy_path: a LeRobot policy or adapter, a folder or its name on the Hub.
-        env: LeRobot's description of the environment.
         n: rollouts of each task.
         seed: of the first scene; equal seeds give equal scenes where the environment keeps to them.
         batch: environments that step side by side, each in a process of its own from 2 on.
         folder: keeps every rollout as it comes, as for `evaluate`.
-        on_rollouts: called with the rollouts just finished.
 
     Raises:
         UnusableInputError: no rollouts asked for, no policy, or no such environment installed.
@@ -66,7 +64,7 @@ def evaluate_gym(
     settings = {"policy": identity, "env": env.type, **plain}
     log = RolloutLog(folder, settings) if folder else None
     rollouts = list[Rollout]()
-    with contextlib.closing(_Environments(env, min(batch, n))) as tasks:
+    with _environments(env, min(batch, n)) as tasks:
         side = _loaded(path, env)
         for condition, vector in tasks.items():
             known = log.held if log else {}
@@ -89,34 +87,31 @@ def evaluate_gym(
     )
 
 
-class _Environments:
-    """The environments of every task, by the task's name."""
-
-    def __init__(self, env: EnvConfig, count: int) -> None:
-        try:
-            self._made = make_env(env, n_envs=count, use_async_envs=count > 1)
-        except ModuleNotFoundError as error:
-            package = getattr(env, "package_name", "") or str(error.name)
-            extra = EXTRAS.get(package, env.type)
-            raise UnusableInputError(
-                f"--env.type={env.type} needs the package {package}, which is not installed. Try: "
-                f"pip install 'lerobot[{extra}]'"
-            ) from None
-        except Exception as error:
-            raise UnusableInputError(
-                f"--env.type={env.type}: the environment can't be made ({_one_line(error)})."
-            ) from error
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """Yield name and vector environment of each task."""
-        several = sum(len(tasks) for tasks in self._made.values()) > 1
-        for suite, tasks in self._made.items():
-            for task, vector in tasks.items():
-                yield (f"task={suite}/{task}" if several else NOMINAL), vector
-
-    def close(self) -> None:
-        """End their processes."""
-        close_envs(self._made)
+@contextlib.contextmanager
+def _environments(env: EnvConfig, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the vector environment of every task, by the task's name."""
+    try:
+        made = make_env(env, n_envs=count, use_async_envs=count > 1)
+    except ModuleNotFoundError as error:
+        package = getattr(env, "package_name", "") or str(error.name)
+        extra = EXTRAS.get(package, env.type)
+        raise UnusableInputError(
+            f"--env.type={env.type} needs the package {package}, which is not installed. Try: "
+            f"pip install 'lerobot[{extra}]'"
+        ) from None
+    except Exception as error:
+        raise UnusableInputError(
+            f"--env.type={env.type}: the environment can't be made ({_one_line(error)})."
+        ) from error
+    try:
+        several = sum(map(len, made.values())) > 1
+        yield {
+            f"task={suite}/{task}" if several else NOMINAL: vector
+            for suite, tasks in made.items()
+            for task, vector in tasks.items()
+        }
+    finally:
+        close_envs(made)
 
 
 def _loaded(path: Path, env: EnvConfig) -> Mapping[str, Any]:

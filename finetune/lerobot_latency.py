@@ -56,7 +56,6 @@ def check_latency(timing: PlanTiming, fps: float, steps: int) -> CheckResult:
     """Return whether plans come in time.
 
     Args:
-        timing: of plans on this machine.
         fps: frames a second that the policy drives at [Hz].
         steps: of a plan; half of them can bridge the making of the next one.
     """

@@ -7,21 +7,17 @@ processors, `predict_action_chunk`.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from draccus.utils import DraccusException
 from lerobot.configs import FeatureType, RTCAttentionSchedule
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
@@ -30,7 +26,6 @@ from lerobot.policies.rtc import RTCConfig
 from lerobot.policies.utils import prepare_observation_for_inference
 from lerobot.processor import RelativeActionsProcessorStep
 from peft import PeftModel
-from safetensors import SafetensorError
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import read_json, sha256
@@ -64,18 +59,12 @@ TRACKER: Final = "gaploop.sim.lerobot_tracker_step.TrackerStep"
 DELAY_S: Final = "delay_s"
 """In the sidecar: how long the arm takes to act on a command [s]; see `PolicyLeader`."""
 IMAGES: Final = "observation.images."
-FAULTS: Final = (
-    OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError,
-    SafetensorError, DraccusException,
-)  # fmt: skip
-"""What LeRobot and its libraries raise for files that are missing, damaged or another kind's."""
 
 
 class ActPolicy:
     """Drives with an ACT policy: predicts a chunk, hands out its first actions one by one.
 
     Args:
-        bundle: policy and processors.
         execute: actions executed before the next prediction; by default the policy's own.
         temporal_ensemble_coeff: predict on every frame and average what was predicted for it, by
             LeRobot's `ACTTemporalEnsembler` with this coefficient; not if None.
@@ -180,7 +169,6 @@ class ActPolicy:
 def load_policy(
     path: str | Path,
     *,
-    execute: int | None = None,
     device: str = "cpu",
     temporal_ensemble_coeff: float | None = None,
     task: str = "",
@@ -190,8 +178,6 @@ def load_policy(
 
     Args:
         path: a policy folder, an adapter folder, a run folder that holds one, or `base`.
-        execute: actions executed before the next prediction; by default the policy's own.
-        device: torch device.
         temporal_ensemble_coeff: as of `ActPolicy`.
         task: the instruction, for policies that read one.
         fps: frames a second that it was trained at [Hz]; by default what its folder says.
@@ -209,11 +195,11 @@ def load_policy(
                 f"Temporal ensembling is for ACT on the tracked scene; {folder} is another policy. "
                 "Leave --smoothing.temporal_ensemble_coeff out."
             )
-        policy: ActPolicy = load_driver(folder, execute=execute, device=device, task=task)
+        policy: ActPolicy = load_driver(folder, device, task)
     else:
         load = adapter.load if adapter.is_adapter(folder) else act.load
         bundle = load(folder, device)
-        policy = ActPolicy(bundle, execute, temporal_ensemble_coeff, _delay_s(folder))
+        policy = ActPolicy(bundle, None, temporal_ensemble_coeff, _delay_s(folder))
     signature = policy.bundle.signature
     if fps is not None:
         if not 0 < fps < math.inf or signature.fps not in (0.0, fps):
@@ -227,11 +213,6 @@ def _delay_s(folder: Path) -> float:
     file = folder / act.SIDECAR
     said = read_json(file) if file.exists() else {}
     return number(said.get(DELAY_S, 0.0), f"{file}: {DELAY_S}", 0.0, 2.0)
-
-
-def save(policy: ActPolicy, folder: Path) -> None:
-    """Write the policy as a plain LeRobot policy folder."""
-    act.save(policy.bundle, folder)
 
 
 def resolve(path: str | Path) -> Path:
@@ -350,9 +331,7 @@ class LerobotDriver(ActPolicy):
     own queue counts them; the others plan a chunk at a time.
 
     Args:
-        bundle: policy, processors, names.
         execute: actions executed before the next prediction; by default the policy's own.
-        task: the instruction, for policies that read one.
         delay_s: as of `ActPolicy`.
     """
 
@@ -372,17 +351,16 @@ class LerobotDriver(ActPolicy):
         self._answer = torch.empty(0)
         """The last plan as the policy gave it, shape (n_steps, n_action)."""
 
-    def plan(self, observation: Observation) -> FloatArray:
+    def plan(self, observation: Observation, **options: Any) -> FloatArray:
         """Return the next joint targets, shape (n_steps, n_action), in LeRobot units.
+
+        `options` are the policy's own, of `predict_action_chunk`.
 
         Raises:
             UnusableInputError: the observation lacks what the policy sees.
         """
-        return self._planned(observation)
-
-    def _planned(self, observation: Observation, **options: Any) -> FloatArray:
         policy = self.bundle.policy
-        wanted = self.bundle.policy.config.input_features or {}
+        wanted = policy.config.input_features or {}
         given: dict[str, Any] = {act.STATE: np.asarray(observation.state, dtype=np.float32)}
         for name, image in observation.images.items():
             if not any(f.type is FeatureType.VISUAL for f in wanted.values()):
@@ -390,7 +368,7 @@ class LerobotDriver(ActPolicy):
             given[f"{IMAGES}{name}"] = np.array(image)  # torch wants it writable
         if observation.environment_state is not None and act.ENVIRONMENT in wanted:
             given[act.ENVIRONMENT] = np.asarray(observation.environment_state, dtype=np.float32)
-        empty = int(getattr(self.bundle.policy.config, "empty_cameras", 0) or 0)
+        empty = int(getattr(policy.config, "empty_cameras", 0) or 0)
         missing = [key for key in wanted if key not in given and not (empty and IMAGES in key)]
         if missing:
             raise UnusableInputError(
@@ -436,20 +414,12 @@ class RealTimeDriver(LerobotDriver):
         left = self._answer[passed:]
         if self.chunk is None or not len(left):
             return self.plan(observation)
-        return self._planned(
+        return self.plan(
             observation,
             inference_delay=delay,
             prev_chunk_left_over=left,
             execution_horizon=len(left),
         )
-
-
-def _has_real_time_chunking(policy: Any, before: Any) -> bool:
-    """Say whether plans can be gone on with; not where actions are relative to where each began."""
-    is_relative = any(
-        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
-    )
-    return hasattr(policy, "init_rtc_processor") and policy.supports_rtc() and not is_relative
 
 
 def is_for_driver(folder: Path) -> bool:
@@ -463,16 +433,8 @@ def is_for_driver(folder: Path) -> bool:
     return config.get("type") != "act" or "VISUAL" in kinds or "ENV" not in kinds
 
 
-def load_driver(
-    folder: Path, *, execute: int | None = None, device: str = "cpu", task: str = ""
-) -> LerobotDriver:
+def load_driver(folder: Path, device: str, task: str) -> LerobotDriver:
     """Load a policy or an adapter of any of LeRobot's types.
-
-    Args:
-        folder: where it is; an adapter's base is in it or on the Hub.
-        execute: as of `LerobotDriver`.
-        device: torch device.
-        task: as of `LerobotDriver`.
 
     Raises:
         UnusableInputError: it, its base, or a library that it needs is missing or damaged, or its
@@ -480,7 +442,7 @@ def load_driver(
     """
     refuse_foreign_code(folder)
     weights = adapter.base_folder(folder) if adapter.is_adapter(folder) else folder
-    with _in_words(folder), contextlib.redirect_stdout(io.StringIO()):
+    with act.in_words(folder):
         config = PreTrainedConfig.from_pretrained(
             folder, local_files_only=True, cli_overrides=[f"--device={device}"]
         )
@@ -495,19 +457,9 @@ def load_driver(
     policy.to(device)
     policy.eval()
     bundle = act.ActBundle(policy, before, after, act.signature_of(folder, config))
-    kind = RealTimeDriver if _has_real_time_chunking(policy, before) else LerobotDriver
-    return kind(bundle, execute, task, _delay_s(folder))
-
-
-@contextlib.contextmanager
-def _in_words(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnusableInputError:
-        raise
-    except FAULTS as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnusableInputError(
-            f"{folder} is not a loadable policy ({reason}). Name a folder that gaploop or "
-            "lerobot-train saved, or 'base'."
-        ) from None
+    can_go_on = hasattr(policy, "init_rtc_processor") and policy.supports_rtc()
+    is_relative = any(  # actions, to where each plan began
+        isinstance(s, RelativeActionsProcessorStep) and s.enabled for s in before.steps
+    )
+    kind = RealTimeDriver if can_go_on and not is_relative else LerobotDriver
+    return kind(bundle, None, task, _delay_s(folder))

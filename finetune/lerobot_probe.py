@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from gaploop.core.errors import GaploopError, UnusableInputError
 from gaploop.core.types import FloatArray, Observation
 from gaploop.datasets.sources import load_takes
 from gaploop.failure_analysis.cameras import FILE, CameraReference
-from gaploop.finetune.lerobot_act import ENVIRONMENT, STATE
-from gaploop.finetune.lerobot_policy import FAULTS, IMAGES, ActPolicy, load_policy
+from gaploop.finetune.lerobot_act import ENVIRONMENT, FAULTS, STATE
+from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy, load_policy
 
 log = logging.getLogger(__name__)
 ENCODERS: Final = (
@@ -41,39 +41,22 @@ LARGEST_BYTES: Final = 1_000_000_000
 type Tensors = dict[str, torch.Tensor]
 
 
-class Processor(Protocol):
-    """LeRobot's pre- and postprocessor, as far as they are needed here."""
-
-    def __call__(self, data: Any) -> Any:
-        """Return what the next stage takes."""
-        ...
-
-
 class LeRobotProbe:
     """A policy asked beside driving; implements `core.protocols.PolicyProbe`.
 
     The features are what the encoder yields, averaged over its tokens; where a policy that looks
     at pictures has none of `ENCODERS`, what their cells show, averaged over each picture. One
-    forward pass answers all questions about an observation.
-
-    Args:
-        policy: any LeRobot policy.
-        preprocessor: makes its inputs from a batch in LeRobot units.
-        postprocessor: makes actions in LeRobot units from its outputs.
-        encoder: dotted name of the module whose output counts; found by `ENCODERS` if None.
+    forward pass answers all questions about an observation; it changes nothing about driving.
 
     Raises:
-        UnusableInputError: no such module.
+        UnusableInputError: it has none of `ENCODERS` and looks at no pictures.
     """
 
-    def __init__(
-        self,
-        policy: PreTrainedPolicy,
-        preprocessor: Processor,
-        postprocessor: Processor,
-        encoder: str | None = None,
-    ) -> None:
-        self._policy, self._before, self._after = policy, preprocessor, postprocessor
+    def __init__(self, loaded: ActPolicy) -> None:
+        bundle = loaded.bundle
+        self._before, self._after = bundle.preprocessor, bundle.postprocessor
+        policy: PreTrainedPolicy = bundle.policy
+        self._policy = policy
         self._history: deque[Tensors] = deque(maxlen=int(getattr(policy.config, "n_obs_steps", 1)))
         self._features = torch.empty(0)
         self._asked: Observation | None = None
@@ -85,9 +68,15 @@ class LeRobotProbe:
                 module.register_forward_hook(
                     self._keep_tokens if "vision" in name else self._keep_layer
                 )
-        found = _encoder(policy, encoder, required=not self._cameras)
-        if found is not None:
-            found.register_forward_hook(self._take_note)
+        modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
+        encoder = next((modules[name] for name in ENCODERS if name in modules), None)
+        if encoder is not None:
+            encoder.register_forward_hook(self._take_note)
+        elif not self._cameras:
+            raise UnusableInputError(
+                f"No module {' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
+                f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
+            )
 
     @property
     def needs_images(self) -> bool:
@@ -178,18 +167,14 @@ class LeRobotProbe:
                 if isinstance(v, torch.Tensor) and v.ndim > 0 and v.is_floating_point()
             }
             self._history.append(now)
-            planned = self._policy.predict_action_chunk(self._inputs())
+            inputs, steps = dict(now), self._history.maxlen or 1
+            if steps > 1:  # it looks at several: they get a time axis
+                rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
+                inputs = {key: torch.stack([row[key] for row in rows], dim=1) for key in now}
+            planned = self._policy.predict_action_chunk(inputs)
             chunk = self._after(planned)
         self._chunk = np.asarray(chunk[0].cpu().numpy(), dtype=np.float64)
         self._asked = observation
-
-    def _inputs(self) -> Tensors:
-        """Return what the policy takes: with a time axis where it looks at several steps."""
-        steps = self._history.maxlen or 1
-        if steps == 1:
-            return dict(self._history[-1])
-        rows = [self._history[0]] * (steps - len(self._history)) + list(self._history)
-        return {key: torch.stack([row[key] for row in rows], dim=1) for key in rows[-1]}
 
     def _take_note(self, _module: torch.nn.Module, _inputs: object, output: object) -> None:
         first = output[0] if isinstance(output, tuple | list) else output
@@ -211,17 +196,10 @@ class LeRobotProbe:
         self._keep_layer(module, inputs, output)
 
 
-def probe(policy: ActPolicy) -> LeRobotProbe:
-    """Return a probe of a loaded policy; asking it changes nothing about how it drives."""
-    bundle = policy.bundle
-    return LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor)
-
-
 def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
     """Write what the cameras showed in training beside a policy that looks at pictures.
 
     Args:
-        policy: its folder.
         roots: the datasets that it learned from; the first with enough takes counts, since two
             stations' cameras have no picture in common.
     """
@@ -231,7 +209,7 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
         log.info("%s is too large to be asked about its cameras here. Later: %s", policy, later)
         return
     try:
-        asked = probe(load_policy(policy))
+        asked = LeRobotProbe(load_policy(policy))
         for root in roots if asked.needs_images else ():
             built = CameraReference.build(load_takes(root), root.name, asked)
             if built is not None:
@@ -239,16 +217,3 @@ def keep_cameras(policy: Path, roots: Sequence[Path]) -> None:
                 return
     except (GaploopError, *FAULTS) as error:  # the policy is trained all the same
         log.warning("%s: its cameras can't be kept (%s). Later: %s", policy, error, later)
-
-
-def _encoder(policy: PreTrainedPolicy, name: str | None, required: bool) -> torch.nn.Module | None:
-    modules: dict[str, torch.nn.Module] = dict(policy.named_modules())
-    for candidate in (name,) if name else ENCODERS:
-        if candidate in modules:
-            return modules[candidate]
-    if not name and not required:
-        return None
-    raise UnusableInputError(
-        f"No module {name or ' or '.join(ENCODERS)} in the {policy.name} policy. Name its encoder; "
-        f"it has {', '.join(n for n in modules if n and n.count('.') <= 1)}."
-    )

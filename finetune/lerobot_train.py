@@ -66,7 +66,6 @@ def train(
     units it was trained on.
 
     Args:
-        config: LeRobot's `TrainPipelineConfig`.
         cache: how pictures are cached. Where they are scaled, the policy's preprocessor gets a
             step that scales camera pictures the same way; it is saved with the policy.
         mixture: takes the place of the config's dataset.
@@ -282,7 +281,6 @@ def _refuse_foreign_code(option: str, config: Any) -> None:
 
     Args:
         option: what LeRobot calls it on the command line, which it reads once more by itself.
-        config: its configuration, if it is given.
 
     Raises:
         UnusableInputError: its files name code to run, or it isn't there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,18 +14,17 @@ from lerobot.policies.factory import make_pre_post_processors
 from safetensors.torch import load_model
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import writable_folder, write_json
-from gaploop.core.run_record import write_run
+from gaploop.core.files import writable_folder
 from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import pictured
 from gaploop.finetune.batches import Signature
 from gaploop.finetune.demonstrations import DemonstratedCell
 from gaploop.finetune.lerobot_act import ACTION, STATE, ActBundle
 from gaploop.finetune.lerobot_keypoint import KeypointConfig, KeypointPolicy
-from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy, policy_id
+from gaploop.finetune.lerobot_policy import WEIGHTS, load_policy
 from gaploop.finetune.pictured import POSES, PictureBatch, PictureTakes
-from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy
-from gaploop.finetune.training import Progress, TrainResult, train
+from gaploop.finetune.pretrain import POLICY, PretrainOptions, TrainedPolicy, pretrained
+from gaploop.finetune.training import Learner, Progress, TrainResult, train
 from gaploop.finetune.tuning.presets import TrainSpec
 from gaploop.sim.scene import CAMERA_NAME
 
@@ -39,24 +38,19 @@ LIGHT: Final = 0.1
 """Spread of the exposure that training pictures are drawn with; of each colour's, half of it."""
 
 
-def build(
-    signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int, size_px: int = SIZE_PX
-) -> ActBundle:
+def build(signature: Signature, takes: PictureTakes, picture_px: int, *, seed: int) -> ActBundle:
     """Make an untrained policy.
 
     Args:
-        signature: what it is fed and answers.
         takes: by whose mean and spread joints and actions are normalised.
         picture_px: width and height of the camera's pictures [px].
-        seed: draws the first weights.
-        size_px: what they are scaled to [px].
     """
     torch.manual_seed(seed)
     square = (3, picture_px, picture_px)
     config = KeypointConfig(
         device="cpu",
         push_to_hub=False,
-        resize_shape=(size_px, size_px),
+        resize_shape=(SIZE_PX, SIZE_PX),
         n_poses=POSES,
         chunk_size=takes.chunk,
         n_action_steps=takes.chunk,
@@ -76,13 +70,8 @@ def build(
 
 
 @dataclass
-class VisionLearner:
-    """A keypoint policy that learns from batches of pictured takes.
-
-    Attributes:
-        bundle: the policy and its processors.
-        module: the policy.
-    """
+class VisionLearner(Learner):
+    """A keypoint policy that learns from pictured takes; its success in the cell is what counts."""
 
     bundle: ActBundle
     module: torch.nn.Module
@@ -103,13 +92,9 @@ class VisionLearner:
         known["action_is_pad"] = torch.from_numpy(batch.is_pad)
         known["poses"] = torch.from_numpy(batch.poses)
         known["aims"] = torch.from_numpy(batch.aims)
-        value, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
-        found: torch.Tensor = value
-        return found
-
-    def held_out_error(self) -> float:
-        """Return 0: what counts is how often it succeeds in the cell."""
-        return 0.0
+        loss: torch.Tensor
+        loss, _ = policy.loss(seen[batch.first], seen[batch.now], known[STATE], known)
+        return loss
 
 
 def pretrain_vision(
@@ -159,13 +144,9 @@ def pretrain_vision(
     takes = PictureTakes([folder / TAKES, folder / CORRECTIONS], **drawn)
     load_model(bundle.policy, first / POLICY / WEIGHTS)
     result = _train(bundle, takes, spec, folder, options.resume, progress)
-    identity = policy_id(folder / POLICY)
     name = cell.name(options.takes, spec.seed)
     inputs = ({"root": name, "sha256": takes.digest, "takes": takes.takes, "frames": takes.frames},)
-    config, ended = {**asdict(options), "vision": True}, {"policy": identity, **asdict(result)}
-    write_run(folder, "pretrain", config, inputs, ended, seed=spec.seed)
-    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
-    return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
+    return pretrained(options, result, inputs, vision=True)
 
 
 def _train(

@@ -12,13 +12,7 @@ from gaploop.core.plan import PlanItem
 from gaploop.core.take import Take
 from gaploop.core.types import Image
 from gaploop.core.vocabulary import DIMENSIONS, GapDimension
-from gaploop.failure_analysis.report.figures import (
-    ACCENT,
-    PALE,
-    SOFT,
-    count_grid,
-    new_figure,
-)
+from gaploop.failure_analysis.report import figures
 from gaploop.failure_analysis.report.page import (
     Section,
     facts,
@@ -90,11 +84,6 @@ def diagnosed_words(loop: LoopResult) -> str:
     return ", ".join(named) or "no failures"
 
 
-def plan_words(loop: LoopResult) -> str:
-    """Return what the plan says to do."""
-    return "; ".join(_advice(item) for item in loop.plan.items) or "nothing to do"
-
-
 def injected_words(loop: LoopResult) -> str:
     """Return what was injected: known from the draw, never from the takes."""
     drawn = draw_gaps(loop.target.gaps, loop.target.gap_seed)
@@ -114,7 +103,7 @@ def loop_words(loop: LoopResult) -> tuple[str, ...]:
         injected_words(loop),
         ", ".join(map(plain, loop.twin.mechanisms)) or "nothing differs",
         diagnosed_words(loop),
-        plan_words(loop),
+        "; ".join(map(_advice, loop.plan.items)) or "nothing to do",
         loop.done,
         rate_words(loop.before),
         rate_words(loop.after) if loop.after else "—",
@@ -136,9 +125,9 @@ def success_figure(result: DemoResult) -> Any:
     for name, loop in _named(result):
         what = injected_words(loop).replace(": ", ":\n")  # beside each other they would touch
         groups.append((f"cell {name}\n{what}", loop.before, loop.after))
-    with new_figure(7.6, 3.1) as (drawn, axes):
+    with figures.new_figure(7.6, 3.1) as (drawn, axes):
         for x, (_, base, adapted) in enumerate(groups):
-            both = [(base, PALE)] + ([(adapted, ACCENT)] if adapted else [])
+            both = [(base, figures.PALE)] + ([(adapted, figures.ACCENT)] if adapted else [])
             for n, (rate, colour) in enumerate(both):
                 _bar(axes, x + (n - (len(both) - 1) / 2) * 0.36, rate, colour)
         axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
@@ -147,7 +136,7 @@ def success_figure(result: DemoResult) -> Any:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.set_ylabel("success")
         axes.tick_params(length=0)
-        for label, colour in (("before", PALE), ("after the remedy", ACCENT)):
+        for label, colour in (("before", figures.PALE), ("after the remedy", figures.ACCENT)):
             axes.bar(0, 0, color=colour, label=label)
         axes.legend(frameon=False, ncols=2, loc="upper right")
     return drawn
@@ -157,16 +146,8 @@ def _bar(axes: Any, x: float, rate: Evaluation, colour: str) -> None:
     low, high = rate.interval
     error = [[max(rate.rate - low, 0)], [max(high - rate.rate, 0)]]
     axes.bar(x, rate.rate, 0.32, color=colour)
-    axes.errorbar(x, rate.rate, yerr=error, color=SOFT, capsize=3, lw=1)
+    axes.errorbar(x, rate.rate, yerr=error, color=figures.SOFT, capsize=3, lw=1)
     axes.text(x, high + 0.03, f"{rate.rate:.0%}", ha="center", fontsize=10)
-
-
-def confusion_figure(results: Sequence[DrawResult]) -> Any:
-    """Draw injected against diagnosed dimension, counted in takes."""
-    rows = confusion(results)
-    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
-    columns = [*(d.value for d in GapDimension), ABSTAINED]
-    return count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
 
 
 def pictures_of(take: Take) -> list[Image]:
@@ -225,8 +206,12 @@ def _why(name: str, loop: LoopResult) -> Section:
 
 
 def _attribution(results: Sequence[DrawResult], folder: Path) -> Section:
-    right, named, every = accuracy(confusion(results))
-    png = figure_png(confusion_figure(results))
+    rows = confusion(results)
+    right, named, every = accuracy(rows)
+    counts = {(r, c): n for r, row in rows.items() for c, n in row.items()}
+    columns = [*(d.value for d in GapDimension), ABSTAINED]
+    grid = figures.count_grid(list(rows), columns, counts, ("diagnosed", "injected"))
+    png = figure_png(grid)
     (folder / "confusion.png").write_bytes(png)
     lead = (
         f"{len(results)} more cells were drawn, one gap each; {every} of the base policy's "

@@ -63,7 +63,6 @@ class Shaken:
     """A scripted person whose hand is pushed about; `asked_rad` is what they wanted.
 
     Args:
-        inner: the person.
         seed: draws how hard.
     """
 
@@ -103,7 +102,6 @@ class Corrected:
 
     Args:
         policy: drives first, and is to be given the observations.
-        person: takes over.
         after_s: when [s].
     """
 
@@ -276,10 +274,8 @@ def record(
 
     Args:
         folder: of these takes only.
-        cell: what they show.
         takes: attempts; scenes `seed` to `seed + takes - 1`. Failed ones are left out.
         size_px: width and height of the pictures that are kept [px].
-        seed: first scene.
         policy: drives first, before the person takes over; the person drives alone if None.
         workers: processes; the result doesn't depend on it.
         progress: called with the number of attempts just finished.
@@ -330,10 +326,7 @@ class PictureTakes:
     a present one; it is a pure function of seed and step.
 
     Args:
-        folders: of takes.
         chunk: actions per sample.
-        batch_size: samples per batch.
-        seed: decides every draw.
         each: samples of a take in a batch.
     """
 

@@ -13,6 +13,7 @@ from gaploop.core.types import FloatArray, Image, feature_of
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import CameraReference, describe_move, moved
 from gaploop.failure_analysis.views.pictures import squared
+from gaploop.finetune.batches import FeatureMoments
 from gaploop.finetune.lerobot_act import ACTION, STATE
 from gaploop.finetune.lerobot_policy import IMAGES, ActPolicy
 from gaploop.teleop.checks.result import CheckResult, Level
@@ -35,33 +36,17 @@ open or closed."""
 
 
 @dataclass(frozen=True)
-class FeatureSpread:
-    """How a feature was spread over the takes that a policy learned from.
-
-    Attributes:
-        mean: shape (n,), in LeRobot units.
-        std: shape (n,).
-    """
-
-    mean: FloatArray
-    std: FloatArray
-
-
-@dataclass(frozen=True)
 class PolicyFacts:
     """What a policy was trained for.
 
     Attributes:
         fps: frames a second [Hz].
         state_names: entries of `observation.state`; numbers where the policy doesn't name them.
-        action_names: entries of `action`.
-        units: LeRobot units of both; "" where it doesn't say.
+        units: LeRobot units of state and action; "" where it doesn't say.
         robot_type: LeRobot's name of the follower; "" where it doesn't say.
         cameras: name to (height, width) of the pictures it sees [px].
-        needs_scene: it sees the tracked scene.
         execute: steps of a plan that it executes before the next one.
         state: statistics of `observation.state`; None where it normalises otherwise.
-        action: statistics of `action`.
     """
 
     fps: float
@@ -72,8 +57,8 @@ class PolicyFacts:
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     needs_scene: bool = False
     execute: int = 1
-    state: FeatureSpread | None = None
-    action: FeatureSpread | None = None
+    state: FeatureMoments | None = None
+    action: FeatureMoments | None = None
 
 
 def facts_of(policy: ActPolicy) -> PolicyFacts:
@@ -101,12 +86,12 @@ def facts_of(policy: ActPolicy) -> PolicyFacts:
     )
 
 
-def _spread(stats: Stats, key: str) -> FeatureSpread | None:
+def _spread(stats: Stats, key: str) -> FeatureMoments | None:
     said = stats.get(key, {})
     if "mean" not in said or "std" not in said:
         return None
     mean, std = (np.asarray(said[name], dtype=np.float64).ravel() for name in ("mean", "std"))
-    return FeatureSpread(mean, std)
+    return FeatureMoments(mean, std)
 
 
 @dataclass(frozen=True)
@@ -114,11 +99,7 @@ class ArmInputs:
     """What the arm gives.
 
     Attributes:
-        joint_names: the follower's joints.
-        units: LeRobot units of its state.
         fps: frames a second that the session would run at [Hz].
-        domain: real, emulated or simulated.
-        robot_type: LeRobot's name of the arm.
         state: where it stands, shape (n_joints,), in LeRobot units.
         limits: lower and upper joint limit, shape (n_joints, 2), in LeRobot units.
         cameras: name to (height, width) of its pictures [px].
@@ -270,7 +251,7 @@ def check_statistics(facts: PolicyFacts, seen: ArmInputs) -> list[CheckResult]:
     return bad or items[:1]
 
 
-def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _state(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     away = np.abs(seen.state - spread.mean) / np.maximum(spread.std, NARROW)
     worst = int(away.argmax())
     name = seen.joint_names[worst]
@@ -286,7 +267,7 @@ def _state(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
         yield CheckResult(STATISTICS, Level.OK, found, data=data)
 
 
-def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _narrow(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     narrow = [n for n, s in zip(seen.joint_names, spread.std, strict=True) if not s > NARROW]
     if narrow:
         found = f"{', '.join(narrow)} never moved in the policy's takes: noise is blown up"
@@ -294,7 +275,7 @@ def _narrow(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
         yield CheckResult(STATISTICS, Level.WARN, found, fix)
 
 
-def _reach(spread: FeatureSpread, seen: ArmInputs) -> Iterator[CheckResult]:
+def _reach(spread: FeatureMoments, seen: ArmInputs) -> Iterator[CheckResult]:
     low, high = seen.limits.T
     span = np.maximum(high - low, NARROW)
     beyond = np.maximum(low - (spread.mean - REACH * spread.std), spread.mean + REACH * spread.std

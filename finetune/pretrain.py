@@ -33,16 +33,11 @@ class PretrainOptions:
     """What to train a base policy on, and how.
 
     Attributes:
-        roots: folders of the datasets.
         takes: with no datasets, scripted demonstrations to record first (attempts).
-        task: the cell's task that they show.
-        output_dir: run folder to write.
         spec: how to train; its seed also initialises the network.
-        size: how large the network is.
         select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of each dataset.
         held_out: episodes of each dataset to keep aside and measure the action error on.
-        resume: go on from the checkpoint in `output_dir`.
         robot: the cell's arm that `takes` are recorded with.
         parameters: what is known of the cell that `takes` show, as a twin's.
         randomise: what each of `takes` is drawn from.
@@ -73,10 +68,6 @@ class TrainedPolicy:
     Attributes:
         folder: the policy, to be given to `load_policy`.
         merged: a plain LeRobot policy folder; the same as `folder` for a base.
-        run: the run folder.
-        id: the policy's hash.
-        result: how training ended.
-        inputs: what it was trained on.
     """
 
     folder: Path
@@ -98,8 +89,6 @@ def pretrain(
     base ignores it and its scale is defined; adapting on real takes gives it its meaning.
 
     Args:
-        options: what to train on, and how.
-        progress: called after each training step.
         recorded: called with the number of scripted demonstrations just attempted.
 
     Raises:
@@ -133,11 +122,18 @@ def pretrain(
     )
     act.save(bundle, folder / POLICY)
     inputs = tuple(describe(s, w) for s, w in zip(sources, shares, strict=True))
-    identity = policy_id(folder / POLICY)
-    config = {**asdict(options), "roots": [str(r) for r in options.roots]}
-    outcome = {"policy": identity, **asdict(result)}
-    write_run(folder, "pretrain", config, inputs, outcome, seed=spec.seed)
-    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **asdict(result)})
+    return pretrained(options, result, inputs)
+
+
+def pretrained(
+    options: PretrainOptions, result: TrainResult, inputs: tuple[dict[str, Any], ...], **more: Any
+) -> TrainedPolicy:
+    """Write the records of a base that was trained, `more` among its settings; return it."""
+    folder, ended = options.output_dir, asdict(result)
+    identity, seed = policy_id(folder / POLICY), options.spec.seed
+    config = {**asdict(options), "roots": [str(r) for r in options.roots], **more}
+    write_run(folder, "pretrain", config, inputs, {"policy": identity, **ended}, seed=seed)
+    write_json(folder / "result.json", {"schema": "gaploop.training.v1", **ended})
     return TrainedPolicy(folder / POLICY, folder / POLICY, folder, identity, result, inputs)
 
 

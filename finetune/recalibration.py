@@ -12,15 +12,8 @@ from gaploop.core.files import read_json, sha256, write_json
 from gaploop.core.paths import refuse_links_out
 from gaploop.core.run_record import write_run
 from gaploop.core.twin import load_twin
+from gaploop.finetune import lerobot_policy as policies
 from gaploop.finetune.lerobot_act import SIDECAR
-from gaploop.finetune.lerobot_policy import (
-    DELAY_S,
-    PREPROCESSOR,
-    TRACKER,
-    cell_of,
-    policy_id,
-    resolve,
-)
 from gaploop.sim.recalibration import LIGHT, READ, ZEROS
 
 POSTPROCESSOR: Final = "policy_postprocessor.json"
@@ -36,8 +29,6 @@ class Recalibrated:
     """A policy whose processors were changed.
 
     Attributes:
-        folder: the policy.
-        id: its hash.
         taken_out: mechanism to the values that it now allows for.
         left: mechanisms that it doesn't: a picture's camera stands where it stands.
     """
@@ -58,15 +49,13 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
 
     Args:
         policy: as for `load_policy`.
-        twin: a `station_twin.yaml`.
-        output_dir: run folder to write.
 
     Raises:
         UnusableInputError: nothing to take out, a policy of another arm, or one that sees pictures
             where the camera has moved.
     """
-    station, folder = load_twin(twin), resolve(policy)
-    cell = cell_of(folder)
+    station, folder = load_twin(twin), policies.resolve(policy)
+    cell = policies.cell_of(folder)
     known, light = station.values(READ if cell else (ZEROS,)), station.values(LIGHT)
     taken_out = {**known, **light, **station.values((DELAY,))}
     if not taken_out and station.values(READ):
@@ -95,21 +84,21 @@ def recalibrate(policy: str | Path, twin: Path, output_dir: Path) -> Recalibrate
     refuse_links_out(folder)
     shutil.copytree(folder, target)
     where: dict[str, Any] = {"known": known, "robot": arm}
-    _insert(target / PREPROCESSOR, SEES, {**where, "task": task})
-    _insert(target / PREPROCESSOR, CLEARS, {"known": light})
+    _insert(target / policies.PREPROCESSOR, SEES, {**where, "task": task})
+    _insert(target / policies.PREPROCESSOR, CLEARS, {"known": light})
     _insert(target / POSTPROCESSOR, SAYS, where)
     if (sidecar := target / SIDECAR).exists():
         delay_s = taken_out.get(DELAY, {}).get("latency_s", 0.0)
-        write_json(sidecar, {**read_json(sidecar), DELAY_S: delay_s})
+        write_json(sidecar, {**read_json(sidecar), policies.DELAY_S: delay_s})
     left = tuple(m for m in station.values(READ) if m not in taken_out)
-    made = Recalibrated(target, policy_id(target), taken_out, left)
+    made = Recalibrated(target, policies.policy_id(target), taken_out, left)
     write_run(
         output_dir,
         "calibrate from_twin",
         {"policy": str(policy), "twin": str(twin)},
         [{"root": str(twin), "sha256": sha256(twin)}],
         {"policy": made.id, "taken_out": taken_out},
-        base=policy_id(folder),
+        base=policies.policy_id(folder),
         base_folder=folder,
     )
     return made
@@ -121,7 +110,7 @@ def _insert(file: Path, step: str, config: dict[str, Any]) -> None:
     steps = [entry for entry in pipeline["steps"] if entry.get("class") != step]
     place, classes = len(steps), [entry.get("class") for entry in steps]
     if step == SEES:
-        place = classes.index(TRACKER) + 1 if TRACKER in classes else 0
+        place = classes.index(policies.TRACKER) + 1 if policies.TRACKER in classes else 0
     elif step == CLEARS:
         place = 0
     if config["known"] or step != CLEARS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gaploop.core.errors import UnusableInputError
@@ -18,33 +17,20 @@ from gaploop.finetune.evaluation import Evaluation, Rollout, summarise
 TAKEN_OVER = "a person took over"
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """An evaluation from recorded takes, and what in them didn't count.
-
-    Attributes:
-        evaluation: of those that count.
-        left_out: why takes don't count, in words, to how many.
-    """
-
-    evaluation: Evaluation
-    left_out: dict[str, int]
-
-
 def recorded(
     folder: Path,
     policy: str = "",
     progress: Callable[[int], None] = lambda _takes: None,
     units: str = "",
-) -> Recorded:
+) -> tuple[Evaluation, dict[str, int]]:
     """Count a policy's rollouts in a dataset or journal.
 
-    What a person finished is no success of the policy, however it ended.
+    What a person finished is no success of the policy, however it ended. Also returned is why
+    takes don't count, in words, to how many.
 
     Args:
         folder: a journal, or a dataset published from one.
         policy: id of the policy; needed where the takes are of several.
-        progress: called after each take.
         units: joints of takes that don't say theirs, as of `units_of`.
 
     Raises:
@@ -97,7 +83,7 @@ def recorded(
         paired=False,
         where=", ".join(sorted(stations - {""})),
     )
-    return Recorded(evaluation, dict(left_out))
+    return evaluation, dict(left_out)
 
 
 def _rollout(number: int, take: Take) -> Rollout:
@@ -105,13 +91,5 @@ def _rollout(number: int, take: Take) -> Rollout:
     won = take.outcome is Outcome.SUCCESS and not helped
     reason = TAKEN_OVER if helped else "" if won else "failure"
     mode, phase = category(take) if take.outcome is Outcome.FAILURE else ("", "")
-    return Rollout(
-        number,
-        condition_name(set_up(take.info.conditions)),
-        won,
-        take.duration_s,
-        reason,
-        take.info.uid,
-        mode,
-        phase,
-    )
+    condition, uid = condition_name(set_up(take.info.conditions)), take.info.uid
+    return Rollout(number, condition, won, take.duration_s, reason, uid, mode, phase)

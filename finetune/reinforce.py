@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from gaploop.collect.policy_leader import PolicyLeader
-from gaploop.collect.rig import EmbeddedRig, embedded_rig
+from gaploop.collect.rig import EmbeddedRig
 from gaploop.collect.session import run_take
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import append_line, writable_folder, write_atomically, write_json
@@ -38,12 +38,12 @@ from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import ADAPTER, MERGED, base_of, is_tracked
 from gaploop.finetune.batches import Batch
-from gaploop.finetune.evaluate import CellSpec
+from gaploop.finetune.evaluate import CellSpec, rig_of
 from gaploop.finetune.lerobot_policy import ActPolicy, policy_id
 from gaploop.finetune.pretrain import TrainedPolicy
-from gaploop.finetune.training import Progress, read_checkpoint, train
+from gaploop.finetune.training import Learner, Progress, read_checkpoint, train
 from gaploop.finetune.tuning.presets import TrainSpec
-from gaploop.finetune.tuning.tracked import save_tracked
+from gaploop.finetune.tuning.tracked import say_domain
 from gaploop.finetune.workers import run_jobs
 
 ROUNDS: Final = "rounds.jsonl"
@@ -67,7 +67,6 @@ class ReinforceOptions:
 
     Attributes:
         base: policy to start from; joints and tracked scene in, chunks out.
-        output_dir: run folder to write.
         cell: where it attempts; a nominal cell without parameters, gaps and randomisation.
         rounds: of attempts, each followed by `updates` optimiser steps.
         scenes: groups in a round.
@@ -75,11 +74,7 @@ class ReinforceOptions:
         nominal_share: of a round's scenes, those in the nominal cell, so that nothing is forgotten.
         updates: optimiser steps on a round's attempts.
         spread: standard deviation of the offsets, in those of the action.
-        lr: learning rate.
         seed: draws scenes, offsets and the adapter's first weights.
-        lora: the adapter.
-        workers: processes that attempt.
-        resume: go on from the checkpoint in `output_dir`.
     """
 
     base: str | Path
@@ -130,7 +125,6 @@ def densities(deviation: torch.Tensor, spread: float) -> torch.Tensor:
 
     Args:
         deviation: shape (b, execute, n_action); what `offsets` don't span counts nothing.
-        spread: of the offsets.
     """
     basis = torch.from_numpy(np.linalg.pinv(offsets(deviation.shape[1]).T)).to(deviation.dtype)
     drawn = torch.einsum("ke,ben->bkn", basis, deviation)
@@ -141,7 +135,6 @@ class Explorer(ActPolicy):
     """Drives with a policy's plans and random offsets, and remembers both.
 
     Args:
-        bundle: policy and processors.
         spread: of the offsets, in standard deviations of the action; 0 for none.
     """
 
@@ -188,11 +181,7 @@ class SceneGroup:
     seed: tuple[int, ...]
 
 
-class _Loaded(dict[str, Any]):
-    """A dictionary that a finalizer can refer to."""
-
-
-_loaded = _Loaded()
+_loaded: dict[str, Any] = {}
 """What a process keeps between groups: policy and rigs."""
 
 
@@ -206,7 +195,7 @@ def _bundle_of(job: SceneGroup) -> act.ActBundle:
     if _loaded.get("base") != (job.base, job.lora):
         _close_rigs()
         # Before the interpreter's own exit handlers: those end EGL, the renderer needs it.
-        Finalize(_loaded, _close_rigs, exitpriority=10)
+        Finalize(None, _close_rigs, exitpriority=10)
         bundle = act.load(job.base)
         module = adapter.wrap(bundle.policy, job.base, job.lora)
         _loaded.update(base=(job.base, job.lora), bundle=bundle, module=module, rigs={})
@@ -223,10 +212,7 @@ def in_cell(explorer: Explorer, job: SceneGroup) -> bool:
     """Attempt a scene of the embedded cell once; say whether it succeeded."""
     key, spec = repr(job.cell), job.cell
     if key not in _loaded["rigs"]:
-        _loaded["rigs"][key] = embedded_rig(
-            task=spec.task, gaps=spec.gaps, gap_seed=spec.gap_seed, robot=spec.robot,
-            parameters=spec.parameters, randomise=spec.randomise,
-        )  # fmt: skip
+        _loaded["rigs"][key] = rig_of(spec)
     rig: EmbeddedRig = _loaded["rigs"][key]
     leader = PolicyLeader(explorer, rig.follower, rig.fps, rig.control_hz)
     return run_take(rig, leader, seed=job.scene, max_s=spec.max_s).outcome is Outcome.SUCCESS
@@ -259,11 +245,8 @@ class Rounds:
     """Attempts in rounds, handed out in parts: what `training.train` draws batches from.
 
     Args:
-        options: what is asked for.
         learner: whose policy attempts.
-        base: its base's folder.
         told: called with each round's successes, by what it is called in `rounds.jsonl`.
-        attempts: makes those of a group.
     """
 
     def __init__(
@@ -331,13 +314,11 @@ _NOTHING: Final = Decisions(*(np.zeros(0) for _ in range(5)))
 
 
 @dataclass
-class GroupLearner:
-    """A policy with an adapter that learns from groups of attempts.
+class GroupLearner(Learner):
+    """A policy with an adapter that learns from groups of attempts; rounds tell its success.
 
     Attributes:
-        bundle: the policy and its processors.
         module: PEFT's wrapper of it.
-        spread: of the offsets.
     """
 
     bundle: act.ActBundle
@@ -369,10 +350,6 @@ class GroupLearner:
         clipped = ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1])
         return divergence - torch.minimum(ratio * advantage, clipped * advantage).mean()
 
-    def held_out_error(self) -> float:
-        """Return 0: what counts is success, which the rounds tell."""
-        return 0.0
-
 
 def reinforce(
     options: ReinforceOptions,
@@ -385,8 +362,6 @@ def reinforce(
     OUT/rounds.jsonl has each round's success; with `resume` a checkpoint is gone on with.
 
     Args:
-        options: what to do.
-        progress: called after each optimiser step.
         told: called after each round with its line of `rounds.jsonl`.
         attempts: makes those of a group; in the embedded cell unless given.
 
@@ -427,7 +402,8 @@ def reinforce(
         resume=options.resume, progress=progress,
     )  # fmt: skip
     is_target = bool(options.cell.parameters or options.cell.gaps)
-    save_tracked(bundle, module, base, folder, is_real=is_target, merge=True)
+    say_domain(bundle, is_target)
+    adapter.save(module, bundle, base, folder / ADAPTER, merge=True)
     identity, merged = policy_id(folder / ADAPTER), policy_id(folder / MERGED)
     config = {**asdict(options), "base": str(options.base), "output_dir": str(folder)}
     ended = {"policy": identity, "merged": merged, **asdict(result)}

@@ -86,8 +86,6 @@ class StationFailures:
     """What is known of a station's rollouts.
 
     Attributes:
-        failed: how many failed.
-        succeeded: how many didn't.
         modes: mode and phase of each failure.
         rate_known: whether all rollouts were kept, so that they tell how often it fails.
     """
@@ -104,7 +102,6 @@ class StationFailures:
         Args:
             takes: of the station; demonstrations among them say nothing of the policy.
             arm: the cell's arm that stands for its own; what is usual there holds for both.
-            sees: the evidence tier that the takes have.
         """
         driven = [t for t in takes if t.info.kind is not TakeKind.DEMONSTRATION]
         won = sum(t.outcome is Outcome.SUCCESS for t in driven)
@@ -145,7 +142,6 @@ class Reproduction:
         n: scenes, the same in every cell.
         cells: mechanisms put in to how often the policy fails there.
         costs: each mechanism, the policy itself, and what was not measured.
-        how: how costs were shared out.
         together: what the mechanisms cost together beyond the sum of their costs; 0 if exact.
         station: how often the station fails, or None where nobody knows.
         rate_p: probability of a rate as far from the twin's as the station's, if the twin is right;
@@ -258,8 +254,6 @@ def reproduce(station: StationFailures, twin: Twin, roll_out: RollOut) -> Reprod
 
     Args:
         station: what happened there; it must have failed.
-        twin: what was measured.
-        roll_out: does the rollouts of a cell.
     """
     if not station.failed:
         raise UnusableInputError(
@@ -417,7 +411,6 @@ def combined(
     "something else" as the takes say: of people, clutter and task there is nothing but takes.
 
     Args:
-        found: the reproduction.
         passive: the takes' pooled posterior over dimensions and "none".
         trust: how often the takes' evidence is right at all.
         takes: failures behind it.
@@ -457,8 +450,6 @@ def reweighed(
     were reproduced.
 
     Args:
-        takes: as diagnosed.
-        found: the reproduction.
         station: what came of it; the causes that it names are those of takes that have them.
     """
     unmeasured = [*(d.value for d in GapDimension if d.value not in found.shares), UNMEASURED]
@@ -508,11 +499,7 @@ def in_the_cell(
     """Return what rolls a policy out in the simulated cell, with a twin's mechanisms put in.
 
     Args:
-        policy: as of `evaluate`.
-        twin: whose mechanisms.
         task: what takes call it, or the cell's name of it.
-        n: scenes.
-        workers: processes.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         sees: the evidence tier by which modes are told, that of the station's takes.
         progress: called with the number of rollouts just finished.
@@ -558,12 +545,8 @@ def reproduced(
 
     Args:
         found: what the takes alone show.
-        takes: those that were diagnosed.
-        twin: the station's.
-        policy: what failed; as of `evaluate`.
         folder: keeps rollouts as they come; what it holds isn't rolled out again.
         n: scenes, the same in every cell.
-        workers: processes.
         progress: called with the number of rollouts just finished.
     """
     base = found.base

@@ -49,7 +49,6 @@ def withdrawn_from(folder: Path, identity: str, consents: Path | None = None) ->
     """Say that a policy learned from a person who withdrew; "" where that isn't known.
 
     Args:
-        folder: the policy's.
         identity: its `policy_id`.
         consents: the consent register; the default one where None.
 

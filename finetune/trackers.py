@@ -24,7 +24,6 @@ def tracked(
     Args:
         names: of `TRACKERS`.
         folder: run folder; its name becomes the run's.
-        settings: of the run.
 
     Raises:
         UnusableInputError: an unknown tracker, or one that isn't installed.

@@ -44,6 +44,10 @@ FOR_MEMORY: Final = ("batch_size", "accumulation", "gradient_checkpointing")
 """Settings that may differ in a run that is gone on with, after it ran out of memory."""
 CHECKPOINT: Final = "checkpoint.pt"
 PREVIOUS: Final = "checkpoint.previous.pt"
+PROGRESS: Final = (
+    "step", "recent", "held_out", "best", "best_step", "stopped", "is_settled",
+)  # fmt: skip
+"""What of a run a checkpoint holds beside weights and optimiser, by its names here and there."""
 PARTS: Final = frozenset({"spec", "step", "weights", "optimizer"})
 """What tells a checkpoint from another file of PyTorch's."""
 _DAMAGED: Final = (
@@ -71,8 +75,8 @@ class Learner(Protocol):
         ...
 
     def held_out_error(self) -> float:
-        """Return the error on held-out takes; the lower, the better."""
-        ...
+        """Return the error on held-out takes; the lower, the better. 0 where none tell."""
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,9 @@ class TrainResult:
     """How a training run ended.
 
     Attributes:
-        steps: optimiser steps done in all.
         loss: mean loss of the last logged steps.
         held_out: step to held-out error, as far as it was measured.
         best_step: the step whose weights were kept.
-        stopped_early: the held-out error had stopped falling.
         ranks: processes that trained.
         weights_sha256: of the trained weights, equal in all processes.
     """
@@ -116,11 +118,8 @@ def train(
 
     Args:
         learner: what to train; only parameters that require gradients change.
-        batches: where samples come from.
-        spec: how to train.
         folder: where checkpoint.pt and metrics.jsonl go.
         resume: go on from the checkpoint in `folder`, if there is one.
-        progress: called after each step.
         ranks: the processes that train together; this one alone if None.
         tell: called with every line of metrics.jsonl, and with None at the end.
 
@@ -258,34 +257,18 @@ class _Run:
             self.best_step = self.step
         loss = sum(self.recent) / max(1, len(self.recent)) if self.recent else self._last_loss()
         digest = self.ranks.require_same(self.trained.values())
-        return TrainResult(
-            self.step,
-            loss,
-            dict(self.held_out),
-            self.best_step,
-            self.stopped,
-            self.ranks.size,
-            digest,
-        )
+        held_out, ranks = dict(self.held_out), self.ranks.size
+        return TrainResult(self.step, loss, held_out, self.best_step, self.stopped, ranks, digest)
 
     def checkpoint(self) -> None:
         """Write everything needed to go on, whole or not at all, and keep the one before."""
         if self.ranks.is_main:
-            write_checkpoint(
-                self.folder,
-                {
-                    "spec": json.dumps(asdict(self.spec)),
-                    "step": self.step,
-                    "weights": {n: p.detach() for n, p in self.kept.items()},
-                    "optimizer": self.optimizer.state_dict(),
-                    "recent": self.recent,
-                    "held_out": self.held_out,
-                    "best": self.best,
-                    "best_step": self.best_step,
-                    "stopped": self.stopped,
-                    "is_settled": self.is_settled,
-                },
-            )
+            state = {
+                "spec": json.dumps(asdict(self.spec)),
+                "weights": {n: p.detach() for n, p in self.kept.items()},
+                "optimizer": self.optimizer.state_dict(),
+            }
+            write_checkpoint(self.folder, state | {n: getattr(self, n) for n in PROGRESS})
 
     def restore(self) -> None:
         """Load the checkpoint, or the one before where it is damaged; nothing if there is none."""
@@ -307,10 +290,8 @@ class _Run:
             raise UnusableInputError(f"{path} is of another model. Use another --output_dir.")
         self._put(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.recent = state["step"], state["recent"]
-        self.held_out, self.best = state["held_out"], state["best"]
-        self.best_step, self.stopped = state["best_step"], state["stopped"]
-        self.is_settled = state.get("is_settled", True)
+        for name in PROGRESS:  # older checkpoints don't say all of it
+            setattr(self, name, state.get(name, getattr(self, name)))
         if self.ranks.is_main:
             _cut_metrics(self.folder / METRICS, self.step - (not self.is_settled))
 

@@ -34,7 +34,6 @@ def run_jobs[J, R](
     Args:
         work: a function that other processes can import.
         jobs: its arguments, to be pickled.
-        workers: processes; 1 works in this one.
         ray: address of a Ray cluster whose machines do the work instead, such as `auto` or
             `ray://head:10001`; `local` starts one here. "" for none.
 

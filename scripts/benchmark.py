@@ -238,7 +238,8 @@ def _show(config: BenchmarkConfig) -> int:
 
 
 def _lines(found: BoardContents, key: str) -> list[str]:
-    from gaploop.finetune.board.page import TITLES, rate_of
+    from gaploop.finetune.board.page import TITLES
+    from gaploop.finetune.evaluation import Rate
 
     benchmark, ranking = found.benchmark, found.ranking
     lines = [
@@ -252,7 +253,7 @@ def _lines(found: BoardContents, key: str) -> list[str]:
         for e in ranked["order"]:
             told = declared.get(e["submission"], {}).get("trained_on", "?")
             who = f"{e['group']:<3} {e['submission']:<{width}}"
-            lines.append(f"  {who}  {rate_of(e)!s:<26}  {told}")
+            lines.append(f"  {who}  {Rate.from_json(e)!s:<26}  {told}")
         if track == "policy" and ranked["order"]:
             lines += _by_setting(ranked, declared)
         for p in ranked["differences"]:

@@ -211,9 +211,9 @@ def _ask_policy(
             raise UnusableInputError("--trained_on needs the policy: add --policy.path=DIR.")
         return None, None
     from gaploop.finetune.lerobot_policy import load_policy, resolve
-    from gaploop.finetune.lerobot_probe import probe
+    from gaploop.finetune.lerobot_probe import LeRobotProbe
 
-    asked, space, cameras = probe(load_policy(config.policy.path)), None, None
+    asked, space, cameras = LeRobotProbe(load_policy(config.policy.path)), None, None
     beside = resolve(config.policy.path) / FILE
     given = config.trained_on or (beside if beside.exists() and asked.needs_images else None)
     if given is not None and not given.is_dir():
@@ -300,11 +300,11 @@ def _save_cameras(config: DiagnoseConfig, path: Path) -> int:
     from gaploop.failure_analysis.cameras import CameraReference
     from gaploop.failure_analysis.modes.foreign import LEAST_TAKES
     from gaploop.finetune.lerobot_policy import load_policy
-    from gaploop.finetune.lerobot_probe import probe
+    from gaploop.finetune.lerobot_probe import LeRobotProbe
 
     source = config.dataset.folder()
     with options.progress("Asking the policy about its training"):
-        asked = probe(load_policy(config.policy.required()))
+        asked = LeRobotProbe(load_policy(config.policy.required()))
         built = CameraReference.build(load_takes(source), source.resolve().name, asked)
     why = f"{source} holds fewer than {LEAST_TAKES} takes with pictures. Name more."
     if not asked.needs_images:

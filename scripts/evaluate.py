@@ -245,9 +245,9 @@ def _counted(config: Any) -> tuple[Evaluation, str]:
         )
     policy = policy_id(config.policy.path) if config.policy.path else ""
     with options.progress("Reading takes") as advance:
-        found = recorded(config.rollouts, policy, advance, config.units)
-    left = ", ".join(f"{n} {words}" for words, n in found.left_out.items())
-    return found.evaluation, f"Left out: {left}." if left else ""
+        found, left_out = recorded(config.rollouts, policy, advance, config.units)
+    left = ", ".join(f"{n} {words}" for words, n in left_out.items())
+    return found, f"Left out: {left}." if left else ""
 
 
 @contextlib.contextmanager

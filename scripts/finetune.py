@@ -458,11 +458,13 @@ def _hand_in(config: FinetuneConfig) -> int:
     there = dataclasses.replace(config, real=real, sim=sim, job=plain.job)
     job = jobs.job_for(arguments_of(there, plain), datasets, config.job)
     if config.job.dry_run:
-        options.emit(config.json, job.as_json(), f"{job.flavor}, {job.image}:\n{job.command[-1]}")
+        options.emit(
+            config.json, dataclasses.asdict(job), f"{job.flavor}, {job.image}:\n{job.command[-1]}"
+        )
         return 0
     done = jobs.submit(job)
     text = f"Job {done['id']} runs on {job.flavor}: {done['url']} (hf jobs logs {done['id']})"
-    options.emit(config.json, {**job.as_json(), **done}, text)
+    options.emit(config.json, {**dataclasses.asdict(job), **done}, text)
     return 0
 
 

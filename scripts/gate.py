@@ -177,7 +177,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     from gaploop.finetune.gate.folder import Contest, GateFolder, only_gate
     from gaploop.finetune.gate.promotion import SUITE
     from gaploop.finetune.gate.replay import read_outcomes, suite_of
-    from gaploop.finetune.gate.run import Gate, SamePolicies
+    from gaploop.finetune.gate.run import Gate, same_policies
 
     recorded = read_outcomes(config.outcomes, suite) if config.outcomes else None
     suite = suite or suite_of(recorded.tasks if recorded else (), str(config.outcomes))
@@ -200,7 +200,7 @@ def _prepared(config: GateConfig, suite: Suite | None, stack: ExitStack) -> tupl
     stack.enter_context(only_gate(path))
     folder = GateFolder(path, contest, config.seed)
     write_json(path / SUITE, written)
-    same = SamePolicies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
+    same = same_policies(policies, dict(zip(("baseline", "candidate"), ids, strict=True)))
     gate = Gate(suite, policies, config.stage, None, recorded, None, config.reports, same)
     if recorded is None and (suite.asks or config.command):  # a person or a command tries them
         from gaploop.finetune.gate.station_attempts import StationAttempts

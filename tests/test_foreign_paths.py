@@ -241,8 +241,6 @@ finetune/closed_loop.py:carry_out | folder / name | ours
 finetune/closed_loop.py:carry_out | shutil.rmtree(run, ignore_errors=True) | ours
 finetune/closed_loop.py:collected | folder / f'{name}_journal' | ours
 finetune/closed_loop.py:collected | folder / name | ours
-finetune/closed_loop.py:start_for | folder / f'base_{name}' | ours
-finetune/closed_loop.py:start_for | folder / f'sim_{name}_{sim_takes}' | ours
 finetune/demo.py:run_demo | folder / f'cell_{name.lower()}' | ours
 finetune/demo.py:sweep | folder / f'{n:02d}-{draw.dimension.value}' | ours
 finetune/demonstrations.py:save_source | os.replace(part, path) | ours

@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks.proof.arms import Takes, evenly, takes_of
 from benchmarks.proof.design import STAGED, Part, Site, StudyArm
 from benchmarks.proof.rows import StudyRow
+from benchmarks.starts import LoopStart
 from gaploop.collect.rig import scripted_leader
 from gaploop.collect.session import Quota, SessionSpec, record_takes
 from gaploop.core.errors import UnusableInputError
@@ -29,7 +30,6 @@ from gaploop.finetune.adapt import MERGED, adapt
 from gaploop.finetune.closed_loop import (
     DEMONSTRATION_S,
     DEMONSTRATION_SEEDS,
-    LoopStart,
     TargetCell,
     plan_for,
     roll_out_and_diagnose,

@@ -46,7 +46,6 @@ class Tried:
     Attributes:
         alias: what it is called where attempts are made.
         folder: its files, which only the server writes.
-        policy: the hash that names it.
     """
 
     alias: str
@@ -59,10 +58,7 @@ class Job:
     """A few scenes under one setting.
 
     Attributes:
-        spec: the cell.
-        condition: what is set.
         scenes: seed of each scene, and the policies that try it, in their order.
-        limits: of a policy.
     """
 
     spec: CellSpec
@@ -181,15 +177,7 @@ def contest(
     """Let policies try all scenes, as far as they haven't; keep every attempt.
 
     Args:
-        server: draws scenes and orders.
-        tried: the policies.
-        spec: the cell.
-        conditions: settings, the base among them.
-        n: scenes under each.
         folder: of the logs, one folder for each alias.
-        limits: of a policy.
-        workers: processes; 1 stays in this one.
-        make: makes the attempts of a job.
         progress: called with the number of attempts just made or found.
 
     Returns:

@@ -26,15 +26,9 @@ from gaploop.core.confined import MB
 from gaploop.core.errors import DAMAGE, UnusableInputError
 from gaploop.core.files import parse_json, read_content, read_json, write_json
 from gaploop.core.paths import inside, relative_path
+from gaploop.finetune import lerobot_trust as trust
 from gaploop.finetune.board.sandbox import Limits
 from gaploop.finetune.hub_fetch import fetch, listing
-from gaploop.finetune.lerobot_trust import (
-    ADAPTER_CONFIG,
-    CONFIG,
-    PICKLES,
-    SIDECAR,
-    refuse_foreign_code,
-)
 
 ENTRY: Final = "entry.json"
 SCHEMA: Final = "gaploop.benchmark_entry.v1"
@@ -54,7 +48,7 @@ NOTES: Final = (".md", ".txt", ".gitattributes")
 PARTS: Final = (".safetensors", ".json", ".yaml", ".yml", *NOTES)
 IGNORED: Final = ("train_config.json",)
 """How it was trained, with paths of another computer; nothing that drives reads it."""
-READ: Final = (CONFIG, ADAPTER_CONFIG, SIDECAR)
+READ: Final = (trust.CONFIG, trust.ADAPTER_CONFIG, trust.SIDECAR)
 """Of these, and of processors, every text is looked at: it may be opened as a path."""
 SIZES: Final = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2,
@@ -71,9 +65,7 @@ class Submission:
         user: whose it is; the owner of `source`, where that is given.
         name: unique among the user's.
         track: `policy`, or `attribution`, a program.
-        trained_on: the training set, as declared.
         source: name of a model repository on the Hub; "" where the files are on the board.
-        revision: its commit.
     """
 
     user: str
@@ -131,8 +123,6 @@ def enter(board: Path, submission: Submission, files: Mapping[str, Path]) -> Pat
     """Put a submission on a board that is a folder; return its folder.
 
     Args:
-        board: the folder.
-        submission: what is entered.
         files: path below it to the file here, where it isn't on a Hub.
 
     Raises:
@@ -232,7 +222,7 @@ def _wanted(sizes: Mapping[str, int], track: str, limits: Limits) -> list[str]:
         return [relative_path(name, "file") for name in sizes if not name.startswith(".")]
     for name in sizes:
         path = PurePosixPath(name)
-        if path.suffix.lower() in PICKLES:
+        if path.suffix.lower() in trust.PICKLES:
             raise UnusableInputError(
                 f"{name!a} is a pickle, which can run code when it is loaded. Weights are read "
                 "from .safetensors only."
@@ -270,7 +260,7 @@ def look_at_policy(folder: Path) -> None:
                     "policy. Set it to null, or to a name in the folder."
                 )
     for path in sorted({p.parent for p in folder.rglob("*.json")}):
-        refuse_foreign_code(path)
+        trust.refuse_foreign_code(path)
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:

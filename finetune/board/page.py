@@ -24,22 +24,10 @@ from gaploop.finetune.factors import order, words
 TITLES = {"policy": "Policies", "attribution": "Attribution"}
 
 
-def rate_of(value: Mapping[str, Any]) -> Rate:
-    """Return a rate from its JSON."""
-    low, high = value["interval"]
-    return Rate(value["successes"], value["trials"], value["rate"], (low, high))
-
-
 def board_page(
     benchmark: Mapping[str, Any], results: Sequence[Mapping[str, Any]], ranking: Mapping[str, Any]
 ) -> str:
-    """Return the page.
-
-    Args:
-        benchmark: what `benchmark.json` holds.
-        results: what each file of `results/` holds.
-        ranking: what `ranking.json` holds.
-    """
+    """Return the page."""
     by_name = {f"{r['user']}/{r['name']}": r for r in results}
     sections = []
     for track, ranked in ranking["tracks"].items():
@@ -67,7 +55,7 @@ def board_page(
 def _standing(track: str, ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
     rows, drawn = [], []
     for entry in ranked["order"]:
-        name, rate = entry["submission"], rate_of(entry)
+        name, rate = entry["submission"], Rate.from_json(entry)
         result = results[name]
         where = f"{result['source']} @ {result['revision'][:8]}" if result["source"] else "files"
         rows.append((entry["group"], name, str(rate), result["trained_on"], where))
@@ -92,7 +80,7 @@ def _settings(ranked: Mapping[str, Any], results: Mapping[str, Any]) -> Section:
     names = [entry["submission"] for entry in ranked["order"]]
     settings = list(results[names[0]]["settings"])
     rows = [
-        (words(s), *(str(rate_of(results[name]["settings"][s])) for name in names))
+        (words(s), *(str(Rate.from_json(results[name]["settings"][s])) for name in names))
         for s in sorted(settings, key=lambda s: order(s, NOMINAL))
     ]
     lead = "One factor at a time. Scenes differ between settings; policies met the same ones."

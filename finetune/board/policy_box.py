@@ -56,9 +56,6 @@ class BoxedPolicy(AskedPolicy):
 
     Args:
         folder: the policy, which was looked at before.
-        limits: memory and time.
-        task: the instruction, for policies that read one.
-        how: as of `Sandbox`.
         program: what answers in the place of gaploop, for tests.
 
     Raises:
@@ -66,11 +63,10 @@ class BoxedPolicy(AskedPolicy):
     """
 
     def __init__(
-        self, folder: Path, limits: Limits, task: str = "", how: str = "",
-        program: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self, folder: Path, limits: Limits, task: str = "", program: Sequence[str] = ()
+    ) -> None:
         own = [sys.executable, "-P", "-m", "gaploop.finetune.board.policy_box", str(folder)]
-        self.box, self._limits = Sandbox(list(program) or own, [folder], limits, how), limits
+        self.box, self._limits = Sandbox(list(program) or own, [folder], limits), limits
         try:
             super().__init__(self._hear(PolicyCard, limits.load_s), "The submission", task, None)
         except EndedError as error:  # it has seen nothing yet: what it said may be told

@@ -43,10 +43,8 @@ class Known:
     """A failed take whose cause is known.
 
     Attributes:
-        uid: the take's.
         station: number of the journal that it is in; takes of one aren't independent.
         causes: injected dimensions; empty for none.
-        folder: where it is.
     """
 
     uid: str

@@ -26,8 +26,6 @@ class Compared:
     """Two submissions on the same scenes.
 
     Attributes:
-        better: the one that succeeded more often.
-        other: the other.
         difference: better minus other, with its interval and p for this pair alone.
         p_family: p that allows for all pairs (Holm 1979).
     """
@@ -51,7 +49,6 @@ class Ranking:
         rates: submission to its rate over all scenes, best first.
         letters: submission to the groups that it is in, such as `ab`; who shares one can't be told
             apart.
-        pairs: every two of them.
     """
 
     rates: Mapping[str, Rate]

@@ -99,7 +99,6 @@ class Sandbox:
     Args:
         argv: the program by its path, and its arguments.
         reads: files and folders that it may read besides Python and gaploop.
-        limits: memory and file size.
         how: `namespaces` or `guard`; what there is, unless given.
     """
 

@@ -24,6 +24,7 @@ from gaploop.core.run_record import versions
 from gaploop.core.vocabulary import Domain
 from gaploop.datasets.hub import upload
 from gaploop.datasets.hub.target import HubTarget, endpoint
+from gaploop.finetune import evaluation
 from gaploop.finetune.board import contest, programs, sandbox
 from gaploop.finetune.board.contest import Attempt, Tried
 from gaploop.finetune.board.entries import (
@@ -39,13 +40,6 @@ from gaploop.finetune.board.ranking import ranked
 from gaploop.finetune.board.sandbox import NAMESPACES, EndedError, Limits
 from gaploop.finetune.board.signing import Server, is_signed
 from gaploop.finetune.evaluate import CellSpec
-from gaploop.finetune.evaluation import (
-    ROLLOUTS,
-    Rollout,
-    evidence,
-    read_rollouts,
-    summarise,
-)
 from gaploop.finetune.hub_fetch import PATIENCE, fetch, is_hub_name, listing
 from gaploop.finetune.lerobot_policy import policy_id
 
@@ -72,11 +66,7 @@ class Measure:
     """What is measured; fixed when a benchmark is first served.
 
     Attributes:
-        name: of the benchmark.
-        task: of the embedded cell.
         conditions: settings, the base first.
-        n: scenes under each.
-        robot: the cell's arm.
         max_s: longest attempt [simulated s].
     """
 
@@ -99,15 +89,9 @@ class Serving:
 
     Attributes:
         board: the folder that people look at, here a mirror where the board is on a Hub.
-        private: the server's own folder.
-        limits: of each submission.
         per_user: submissions of one user that are taken, in the order of their names.
-        programs: attribution programs are run.
         takes: journals with their truth, for those.
-        workers: processes that make attempts.
-        make: makes attempts.
         load: says why a policy can't be loaded, "" where it can.
-        film: films a policy.
     """
 
     board: Path
@@ -127,7 +111,6 @@ class Served:
     """What came of serving.
 
     Attributes:
-        results: of every submission so far.
         new: names of those that were run or refused now.
         waiting: why others were left, by name or file.
     """
@@ -154,7 +137,7 @@ def opened(private: Path, board: Path, wanted: Measure | None) -> tuple[Server, 
     if not path.exists() and wanted is not None:
         said = {
             "schema": SCHEMA, **asdict(wanted), "tracks": TRACKS,
-            "evidence": evidence(Domain.SIM_TARGET),
+            "evidence": evaluation.evidence(Domain.SIM_TARGET),
             "commitment": server.commitment, "key": server.public,
         }  # fmt: skip
         write_json(path, server.signed(said))
@@ -178,7 +161,6 @@ def serve(
     """Take what is entered, run it, and write results, ranking and page to the board.
 
     Args:
-        how: folders and limits.
         wanted: what is measured, for a new benchmark.
         progress: called with what is done, how much just was, and how much there is.
 
@@ -305,12 +287,12 @@ def _reason(error: Exception) -> str:
     return f"It {error.reason}." if isinstance(error, EndedError) else str(error)
 
 
-def _counted(rows: Sequence[Rollout]) -> dict[str, Any]:
+def _counted(rows: Sequence[evaluation.Rollout]) -> dict[str, Any]:
     """Return what is said of attempts: counts, never a scene."""
-    found = summarise(rows, paired=False)
+    found = evaluation.summarise(rows, paired=False)
     failures = Counter(row.category or "unknown" for row in rows if not row.success)
     return {
-        "rate": {k: getattr(found, k) for k in ("successes", "trials", "rate", "interval")},
+        "rate": asdict(found.total),
         "settings": {name: asdict(rate) for name, rate in found.by_condition.items()},
         "failures": dict(failures.most_common()),
     }
@@ -341,9 +323,9 @@ def _published(how: Serving, server: Server, benchmark: Mapping[str, Any]) -> li
                 attempts = how.private / "attempts" / alias
                 stations = attempts / "stations.json"
                 rows[entry.key] = (
-                    [Rollout(**row) for row in read_json(stations)]
+                    [evaluation.Rollout(**row) for row in read_json(stations)]
                     if stations.exists()
-                    else list(read_rollouts(attempts / ROLLOUTS))
+                    else list(evaluation.read_rollouts(attempts / evaluation.ROLLOUTS))
                 )
         tracks[track] = ranked(rows).to_json()
     ranking: dict[str, Any] = {"schema": RANKING_SCHEMA, "tracks": tracks, "results": len(results),
@@ -420,9 +402,6 @@ class BoardContents:
     """What a board says, and whether its server said so.
 
     Attributes:
-        benchmark: `benchmark.json`.
-        results: every file of `results/`.
-        ranking: `ranking.json`.
         wrong: files that aren't as the server signed them.
     """
 
@@ -436,7 +415,6 @@ def look(board: Path, key: str = "") -> BoardContents:
     """Read a board and check every signature.
 
     Args:
-        board: the folder.
         key: the server's, as known from elsewhere; the board's own unless given.
 
     Raises:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -56,10 +56,8 @@ class Report:
     """What a robot says of one episode.
 
     Attributes:
-        robot: its name.
         episode: number of the robot's episode, from 0; a second report of it is ignored.
         candidate: the candidate drove it.
-        success: it succeeded.
         safety: a safety event ended it.
     """
 
@@ -88,8 +86,6 @@ class Canary:
     """Decides who runs the candidate.
 
     Attributes:
-        rules: of the suite.
-        robots: the whole fleet.
         seed: draws the robots that try it first, and their episodes.
     """
 
@@ -166,10 +162,9 @@ class Canary:
                 f"{rules.max_safety_rate:.1%} tolerated",
             )
         elif self._worse.log_e >= bound:
-            than = f"{rules.success_margin:.0%} under what the baseline's was"
-            than = (
-                "worse than the baseline's" if self.phase is CanaryPhase.CANARY else f"over {than}"
-            )
+            than = "worse than the baseline's"
+            if self.phase is CanaryPhase.FULL:
+                than = f"over {rules.success_margin:.0%} under what the baseline's was"
             self._end(CanaryPhase.ROLLED_BACK, f"success is {than}, {self.episodes} episodes")
         elif self.phase is CanaryPhase.FULL and self._full >= rules.full_episodes:
             self._end(CanaryPhase.PROMOTED, f"no breach in {self.episodes} episodes")
@@ -244,10 +239,9 @@ def reported(suite: Suite, reports: Path, folder: GateFolder) -> Canary:
     return canary
 
 
-def _read(path: Path, fleet: Iterable[str]) -> list[Report]:
+def _read(path: Path, names: Sequence[str]) -> list[Report]:
     if not path.exists():
         raise UnusableInputError(f"{path} not found. Check --reports, or make it an empty file.")
-    names = tuple(fleet)
 
     def read(value: Any, where: str) -> Report:
         report = Report(**value)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from gaploop.collect.policy_leader import PolicyLeader
 from gaploop.collect.rig import EmbeddedRig, embedded_rig
@@ -21,59 +20,41 @@ from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
 SAFETY_TRIP: Final = "safety trip"
 
 
-class CellAttempts:
-    """Tries policies on tasks of the embedded cell.
+@contextmanager
+def cell_attempts(
+    policies: Mapping[str, Path], tasks: Sequence[SuiteTask]
+) -> Iterator[Callable[[str, GateAttempt], AttemptResult]]:
+    """Yield what tries policies on tasks of the embedded cell, one attempt at a time.
 
     Args:
         policies: side to the folder of its policy.
-        tasks: what they are tried on.
 
     Raises:
         UnusableInputError: no such policy, task, gap or check; said before anything is tried.
     """
+    checks = [check_of(task) for task in tasks]
+    loaded: dict[str, ActPolicy] = {side: load_policy(path) for side, path in policies.items()}
+    with ExitStack() as stack:
+        rigs = list[EmbeddedRig]()
+        for task in tasks:
+            rigs.append(_built(task, loaded["baseline"].fps))
+            stack.callback(rigs[-1].close)
 
-    def __init__(self, policies: Mapping[str, Path], tasks: Sequence[SuiteTask]) -> None:
-        self._tasks = tuple(tasks)
-        self._checks = [check_of(task) for task in tasks]
-        self._policies: dict[str, ActPolicy] = {s: load_policy(p) for s, p in policies.items()}
-        with ExitStack() as stack:
-            self._rigs: list[EmbeddedRig] = []
-            fps = self._policies["baseline"].fps
-            for task in tasks:
-                self._rigs.append(_built(task, fps))
-                stack.callback(self._rigs[-1].close)
-            self._stack = stack.pop_all()
+        def attempted(stage: str, attempt: GateAttempt) -> AttemptResult:
+            task, rig, check = tasks[attempt.task], rigs[attempt.task], checks[attempt.task]
+            leader = PolicyLeader(loaded[attempt.side], rig.follower, rig.fps, rig.control_hz)
+            seen = list[Observation]()
+            look = (seen.append,) if check else ()
+            take = run_take(rig, leader, seed=attempt.scene, max_s=task.timeout_s, on_frame=look)
+            won = take.outcome is Outcome.SUCCESS
+            if check is not None:
+                won = check(StageEvidence(task.instruction, seen))
+            unsafe = take.reason == SAFETY_TRIP
+            return AttemptResult(
+                stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason
+            )
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        """Close the cells."""
-        self._stack.close()
-
-    def __call__(self, stage: str, attempt: GateAttempt) -> AttemptResult:
-        """Make one attempt."""
-        task, rig = self._tasks[attempt.task], self._rigs[attempt.task]
-        leader = PolicyLeader(self._policies[attempt.side], rig.follower, rig.fps, rig.control_hz)
-        check, seen = self._checks[attempt.task], list[Observation]()
-        take = run_take(
-            rig,
-            leader,
-            seed=attempt.scene,
-            max_s=task.timeout_s,
-            on_frame=(seen.append,) if check else (),
-        )
-        won = take.outcome is Outcome.SUCCESS
-        if check is not None:
-            won = check(StageEvidence(task.instruction, seen))
-        unsafe = take.reason == SAFETY_TRIP
-        return AttemptResult(
-            stage, attempt.number, won, unsafe, round(take.duration_s, 3), take.reason
-        )
+        yield attempted
 
 
 def _built(task: SuiteTask, fps: float | None = None) -> EmbeddedRig:

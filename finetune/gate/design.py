@@ -9,8 +9,8 @@ most alpha of all cases, luck of training and luck of attempts taken together.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -60,16 +60,11 @@ class GateDesign:
     fixed_pairs: int
     curve: tuple[PowerPoint, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `gate.json` holds of it."""
-        return asdict(self)
-
 
 def make_design(rules: Rules, kinds: int = 1) -> GateDesign:
     """Plan a comparison.
 
     Args:
-        rules: error rates and margins.
         kinds: tasks of the suite; evidence counts once all of them were tried.
 
     Raises:
@@ -106,15 +101,14 @@ def retrain_margin(rules: Rules) -> float:
             f"the same data differ as much. Raise gain, or bring retrain_sd under {best:.3f} by "
             "training more evenly, such as for longer or by averaging weights."
         )
-    top = rules.gain * (1 - 1e-6)
-    return float(brentq(lambda m: _retrain_excess(rules, m), 0.0, top))
-
-
-def _retrain_excess(rules: Rules, margin: float) -> float:
-    """Return by how much the middle of the power curve falls short of what retrains need."""
     z, luck = float(norm.isf(rules.alpha)), float(norm.isf(LUCK_SHARE * rules.alpha))
-    slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
-    return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+    def excess(margin: float) -> float:
+        """Return by how much the middle of the power curve falls short of what retrains need."""
+        slope = (rules.gain - margin) / (z + float(norm.ppf(rules.power)))
+        return margin + z * slope - luck * math.sqrt(slope**2 + 2 * rules.retrain_sd**2)
+
+    return float(brentq(excess, 0.0, rules.gain * (1 - 1e-6)))
 
 
 def fixed_pairs(rules: Rules, margin: float) -> int:
@@ -125,8 +119,6 @@ def fixed_pairs(rules: Rules, margin: float) -> int:
     """
     base = rules.baseline_rate
     null, gain = min(base + margin, 1.0), base + rules.gain
-    spreads = (discordance(base, null) - margin**2, discordance(base, gain) - rules.gain**2)
-    z = norm.isf(rules.alpha) * math.sqrt(spreads[0]) + norm.ppf(rules.power) * math.sqrt(
-        spreads[1]
-    )
-    return math.ceil((z / (rules.gain - margin)) ** 2)
+    false = norm.isf(rules.alpha) * math.sqrt(discordance(base, null) - margin**2)
+    missed = norm.ppf(rules.power) * math.sqrt(discordance(base, gain) - rules.gain**2)
+    return math.ceil(((false + missed) / (rules.gain - margin)) ** 2)

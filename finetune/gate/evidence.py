@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gaploop.core.types import FloatArray
 
@@ -84,7 +85,7 @@ def log_evidence(
     return wealth
 
 
-def rate_evidence(successes: FloatArray, null: float, target: float) -> FloatArray:
+def rate_evidence(successes: npt.ArrayLike, null: float, target: float) -> FloatArray:
     """Return the log of the wealth against "the rate is at most `null`", after every attempt.
 
     Args:
@@ -103,7 +104,6 @@ class Wealth:
 
     Attributes:
         null, target, spread, low, prior: as there.
-        log_e: the log of the wealth.
         peak: the most that it ever was.
     """
 

@@ -19,16 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gaploop.core import files
 from gaploop.core.errors import DAMAGE, UnusableInputError
-from gaploop.core.files import (
-    append_line,
-    json_lines,
-    locked_file,
-    parse_json,
-    read_json,
-    write_atomically,
-    write_json,
-)
 from gaploop.finetune.gate.judge import Outcomes
 
 SIDES: Final = ("baseline", "candidate")
@@ -90,7 +82,7 @@ def attempts(seed: int, stage: str, tasks: int) -> Iterator[GateAttempt]:
 def seal(folder: Path, seed: int) -> str:
     """Write the key to the order, not to be read by chance; return what commits to it."""
     key = {"seed": seed, "nonce": secrets.token_hex(16)}
-    write_atomically(folder / SEALED, base64.b64encode(json.dumps(key).encode()), 0o600)
+    files.write_atomically(folder / SEALED, base64.b64encode(json.dumps(key).encode()), 0o600)
     return commitment(key)
 
 
@@ -106,7 +98,7 @@ def read_key(folder: Path, committed: str) -> int:
         UnusableInputError: the key is gone, or isn't the one that the gate began with.
     """
     try:
-        key = parse_json(base64.b64decode((folder / SEALED).read_bytes()))
+        key = files.parse_json(base64.b64decode((folder / SEALED).read_bytes()))
         seed = int(key["seed"])
     except DAMAGE:
         raise UnusableInputError(
@@ -124,7 +116,7 @@ def read_key(folder: Path, committed: str) -> int:
 def unseal(folder: Path) -> dict[str, Any]:
     """Open the key once the verdict is there; return it."""
     key: dict[str, Any] = json.loads(base64.b64decode((folder / SEALED).read_bytes()))
-    write_atomically(folder / OPENED, json.dumps(key) + "\n")
+    files.write_atomically(folder / OPENED, json.dumps(key) + "\n")
     return key
 
 
@@ -135,10 +127,7 @@ class AttemptResult:
     Attributes:
         stage: `sim` or `hardware`.
         attempt: its number in the stage's order.
-        success: it succeeded.
         safety: a safety event ended it.
-        duration_s: how long it took [s].
-        reason: why it ended.
         repeats: tries before it that the operator said didn't count.
         before: what the operator said by now of the attempt before, "y", "n" or "safety"; "" where
             what was said then stands.
@@ -161,7 +150,6 @@ class Contest:
 
     Attributes:
         baseline: id of the policy in use.
-        candidate: id of the one that may replace it.
         suite: SHA-256 of the suite.
     """
 
@@ -179,7 +167,7 @@ def only_gate(path: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked_file(path / LOCK, wait=False))
+            stack.enter_context(files.locked_file(path / LOCK, wait=False))
         except BlockingIOError:
             raise UnusableInputError(
                 f"Another gate is running in {path}. Wait for it, or stop it: the same command "
@@ -192,8 +180,6 @@ class GateFolder:
     """Opens a gate's folder, new or begun earlier.
 
     Args:
-        path: the folder.
-        contest: what the gate is about.
         seed: of the order, for a new one; drawn unless given.
 
     Raises:
@@ -207,8 +193,8 @@ class GateFolder:
         if not self.resumed:
             drawn = secrets.randbits(48) if seed is None else seed
             sealed = seal(path, drawn)
-            write_json(setup, {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)})
-        known = read_json(setup)
+            files.write_json(setup, {"schema": SCHEMA, "order_sha256": sealed, **asdict(contest)})
+        known = files.read_json(setup)
         for name, value in asdict(contest).items():
             if known.get(name) != value:
                 raise UnusableInputError(
@@ -225,7 +211,7 @@ class GateFolder:
 
     def add(self, tried: AttemptResult) -> None:
         """Append an outcome; it is on the disk when this returns."""
-        append_line(self.path / OUTCOMES, json.dumps(asdict(tried)))
+        files.append_line(self.path / OUTCOMES, json.dumps(asdict(tried)))
 
     def tried(self, stage: str) -> list[AttemptResult]:
         """Return the outcomes of a stage, in order.
@@ -234,7 +220,7 @@ class GateFolder:
             UnusableInputError: a line can't be read, or attempts are missing.
         """
         path = self.path / OUTCOMES
-        lines = json_lines(
+        lines = files.json_lines(
             path, "an attempt's outcome", lambda value, _where: AttemptResult(**value)
         )
         found = [line for line in lines if line.stage == stage]

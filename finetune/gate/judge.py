@@ -137,19 +137,6 @@ class GateStatement:
         return EvidenceTrack(self.message, self.promotes, powers, self.bound / math.log(10))
 
 
-@dataclass(frozen=True)
-class Boundaries:
-    """Where a comparison stops, as logs of evidence."""
-
-    better: float
-    futile: float
-
-    @classmethod
-    def of(cls, rules: Rules) -> Boundaries:
-        """Return those of the suite's error rates."""
-        return cls(math.log(1 / rules.alpha), math.log(1 / (1 - rules.power)))
-
-
 def comparison(
     x: FloatArray, rules: Rules, margin: float, control: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray]:
@@ -157,7 +144,6 @@ def comparison(
 
     Args:
         x: candidate minus baseline, each -1, 0 or 1, shape (..., rounds, kinds).
-        rules: error rates and margins.
         margin: of `GateDesign`.
         control: of `Outcomes`.
 
@@ -173,12 +159,12 @@ def comparison(
 
 def statements(outcomes: Outcomes, suite: Suite, margin: float) -> list[GateStatement]:
     """Return all that the comparison may show: superiority and futility first."""
-    rules, bounds = suite.rules, Boundaries.of(suite.rules)
+    rules, missed = suite.rules, 1 - suite.rules.power
     better, futile = comparison(outcomes.differences(), rules, margin, outcomes.controls())
     over = f"better by more than {margin:.1%}" if margin else "better"
     found = [
-        GateStatement(f"is {over}", True, better, bounds.better),
-        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, bounds.futile),
+        GateStatement(f"is {over}", True, better, math.log(1 / rules.alpha)),
+        GateStatement(f"gains less than {rules.gain:.0%}", False, futile, math.log(1 / missed)),
     ]
     tasks, allowed = list(enumerate(suite.tasks)), rules.non_inferiority_margin
     groups = [(g, [n for n, task in tasks if task.group == g]) for g in suite.groups]
@@ -230,9 +216,7 @@ def _rarer(success: npt.NDArray[np.bool_], rate: float) -> FloatArray:
         never: FloatArray = np.where(np.logical_and.accumulate(success, -1), 0.0, math.inf)
         return never
     failure = 1 - rate
-    return rate_evidence(
-        (~success).astype(np.float64), failure, min(failure + 0.15, 0.95 + failure / 20)
-    )
+    return rate_evidence(~success, failure, min(failure + 0.15, 0.95 + failure / 20))
 
 
 def margin_evidence(
@@ -260,11 +244,9 @@ class StageResult:
 
     Attributes:
         answer: passed, failed, open (more attempts are wanted) or undecided (no more allowed).
-        message: why, in words.
         pairs: pairs of attempts; episodes of the candidate in canary and full.
         rates: name of the side or task to success; Wilson intervals, which describe only.
         difference: candidate minus baseline, with an interval that holds at all rounds together.
-        tracks: the evidence.
         repeats: side to tries that the operator said didn't count.
         taken_back: side to answers that the operator took back and gave anew.
         simulated: correlation of the differences with their controls; None without simulation.
@@ -280,10 +262,6 @@ class StageResult:
     repeats: dict[str, int] = field(default_factory=dict)
     taken_back: dict[str, int] = field(default_factory=dict)
     simulated: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what `gate.json` holds."""
-        return asdict(self)
 
 
 def judge_sim(outcomes: Outcomes, suite: Suite, tasks: Sequence[str]) -> StageResult:
@@ -381,11 +359,6 @@ def power_curve(suite: Suite, design: GateDesign, seed: int = 0) -> tuple[PowerP
 
     Attempts are independent, every task has the baseline's expected success, the candidate
     differs in all of them alike, and nobody is ever unsafe.
-
-    Args:
-        suite: tasks and rules.
-        design: margin and longest comparison.
-        seed: of what is drawn.
     """
     base, kinds = suite.rules.baseline_rate, len(suite.tasks)
     rng, shape = np.random.default_rng([seed, 7]), (DRAWS, -(-design.max_pairs // kinds), kinds, 2)
@@ -405,8 +378,6 @@ def promotions(outcomes: Outcomes, suite: Suite, margin: float) -> tuple[FloatAr
 
     Args:
         outcomes: of many comparisons, success of shape (comparisons, rounds, tasks, 2).
-        suite: tasks and rules.
-        margin: of `GateDesign`.
 
     Returns:
         whether each passed, and after how many rounds it ended, each of shape (comparisons,).
@@ -438,10 +409,8 @@ class Verdict:
     """The answer and what it rests on.
 
     Attributes:
-        verdict: promote, reject or inconclusive.
         difference: candidate minus baseline on the target cell.
         retention: candidate minus baseline in nominal simulation, if it was measured.
-        message: the reason, in words.
         domain: where the difference was measured.
     """
 
@@ -501,16 +470,16 @@ def compare(
 def _answer(
     change: Difference, kept: Difference | None, margin: float, alpha: float
 ) -> tuple[Answer, str]:
+    fell = ""
+    if kept is not None and kept.value < -margin:
+        fell = f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}"
     if change.p < alpha and change.value < 0:
         return Answer.REJECT, "worse than before."
-    if kept is not None and kept.value < -margin and kept.p < alpha:
-        return Answer.REJECT, f"nominal success fell by {-kept.value:.0%}, over {margin:.0%}."
+    if kept is not None and fell and kept.p < alpha:
+        return Answer.REJECT, f"{fell}."
     if change.p >= alpha:
         return Answer.INCONCLUSIVE, "not shown to differ; roll out more."
-    if kept is not None and kept.value < -margin:
-        return Answer.INCONCLUSIVE, (
-            f"better, but nominal success fell by {-kept.value:.0%}, over {margin:.0%}, in too few "
-            "rollouts to be sure."
-        )
+    if fell:
+        return Answer.INCONCLUSIVE, f"better, but {fell}, in too few rollouts to be sure."
     cost = "" if kept is None else f" Nominal success changed by {kept.value:+.0%}."
     return Answer.PROMOTE, f"better.{cost}"

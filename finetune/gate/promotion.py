@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +28,6 @@ class RecordFinding:
     """One thing that a record names.
 
     Attributes:
-        what: what it is, in words.
         ok: it is there and unchanged.
         message: what is wrong with it, or "".
     """
@@ -46,8 +43,6 @@ def write_promotion(
     """Write `promotion.json` beside the gate's result, once all its files are final.
 
     Args:
-        folder: the gate's.
-        policies: side to the folder of its policy.
         suite: the suite's file, where it has one.
         recorded: the outcomes' file, where they were recorded elsewhere.
     """
@@ -165,5 +160,4 @@ def _run_of(path: Path, identity: str) -> dict[str, Any] | None:
 
 
 def _own_hash(record: Mapping[str, Any]) -> str:
-    rest = {name: value for name, value in record.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return commitment({name: value for name, value in record.items() if name != "sha256"})

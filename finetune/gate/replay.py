@@ -28,7 +28,6 @@ class Replay:
     """Outcomes of a file.
 
     Attributes:
-        tasks: names of its tasks, in order.
         outcomes: complete rounds.
         pairs: names of the pairs, [task][round].
         left_out: attempts without a partner, or after the last complete round.
@@ -123,14 +122,10 @@ def _row(line: Mapping[str, Any], where: str) -> _Row:
     side = (line["policy"] or "").strip().lower()
     if side not in SIDES:
         raise unknown_choice("policy", side, SIDES, where)
-    safety = line.get("safety") or "0"
-    return _Row(
-        side,
-        _flag(line["success"], f"{where}, success"),
-        _flag(safety, f"{where}, safety"),
-        (line.get("task") or "").strip(),
-        (line.get("pair") or "").strip(),
-    )
+    success = _flag(line["success"], f"{where}, success")
+    safety = _flag(line.get("safety") or "0", f"{where}, safety")
+    task, pair = ((line.get(name) or "").strip() for name in ("task", "pair"))
+    return _Row(side, success, safety, task, pair)
 
 
 def _flag(value: str | None, where: str) -> bool:

@@ -39,8 +39,6 @@ def write_report(result: GateResult, folder: Path, names: tuple[str, str]) -> Pa
     """Write `report.html` and its pictures.
 
     Args:
-        result: what the gate decided.
-        folder: where to.
         names: baseline and candidate, as people know them.
     """
     sections = [_summary(result, names)]

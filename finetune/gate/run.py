@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -52,40 +53,35 @@ type Say = Callable[[str, int], None]
 """Called with a stage and how many pairs of attempts it has."""
 
 
-@dataclass
-class SamePolicies:
-    """Says whether policies still are what they were.
+def same_policies(folders: Mapping[str, Path], ids: Mapping[str, str]) -> Callable[[], None]:
+    """Return what raises UnusableInputError once a policy isn't what the gate began with.
 
-    Attributes:
+    Files are hashed again only where their size or date has changed.
+
+    Args:
         folders: side to the folder of its policy.
         ids: side to the hash of its policy.
     """
+    known: dict[str, dict[Path, tuple[int, int]]] = {}
 
-    folders: Mapping[str, Path]
-    ids: Mapping[str, str]
-    _stamps: dict[str, dict[Path, tuple[int, int]]] = field(default_factory=dict)
-
-    def __call__(self) -> None:
-        """Check both; files are hashed again only where their size or date has changed.
-
-        Raises:
-            UnusableInputError: one isn't what the gate began with.
-        """
-        for side, folder in self.folders.items():
+    def check() -> None:
+        for side, folder in folders.items():
             files = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
             stamps = {path: (stat.st_mtime_ns, stat.st_size) for path, stat in files}
-            if stamps == self._stamps.get(side):
+            if stamps == known.get(side):
                 continue
             from gaploop.finetune.lerobot_policy import policy_id  # here: torch
 
             found = policy_id(folder)
-            if found != self.ids[side]:
+            if found != ids[side]:
                 raise UnusableInputError(
                     f"The {side} in {folder} was changed while the gate was under way "
-                    f"({self.ids[side]}, now {found}). Put it back and give the same command "
+                    f"({ids[side]}, now {found}). Put it back and give the same command "
                     "to go on, or begin a new gate with the policy as it is."
                 )
-            self._stamps[side] = stamps
+            known[side] = stamps
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -144,8 +140,6 @@ class GateResult:
     Attributes:
         stages: those that ran, in order.
         not_run: stage to why it didn't run.
-        canary: the controller, where there was a canary.
-        folder: the gate's.
     """
 
     verdict: Answer
@@ -168,9 +162,9 @@ class GateResult:
             "verdict": self.verdict.value,
             "message": self.message,
             "evidence": self.evidence,
-            "stages": [stage.to_json() for stage in self.stages],
+            "stages": [asdict(stage) for stage in self.stages],
             "not_run": self.not_run,
-            "design": self.design.to_json(),
+            "design": asdict(self.design),
         }
 
 
@@ -188,16 +182,9 @@ def run_gate(
     gate: Gate, folder: GateFolder, design: GateDesign,
     say: Say = lambda _stage, _done: None,
 ) -> GateResult:  # fmt: skip
-    """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`.
-
-    Raises:
-        UnusableInputError: as policies, cells and files say.
-    """
+    """Run the stages that haven't run yet, up to `gate.last`; write `gate.json`."""
     suite, stages, not_run = gate.suite, list[StageResult](), dict[str, str]()
     canary: Canary | None = None
-
-    def judge_nominal(seen: Outcomes) -> StageResult:
-        return judge_sim(seen, suite, gate.sim_tasks)
 
     def judge_station(seen: Outcomes) -> StageResult:
         control = None if gate.control is None else gate.control[: seen.rounds]
@@ -208,7 +195,8 @@ def run_gate(
             not_run[name] = why
         elif name == SIM:
             tasks = _sim_tasks(gate.sim_tasks)
-            stages.append(_contested(SIM, gate, folder, tasks, judge_nominal, say, None))
+            judge = partial(judge_sim, suite=suite, tasks=gate.sim_tasks)
+            stages.append(_contested(SIM, gate, folder, tasks, judge, say, None))
         elif name == HARDWARE and gate.recorded is not None:
             stages.append(judge_station(gate.recorded.outcomes))
         elif name == HARDWARE:
@@ -285,9 +273,9 @@ def _contested(
                     taken_back[turn.side] += bool(later.before)
                 return replace(result, repeats=repeats, taken_back=taken_back)
             if attempt is None:
-                from gaploop.finetune.gate.cell_attempts import CellAttempts  # here: torch
+                from gaploop.finetune.gate.cell_attempts import cell_attempts  # here: torch
 
-                attempt = stack.enter_context(CellAttempts(gate.policies, tasks))
+                attempt = stack.enter_context(cell_attempts(gate.policies, tasks))
             for turn in islice(turns, 2 * count - len(done) % (2 * count)):
                 gate.unchanged()
                 done.append((turn, attempt(stage, turn)))

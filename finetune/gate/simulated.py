@@ -70,10 +70,8 @@ def simulated_pairs(
         source: a CSV file like that of recorded outcomes, with a column `pair`; or a folder with
             what gaploop evaluate wrote of each policy, as `baseline` and `candidate`. None for
             the copy, if there is one.
-        folder: the gate's.
         suite: its tasks are those of the file.
         scenes: names of the pairs on the station, [task][round].
-        recorded: outcomes are replayed.
 
     Raises:
         UnusableInputError: the gate began without it or with another, or it can't be used.

@@ -48,7 +48,6 @@ class StageEvidence:
     """What a success check is shown of an attempt.
 
     Attributes:
-        instruction: what the policy was told.
         observations: every policy frame, in the embedded cell.
         folder: what the command wrote, on a station; None in the embedded cell.
     """
@@ -134,12 +133,8 @@ class StationAttempts:
     taken back until the next one is given.
 
     Args:
-        folder: the gate's.
-        policies: side to the folder of its policy.
-        tasks: what they are tried on.
         command: runs one attempt; may hold {policy}, {out}, {instruction}, {timeout_s}, {scene}.
             "" where something else drives whatever `now/policy` points to.
-        ask: shows a question and returns the answer.
         start_s: what the command may take beyond the task's time limit, to start and to end [s].
 
     Raises:

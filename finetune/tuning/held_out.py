@@ -18,8 +18,6 @@ class TakeNote:
     """What deciding needs to know of a take.
 
     Attributes:
-        uid: the take's uid.
-        session: the sitting it was recorded in, or "".
         dimensions: gap dimension to weight.
         index: episode index in its dataset.
     """
@@ -38,7 +36,6 @@ def choose(takes: Sequence[TakeNote], share: float, seed: int = 0) -> frozenset[
     left without a take to train on, and dimensions that nobody is held out of yet go first.
 
     Args:
-        takes: the real takes.
         share: how much of them, above 0 and below 1.
         seed: decides between groups that serve equally well.
 
@@ -113,7 +110,6 @@ def by_group(errors: Mapping[str, float], takes: Iterable[TakeNote]) -> dict[str
 
     Args:
         errors: uid to error.
-        takes: what is known of the takes.
     """
     parts: dict[str, dict[str, list[float]]] = {"session": {}, "dimension": {}}
     for take in takes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gaploop.core.errors import GaploopError, UnusableInputError
@@ -45,8 +45,6 @@ class RemoteJob:
 
     Attributes:
         flavor: the machine, see `hf jobs hardware`.
-        image: the container.
-        command: what it runs.
         timeout: such as `2h`.
     """
 
@@ -55,10 +53,6 @@ class RemoteJob:
     command: tuple[str, ...]
     timeout: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it for `--json`."""
-        return {**asdict(self), "command": list(self.command)}
-
 
 def job_for(arguments: Sequence[str], datasets: Sequence[str], where: JobFlags) -> RemoteJob:
     """Return the job that runs `gaploop finetune` with these arguments.
@@ -66,7 +60,6 @@ def job_for(arguments: Sequence[str], datasets: Sequence[str], where: JobFlags) 
     Args:
         arguments: of the command, with datasets as `place_of` says.
         datasets: their names on the Hub.
-        where: machine, container and what is installed there.
 
     Raises:
         UnusableInputError: a dataset that isn't on the Hub, or nothing that keeps the result.

@@ -1,4 +1,4 @@
-"""Any LeRobot policy with its processors: load, check against the data, normalise, save.
+"""Any LeRobot policy with its processors: load, check against the data, normalise.
 
 LeRobot makes the policy (`make_policy`) and its processors (`make_pre_post_processors`); what
 is added are the checks that it leaves to a crash in the middle of training, each with its fix.
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import read_json, write_json
+from gaploop.core.files import read_json
 from gaploop.datasets.layout import DatasetInfo
 from gaploop.finetune.lerobot_act import ACTION, SIDECAR, STATE
 from gaploop.finetune.lerobot_trust import refuse_foreign_code
@@ -102,8 +102,6 @@ def check_fits(
     """Check that a dataset has what a policy is fed, under the same names.
 
     Args:
-        config: the policy's.
-        info: the dataset.
         folder: where the policy's sidecar is, if it has one.
         rename: the dataset's name of a feature to the policy's.
         size: height and width that pictures are scaled to [px]; None as recorded.
@@ -122,9 +120,18 @@ def check_fits(
             f"""--rename_map='{{"{cameras[0] if cameras else "THEIRS"}": "{missing[0]}"}}'; or """
             "record with it."
         )
+    is_scaled = any(hasattr(config, name) for name in RESIZING)
     for key, picture in config.image_features.items():
-        if key in have:
-            _check_size(config, key, tuple(picture.shape), have[key], info.root, size)
+        if key not in have or is_scaled:
+            continue
+        given = list(have[key].get("shape") or ())
+        recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
+        seen, (height, width) = size or recorded, picture.shape[1:]
+        if seen != (height, width):
+            raise UnusableInputError(
+                f"{info.root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on "
+                f"{width}×{height}. Scale with --cache.size={width}x{height}."
+            )
     for key, feature in {**(config.input_features or {}), **(config.output_features or {})}.items():
         if feature.type not in (FeatureType.STATE, FeatureType.ACTION, FeatureType.ENV):
             continue
@@ -134,34 +141,14 @@ def check_fits(
                 f"{info.root} has no {key}, which policy {folder} needs. Record it, or name the "
                 f"""feature that stands for it: --rename_map='{{"THEIRS": "{key}"}}'."""
             )
-        given = int((have[key].get("shape") or (0,))[0])
-        padded = hasattr(config, "max_action_dim") and given < width
-        if given != width and not padded:
+        held = int((have[key].get("shape") or (0,))[0])
+        padded = hasattr(config, "max_action_dim") and held < width
+        if held != width and not padded:
             raise UnusableInputError(
-                f"{info.root}: {key} has {given} entries, policy {folder} was trained on {width}. "
+                f"{info.root}: {key} has {held} entries, policy {folder} was trained on {width}. "
                 "Use takes of the arm it was trained with, or gaploop harmonise."
             )
     _check_names(info, folder)
-
-
-def _check_size(
-    config: PreTrainedConfig,
-    key: str,
-    shape: tuple[int, ...],
-    feature: Mapping[str, Any],
-    root: Path,
-    size: tuple[int, int] | None,
-) -> None:
-    given = list(feature.get("shape") or ())
-    recorded = tuple(given[:2]) if given and given[-1] == 3 else tuple(given[1:])
-    seen = size or recorded
-    if any(hasattr(config, name) for name in RESIZING) or seen == shape[1:]:
-        return
-    height, width = shape[1:]
-    raise UnusableInputError(
-        f"{root}: {key} is {seen[1]}×{seen[0]}, the policy was trained on {width}×{height}. Scale "
-        f"with --cache.size={width}x{height}."
-    )
 
 
 def _check_names(info: DatasetInfo, folder: Path) -> None:
@@ -214,11 +201,6 @@ class LeRobotBundle:
     postprocessor: PolicyProcessorPipeline[Any, Any]
     names: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def device(self) -> str:
-        """Torch device."""
-        return str(self.policy.config.device)
-
 
 def read_config(folder: Path, device: str = "cpu") -> PreTrainedConfig:
     """Read a policy's config.
@@ -248,7 +230,6 @@ def open_bundle(
     Args:
         config: as `read_config` gave it; says where the policy is.
         meta: LeRobot metadata of the data, with their statistics.
-        names: for the sidecar.
         stats: one of `work.STATS`.
         rename: the dataset's name of a feature to the policy's.
 
@@ -260,7 +241,13 @@ def open_bundle(
     refuse_foreign_code(folder)
     with _in_words(folder):
         policy = make_policy(config, ds_meta=meta, rename_map=dict(rename or {}) or None)
-        before, after = _processors(config, folder, rename or {})
+        saved: dict[str, Any] = {}
+        if (folder / PREPROCESSOR).exists():
+            changed: dict[str, Any] = {"device_processor": {"device": str(config.device)}}
+            if rename:
+                changed["rename_observations_processor"] = {"rename_map": dict(rename)}
+            saved = {"pretrained_path": str(folder), "preprocessor_overrides": changed}
+        before, after = make_pre_post_processors(config, **saved)
     # Weights that aren't this policy's are refused: pi0's loader only prints that it failed.
     try:
         with safe_open(folder / "model.safetensors", framework="pt") as weights:
@@ -280,36 +267,24 @@ def open_bundle(
     return bundle
 
 
-def _processors(config: PreTrainedConfig, folder: Path, rename: Mapping[str, str]) -> Any:
-    if not (folder / PREPROCESSOR).exists():
-        return make_pre_post_processors(config)
-    overrides: dict[str, Any] = {"device_processor": {"device": str(config.device)}}
-    if rename:
-        overrides["rename_observations_processor"] = {"rename_map": dict(rename)}
-    return make_pre_post_processors(
-        config, pretrained_path=str(folder), preprocessor_overrides=overrides
-    )
-
-
 def _normalise(bundle: LeRobotBundle, new: Stats, choice: str, folder: Path) -> None:
     config = bundle.policy.config
     features = {**(config.input_features or {}), **(config.output_features or {})}
     modes = config.normalization_mapping
-    needed = {
-        k: f
-        for k, f in features.items()
-        if modes.get(f.type.value, NormalizationMode.IDENTITY) != NormalizationMode.IDENTITY
-    }
-    own = base_stats(bundle)
-    if choice == "base":
-        require_stats(bundle, tuple(needed), folder)
-        return
-    numbers = {k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")}
-    chosen = numbers if choice == "new" else merged_stats(own, numbers)
-    # Pictures keep the scale that the backbone learned with.
-    pictures = {k: own.get(k) or _imagenet() for k in needed if k not in numbers}
-    set_stats(bundle, {**chosen, **pictures})
-    require_stats(bundle, tuple(needed), folder)
+    as_is = NormalizationMode.IDENTITY
+    needed = [k for k, f in features.items() if modes.get(f.type.value, as_is) != as_is]
+    if choice != "base":
+        own = base_stats(bundle)
+        numbers = {
+            k: s for k, s in new.items() if k in needed and not k.startswith("observation.im")
+        }
+        chosen = numbers if choice == "new" else merged_stats(own, numbers)
+        # Pictures keep the scale that the backbone learned with.
+        imagenet = {**IMAGENET_STATS, "min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
+        usual = {k: np.asarray(v, dtype=np.float32) for k, v in imagenet.items()}
+        pictures = {k: own.get(k) or usual for k in needed if k not in numbers}
+        set_stats(bundle, {**chosen, **pictures})
+    require_stats(bundle, needed, folder)
 
 
 def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
@@ -340,11 +315,6 @@ def require_stats(bundle: Any, features: Sequence[str], folder: Path) -> None:
             )
 
 
-def _imagenet() -> dict[str, Any]:
-    ends = {"min": np.zeros((3, 1, 1)), "max": np.ones((3, 1, 1))}
-    return {k: np.asarray(v, dtype=np.float32) for k, v in {**IMAGENET_STATS, **ends}.items()}
-
-
 def base_stats(bundle: Any) -> Stats:
     """Return the statistics that a policy's preprocessor normalises by."""
     for step in bundle.preprocessor.steps:
@@ -361,21 +331,6 @@ def set_stats(bundle: Any, stats: Stats) -> None:
             if getattr(step, "norm_map", None) is not None:
                 step.stats = {k: dict(v) for k, v in stats.items()}
                 step.to(device=step.device)
-
-
-def save_processors(bundle: LeRobotBundle, folder: Path) -> None:
-    """Write the processors and the sidecar of a policy or adapter folder."""
-    bundle.preprocessor.save_pretrained(folder)
-    bundle.postprocessor.save_pretrained(folder)
-    write_json(folder / SIDECAR, {"schema": "gaploop.policy.v1", **bundle.names})
-
-
-def save(bundle: LeRobotBundle, folder: Path) -> None:
-    """Write a policy folder that LeRobot's own `from_pretrained` loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.redirect_stdout(io.StringIO()):
-        bundle.policy.save_pretrained(folder)
-    save_processors(bundle, folder)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -29,9 +29,10 @@ from gaploop.datasets.layout import DatasetInfo, EpisodeRow
 from gaploop.datasets.mixing.lerobot_mixture import ENDLESS, MixtureDataset, common_meta
 from gaploop.datasets.mixing.sources import MixedTake, OpenMixture, describe, open_mixture
 from gaploop.datasets.mixing.spec import MixtureSpec, SourceSpec, StageSpec, load_mixture
+from gaploop.finetune import lerobot_act as act
 from gaploop.finetune import lerobot_adapter as adapter
+from gaploop.finetune.batches import check_finite
 from gaploop.finetune.hub_fetch import is_hub_name
-from gaploop.finetune.lerobot_act import SIDECAR
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
@@ -53,7 +54,7 @@ FRAMES: Final = 16
 
 
 class ImagePolicyWork:
-    """The base, wrapped, with batches of its data; see `work.Work`."""
+    """The base, wrapped, with batches of its data, ready to be tuned."""
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
@@ -64,7 +65,7 @@ class ImagePolicyWork:
         for name in options.rename:
             if name not in known:
                 raise unknown_choice("feature", name, known, "--rename_map")
-        if not (base / SIDECAR).exists() and ranks.is_main:
+        if not (base / act.SIDECAR).exists() and ranks.is_main:
             log.warning(bundles.UNNAMED, base, whole.datasets[0].root)
         for info in whole.datasets:
             bundles.check_fits(config, info, base, options.rename, options.cache.size)
@@ -130,10 +131,6 @@ class ImagePolicyWork:
         self.learner = LeRobotLearner(bundle, module, dataset, aside)
         self.held_out: Sequence[TakeNote] = [note_of(t) for t in aside]
 
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the policy's loss on each held-out take, by uid."""
-        return self.learner.held_out_errors()
-
     def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
         """Return how `run.json` names what was trained on."""
         drawn = describe(self._opened, self.batches.mixture, steps)
@@ -166,19 +163,11 @@ class ImagePolicyWork:
         bundle, module = self.learner.bundle, self.learner.module
         if self._options.full:
             bundle.policy.config.pretrained_path = None
-            bundles.save(bundle, folder / "merged")
+            act.save(bundle, folder / "merged")
             return
         name = str(self._options.base)
-        adapter.save(
-            module,
-            bundle.policy,
-            self._base,
-            folder / "adapter",
-            lambda where: bundles.save_processors(bundle, where),
-            name if is_hub_name(name) else "",
-        )
-        if merge:
-            bundles.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
+        hub_name = name if is_hub_name(name) else ""
+        adapter.save(module, bundle, self._base, folder / "adapter", hub_name, merge)
 
 
 def mixture_of(options: AdaptOptions) -> OpenMixture:
@@ -254,13 +243,7 @@ def _check_finite(opened: OpenMixture, names: Set[str]) -> None:
             rows = table.rows_of(episode.index)
             for name in sorted(names):
                 values = np.asarray(table.columns[name][rows], dtype=np.float64)
-                bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-                if bad.any():
-                    raise UnusableInputError(
-                        f"{info.root}: episode {episode.index} has NaN or infinite {name} at frame "
-                        f"{int(np.argmax(bad))}. Remove the take with gaploop edit delete, or "
-                        "record it again."
-                    )
+                check_finite(info.root, episode.index, name, values)
 
 
 def sidecar(info: DatasetInfo, takes: Iterable[EpisodeRow]) -> dict[str, Any]:
@@ -285,16 +268,14 @@ class LeRobotLearner:
     actions, and the distance of one sample to one demonstration says little.
 
     Attributes:
-        bundle: the policy and its processors.
         module: what is trained: the policy itself, or PEFT's wrapper of it.
         dataset: where the frames of held-out takes are.
-        held_out: takes that are not trained on.
     """
 
     bundle: LeRobotBundle
     module: torch.nn.Module
-    dataset: Any = None
-    held_out: Sequence[Any] = field(default_factory=tuple)
+    dataset: MixtureDataset
+    held_out: Sequence[MixedTake] = ()
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         """Return the policy's own loss of a batch in LeRobot units."""
@@ -311,10 +292,13 @@ class LeRobotLearner:
         policy.eval()
         errors: dict[str, float] = {}
         with torch.inference_mode():
-            for uid, batch in held_out_batches(self.dataset, self.held_out):
+            for take in self.held_out:
+                places = np.linspace(0, len(take.frames) - 1, min(FRAMES, len(take.frames)))
+                chosen = take.frames[places.round().astype(int)]  # evenly spaced
+                batch = collated(self.dataset, _keys(np.full(len(chosen), take.dataset), chosen))
                 torch.manual_seed(SEED)
                 value, _ = policy.forward(self._inputs(batch))
-                errors[uid] = float(value.item())
+                errors[take.episode.info.uid] = float(value.item())
         return errors
 
     def _inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +310,6 @@ def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> Mix
     """Open a mixture's datasets for a policy; the frame cache is built where it isn't yet.
 
     Args:
-        opened: the mixture.
         config: the policy's, which says which past and future frames a sample has.
         shares: share of each source over the run, for statistics.
         how: each dataset is opened, as of `CachedLeRobotDataset`.
@@ -355,14 +338,11 @@ def note_of(take: MixedTake) -> TakeNote:
     return TakeNote(info.uid, info.session, dict(info.dimensions), take.episode.index)
 
 
-class TakeBatches:
-    """Batches for a training of one or more processes.
+class TakeBatches(torch.utils.data.Dataset[Tensors]):
+    """Batches for a training of one or more processes, as a dataset of steps.
 
     Args:
-        opened: the mixture.
-        dataset: its frames.
         batch_size: samples per step and process.
-        ranks: the processes.
         drop_last: frames at the end of a take that the policy doesn't want to start from.
         workers: processes that fetch ahead; 0 fetches in this one.
         alter: changes every batch; nothing if None.
@@ -390,43 +370,21 @@ class TakeBatches:
 
     def stream(self, first: int) -> Iterator[Tensors]:
         """Yield the batches of steps `first`, `first + 1`, … without end."""
-        loader = torch.utils.data.DataLoader(
-            _Steps(self, first),
+        loader = torch.utils.data.DataLoader(  # fetches ahead in other processes
+            self,
             batch_size=None,
+            sampler=range(first, ENDLESS),
             num_workers=self._workers,
             collate_fn=_as_it_is,
         )
         return iter(loader)
 
-
-class _Steps(torch.utils.data.Dataset[Tensors]):
-    """Steps as a dataset, so that PyTorch's loader fetches them ahead in other processes."""
-
-    def __init__(self, batches: TakeBatches, first: int) -> None:
-        self._batches, self._first = batches, first
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, place: int) -> Tensors:
-        return self._batches.batch(self._first + place)
+    def __getitem__(self, step: int) -> Tensors:
+        return self.batch(step)
 
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def held_out_batches(
-    dataset: MixtureDataset, takes: Sequence[MixedTake]
-) -> Iterator[tuple[str, Tensors]]:
-    """Yield uid and samples of every held-out take, its frames evenly spaced."""
-    for take in takes:
-        places = np.linspace(0, len(take.frames) - 1, min(FRAMES, len(take.frames)))
-        chosen = take.frames[places.round().astype(int)]
-        yield (
-            take.episode.info.uid,
-            collated(dataset, _keys(np.full(len(chosen), take.dataset), chosen)),
-        )
 
 
 def collated(dataset: MixtureDataset, keys: Sequence[tuple[int, int]]) -> Tensors:

@@ -40,9 +40,6 @@ class Randomiser:
     """Changes the pictures of a batch.
 
     Args:
-        options: how strong, and how it rises.
-        steps: training steps of the run.
-        seed: of every draw.
         plates: camera to its picture without what moves, shape (3, height, width); from `plates`.
     """
 

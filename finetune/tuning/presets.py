@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
@@ -54,15 +54,11 @@ class TrainSpec:
     """How to train.
 
     Attributes:
-        steps: optimiser steps.
         batch_size: samples per step.
-        lr: peak learning rate.
         final_lr: learning rate at the last step, as a fraction of `lr`.
         warmup_steps: linear warm-up.
         weight_decay: AdamW's, on matrices only.
         grad_clip: largest gradient norm.
-        checkpoint_every: steps between checkpoints.
-        log_every: steps between lines in metrics.jsonl.
         eval_every: steps between held-out evaluations, 0 for none.
         keep_best: end with the weights that were best on the held-out takes.
         patience: stop after this many held-out evaluations without a better one, 0 for never.
@@ -143,13 +139,9 @@ class Preset:
     """A named starting point.
 
     Attributes:
-        name: of the preset.
         policy: LeRobot's name of the policy class, `tracked`, or `other`.
-        full: train all weights instead of an adapter.
-        spec: how to train.
         targets: what gets an adapter.
         r: rank of the adapter.
-        why: the reason for its learning rate.
     """
 
     name: str
@@ -161,32 +153,26 @@ class Preset:
     why: str = ""
 
 
-def _lora(policy: str, batch_size: int, steps: int, targets: Targets = None) -> Preset:
-    # A twentieth of the run to warm up, at most LeRobot's 1000 steps.
-    spec = TrainSpec(
-        steps,
-        batch_size,
-        lr=1e-3,
-        final_lr=0.1,
-        warmup_steps=min(1000, steps // 20),
-        weight_decay=0.0,
-        precision="bf16" if policy.startswith(("pi", "smol")) else "no",
-    )
-    why = "LeRobot's guide to PEFT: about ten times the rate for whole policies"
-    return Preset(f"{policy}_lora", policy, False, spec, targets, why=why)
-
-
-def _full(policy: str, batch_size: int, steps: int, pretraining_lr: float) -> Preset:
-    spec = TrainSpec(
+def _both(
+    policy: str, batch_size: int, steps: int, pretraining_lr: float, targets: Targets = None
+) -> tuple[Preset, Preset]:
+    """Return how a kind of policy gets an adapter, and how all of its weights are trained."""
+    full = TrainSpec(
         steps,
         batch_size,
         lr=pretraining_lr / 10,
         final_lr=0.1,
+        # A twentieth of the run to warm up, at most LeRobot's 1000 steps.
         warmup_steps=min(1000, steps // 20),
         precision="bf16" if policy.startswith(("pi", "smol")) else "no",
     )
-    why = f"a tenth of LeRobot's {pretraining_lr:g} for training it"
-    return Preset(f"{policy}_full", policy, True, spec, why=why)
+    lora = replace(full, lr=1e-3, weight_decay=0.0)
+    why = "LeRobot's guide to PEFT: about ten times the rate for whole policies"
+    tenth = f"a tenth of LeRobot's {pretraining_lr:g} for training it"
+    return (
+        Preset(f"{policy}_lora", policy, False, lora, targets, why=why),
+        Preset(f"{policy}_full", policy, True, full, why=tenth),
+    )
 
 
 PRESETS: Final[Mapping[str, Preset]] = {
@@ -217,19 +203,13 @@ PRESETS: Final[Mapping[str, Preset]] = {
             KEYPOINT_TARGETS,
             why="LeRobot's guide to PEFT; the rate it was pretrained with",
         ),
-        _full("keypoint", 32, 600, 1e-3),
-        _lora("act", 8, 3_000, ACT_TARGETS),
-        _full("act", 8, 3_000, 1e-5),
-        _lora("diffusion", 32, 3_000, DIFFUSION_TARGETS),
-        _full("diffusion", 32, 3_000, 1e-4),
-        _lora("smolvla", 32, 5_000),
-        _full("smolvla", 32, 5_000, 1e-4),
-        _lora("pi0", 16, 5_000),
-        _full("pi0", 16, 5_000, 2.5e-5),
-        _lora("pi05", 16, 5_000),
-        _full("pi05", 16, 5_000, 2.5e-5),
-        _lora(OTHER, 8, 3_000),
-        _full(OTHER, 8, 3_000, 1e-4),
+        _both("keypoint", 32, 600, 1e-3)[1],
+        *_both("act", 8, 3_000, 1e-5, ACT_TARGETS),
+        *_both("diffusion", 32, 3_000, 1e-4, DIFFUSION_TARGETS),
+        *_both("smolvla", 32, 5_000, 1e-4),
+        *_both("pi0", 16, 5_000, 2.5e-5),
+        *_both("pi05", 16, 5_000, 2.5e-5),
+        *_both(OTHER, 8, 3_000, 1e-4),
     )
 }
 """Each held by a test that trains two steps and resumes."""

@@ -71,7 +71,7 @@ class ShareTrial:
 
 @dataclass(frozen=True)
 class ShareChoice:
-    """The by_one_standard_error share, and what it was by_one_standard_error from."""
+    """The chosen share, and what it was chosen from."""
 
     share: float
     tried: tuple[ShareTrial, ...]
@@ -111,8 +111,6 @@ def choose_share(
 
     Args:
         measure: called with a share and a fold, trains and returns uid to error of that fold.
-        folder: where the errors are kept.
-        candidates: shares to try.
     """
     folder.mkdir(parents=True, exist_ok=True)
     errors: dict[float, dict[str, float]] = {}
@@ -159,7 +157,6 @@ class RecipeResult:
     Attributes:
         name: `base`, `real only`, `sim only` or `mixed`.
         share_real: share of real samples in a batch; None for the base.
-        steps: optimiser steps.
         error: mean error on the held-out real takes.
         interval: bootstrap interval of it at 95 %, drawn over takes.
         policy: folder of the policy, "" for the base.
@@ -207,16 +204,8 @@ def chosen_share(options: AdaptOptions, say: Say) -> ShareChoice:
 
     def measure(share: float, fold: int) -> Mapping[str, float]:
         say(f"share {share:g}, half {fold + 1}")
-        one = replace(
-            options,
-            share_real=share,
-            spec=spec,
-            held_out=(),
-            held_out_share=0.0,
-            held_out_uids=parts[fold] | aside,
-            output_dir=folder / f"{share:g}_{fold}",
-            resume=True,
-        )
+        kept = parts[fold] | aside
+        one = _arm(options, share, kept, folder / f"{share:g}_{fold}", spec=spec)
         _, _, seen = tuned(one, base, ranks)
         return {uid: seen.errors[uid] for uid in parts[fold]}
 
@@ -249,7 +238,7 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
         one = replace(options, held_out_share=0.0, held_out_uids=aside)
         work = open_work(base_of(options.base), one, Ranks(options.device))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"schema": SCHEMA, "errors": work.held_out_errors()})
+        write_json(path, {"schema": SCHEMA, "errors": work.learner.held_out_errors()})
     arms = [_judged("base", None, 0, read_json(path)["errors"], "")]
     shares = {REAL_ONLY: 1.0, SIM_ONLY: 0.0, MIXED: options.share_real}
     for name, share in shares.items():
@@ -258,16 +247,7 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
         done = folder / "result.json"
         if not done.exists():
             real_only: dict[str, Any] = {"sim": (), "sim_takes": 0} if share == 1.0 else {}
-            one = replace(
-                options,
-                share_real=share,
-                held_out_share=0.0,
-                held_out_uids=aside,
-                output_dir=folder,
-                resume=True,
-                **real_only,
-            )
-            adapt(one)
+            adapt(_arm(options, share, aside, folder, **real_only))
         result = read_json(done)
         errors = result["held_out_at_end"]["errors"]
         policy = folder / (ADAPTER if (folder / ADAPTER).exists() else MERGED)
@@ -276,6 +256,14 @@ def ablation(options: AdaptOptions, say: Say) -> list[RecipeResult]:
     write_json(options.output_dir / "recipes.json", value)
     draw(arms, options.output_dir / "recipes.png")
     return arms
+
+
+def _arm(
+    options: AdaptOptions, share: float, aside: frozenset[str], folder: Path, **more: Any
+) -> AdaptOptions:
+    """Return what one arm is asked for; what `folder` has of it is gone on with."""
+    kept: dict[str, Any] = {"held_out": (), "held_out_share": 0.0, "held_out_uids": aside}
+    return replace(options, share_real=share, output_dir=folder, resume=True, **kept, **more)
 
 
 def _judged(

@@ -23,8 +23,6 @@ class Retention:
     """Success in nominal simulation before and after, on the same scenes.
 
     Attributes:
-        before: the base's success rate.
-        after: the tuned policy's.
         difference: after minus before, paired.
         margin: largest fall that is tolerated [percentage points].
     """

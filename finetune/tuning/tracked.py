@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,14 +34,8 @@ from gaploop.finetune.demonstrations import DemonstratedCell, scripted_source
 from gaploop.finetune.lerobot_policy import ActPolicy, cell_of
 from gaploop.finetune.ranks import Ranks
 from gaploop.finetune.runs import describe
+from gaploop.finetune.tuning import lerobot_bundle as bundles
 from gaploop.finetune.tuning.held_out import TakeNote
-from gaploop.finetune.tuning.lerobot_bundle import (
-    UNNAMED,
-    base_stats,
-    merged_stats,
-    require_stats,
-    set_stats,
-)
 from gaploop.finetune.tuning.work import AdaptOptions, asked_aside
 from gaploop.sim.arms import SO101
 
@@ -49,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class TrackedWork:
-    """The base, wrapped, with batches of its data; see `work.Work`."""
+    """The base, wrapped, with batches of its data, ready to be tuned."""
 
     def __init__(self, base: Path, options: AdaptOptions, ranks: Ranks) -> None:
         self._base, self._options = base, options
@@ -82,19 +76,16 @@ class TrackedWork:
             world_size=ranks.size,
         )
         if options.stats != "base":
-            new = {}
+            new: dict[str, dict[str, Any]] = {}
             for kind, moments in self.batches.moments(spec.steps).items():
                 rest = weighted_stats(*self.batches.weighted(kind, spec.steps))
                 new[act.FEATURE_KEYS[kind]] = {**rest, "mean": moments.mean, "std": moments.std}
-            is_new = options.stats == "new"
-            set_stats(bundle, new if is_new else merged_stats(base_stats(bundle), new))
-        require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
+            if options.stats == "merged":
+                new = bundles.merged_stats(bundles.base_stats(bundle), new)
+            bundles.set_stats(bundle, new)
+        bundles.require_stats(bundle, tuple(act.FEATURE_KEYS.values()), base)
         self.learner = ActLearner(bundle, module, aside)
         self.held_out: Sequence[TakeNote] = [note_of(e) for e in aside]
-
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the mean absolute action error on each held-out take, by uid."""
-        return self.learner.held_out_errors()
 
     def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
         """Return how `run.json` names what was trained on."""
@@ -108,36 +99,15 @@ class TrackedWork:
         shares = self.batches.mixture.mean_shares(self._options.spec.steps)
         trained = [s for s, w in zip(self._sources, shares, strict=True) if w > 0]
         is_real = any(s.domain is not Domain.SIM for s in trained)
+        say_domain(bundle, is_real)
         if self._options.full:
-            _say_domain(bundle, is_real)
             act.save(bundle, folder / "merged")
-            return
-        save_tracked(bundle, module, self._base, folder, is_real=is_real, merge=merge)
+        else:
+            adapter.save(module, bundle, self._base, folder / "adapter", merge=merge)
 
 
-def save_tracked(
-    bundle: act.ActBundle, module: Any, base: Path, folder: Path, *, is_real: bool, merge: bool
-) -> None:
-    """Write `adapter` and, to `merge`, the plain policy of both as `merged`.
-
-    Args:
-        bundle: the policy and its processors.
-        module: PEFT's wrapper of the policy.
-        base: the base's folder.
-        folder: the run's.
-        is_real: it was trained for a cell that isn't the nominal one, and drives there.
-        merge: write `merged`, too.
-    """
-    _say_domain(bundle, is_real)
-    adapter.save(
-        module, bundle.policy, base, folder / "adapter",
-        lambda where: act.save_processors(bundle, where),
-    )  # fmt: skip
-    if merge:
-        act.save(replace(bundle, policy=adapter.merged(module)), folder / "merged")
-
-
-def _say_domain(bundle: act.ActBundle, is_real: bool) -> None:
+def say_domain(bundle: act.ActBundle, is_real: bool) -> None:
+    """Let a policy know that it drives in a cell that isn't the nominal one, if it does."""
     if is_real and DOMAIN in bundle.signature.environment_names:
         for step in bundle.preprocessor.steps:
             if hasattr(step, "domain"):
@@ -157,7 +127,7 @@ def _named(signature: Signature, source: TrainingSource, base: str | Path) -> Si
                 f"{source.root}: {len(theirs)} {name.replace('_', ' ')} where policy {base} was "
                 f"trained on {len(own)}. Use takes of the arm it was trained with."
             )
-    log.warning(UNNAMED, base, source.root)
+    log.warning(bundles.UNNAMED, base, source.root)
     return source.signature
 
 
@@ -167,7 +137,6 @@ def sources_of(
     """Return the takes to tune on and their shares; held-out takes are among them.
 
     Args:
-        options: which.
         cell: task and arm of the embedded cell, for `sim_takes`; the default one if None.
 
     Raises:
@@ -260,14 +229,12 @@ class ActLearner:
     """A policy, whole or wrapped with an adapter, and held-out takes to judge it by.
 
     Attributes:
-        bundle: the policy and its processors.
         module: what is trained: the policy itself, or PEFT's wrapper of it.
-        held_out: takes that are not trained on.
     """
 
     bundle: act.ActBundle
     module: torch.nn.Module
-    held_out: Sequence[TrainingEpisode] = field(default_factory=tuple)
+    held_out: Sequence[TrainingEpisode] = ()
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Return the masked L1 loss on normalised actions."""

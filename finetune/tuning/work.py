@@ -1,17 +1,16 @@
-"""What is tuned, on what, and how; and what every kind of policy must offer for it."""
+"""What is tuned, on what, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.plan import Plan
 from gaploop.datasets.cache.folder import CacheOptions
 from gaploop.finetune.lerobot_adapter import LoraOptions
-from gaploop.finetune.training import Batches, Learner
 from gaploop.finetune.tuning import held_out
 from gaploop.finetune.tuning.held_out import TakeNote
 from gaploop.finetune.tuning.presets import TRACKED_SPECS, Randomise, TrainSpec
@@ -32,28 +31,17 @@ class AdaptOptions:
         base: policy to start from, as for `load_policy`.
         real: folders of real takes (or of a simulated target cell).
         sim: folders of simulated takes, mixed in so that nominal success is kept.
-        output_dir: run folder to write.
         sim_takes: without `sim`, scripted takes of the nominal cell to record and mix in.
         share_real: share of real samples in a batch, where there are simulated ones.
-        lora: size of the adapter.
-        full: train all weights instead of an adapter.
-        spec: how to train.
         select: which takes, see `selection.SELECTIONS`.
         episodes: only these episodes of the real datasets.
         held_out: episodes of the real datasets to keep aside and measure the error on.
         held_out_share: instead, the share of real takes to keep aside, by session.
         held_out_uids: instead, the uids of the takes.
-        resume: go on from the checkpoint in `output_dir`.
         mixture: a mixture.yaml in the place of `real`, `sim`, `share_real` and `select`.
-        stats: by whose statistics to normalise, one of `STATS`.
         weights: gap dimension to how often its takes are drawn, relative to 1.
-        station: only real takes of this station.
         rename: the dataset's name of a feature to the policy's.
-        cache: how pictures are cached.
-        workers: processes that fetch pictures ahead.
-        randomise: visual randomisation of training pictures.
         device: torch device, or `auto`.
-        merge: also write the merged policy.
         trackers: where figures go beside metrics.jsonl, of `trackers.TRACKERS`.
     """
 
@@ -111,37 +99,6 @@ def asked_aside(options: AdaptOptions, real: Sequence[TakeNote]) -> frozenset[st
             f"would be learned from ({known})."
         )
     return frozenset(t.uid for t in real if t.index in options.held_out)
-
-
-class Work(Protocol):
-    """A policy and its data, ready to be tuned."""
-
-    @property
-    def learner(self) -> Learner:
-        """What training trains."""
-        ...
-
-    @property
-    def batches(self) -> Batches:
-        """Where its samples come from."""
-        ...
-
-    @property
-    def held_out(self) -> Sequence[TakeNote]:
-        """The takes that are kept aside."""
-        ...
-
-    def held_out_errors(self) -> dict[str, float]:
-        """Return the error on each held-out take, by uid."""
-        ...
-
-    def inputs(self, steps: int) -> tuple[Mapping[str, Any], ...]:
-        """Return how `run.json` names what was trained on."""
-        ...
-
-    def save(self, folder: Path, merge: bool) -> None:
-        """Write `adapter` and `merged`, or `merged` alone where all weights were trained."""
-        ...
 
 
 def weights_of(plan: Plan) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import reinforcement
 from benchmarks.bench import BenchConfig
-from gaploop.finetune.closed_loop import LoopStart
+from benchmarks.starts import LoopStart
 from gaploop.sim.cell import SimCell
 
 SIZE = "object_property.size"

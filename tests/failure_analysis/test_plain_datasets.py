@@ -145,11 +145,11 @@ def test_recorded_rollouts_ask_for_units_that_are_in_doubt(
     monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([failed]))
     with pytest.raises(UnusableInputError, match="--units=degrees"):
         recorded(tmp_path)
-    (rollout,) = recorded(tmp_path, units="degrees").evaluation.outcomes
+    (rollout,) = recorded(tmp_path, units="degrees")[0].outcomes
     assert rollout.failure_mode
     labelled = replace(failed, failure_mode="slip")
     monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter([labelled]))
-    assert recorded(tmp_path).evaluation.trials == 1
+    assert recorded(tmp_path)[0].trials == 1
 
 
 def test_each_robot_has_its_own_normalised_units() -> None:

@@ -18,7 +18,6 @@ from peft import PeftModel
 
 from gaploop.collect.policy_leader import RealTimePlanner
 from gaploop.core.errors import UnusableInputError
-from gaploop.core.files import write_json
 from gaploop.core.types import Observation
 from gaploop.datasets.hub.dataset import PushOptions
 from gaploop.datasets.hub.target import HubTarget
@@ -26,6 +25,7 @@ from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.hub_policy import pack_policy
 from gaploop.finetune.lerobot_policy import load_policy
 from gaploop.finetune.policy_fit import facts_of
+from gaploop.finetune.tuning.lerobot_bundle import LeRobotBundle
 
 SIZE = 32
 
@@ -67,15 +67,12 @@ def adapted(saved: Path) -> Path:
             if "lora_B" in name:
                 weights.normal_(0.0, 0.1)
 
-    def processors(folder: Path) -> None:
-        for part in make_pre_post_processors(policy.config, pretrained_path=str(saved)):
-            part.save_pretrained(folder)
-        write_json(folder / "gaploop.json", {
-            "fps": 25.0, "state_names": ["a", "b", "c", "d", "e", "f"], "units": "deg",
-            "action_names": ["a", "b", "c", "d", "e", "f"], "robot_type": "so_follower",
-        })  # fmt: skip
-
-    adapter.save(model, policy, saved, saved.parent / "adapter", processors)
+    parts = make_pre_post_processors(policy.config, pretrained_path=str(saved))
+    names = {
+        "fps": 25.0, "state_names": ["a", "b", "c", "d", "e", "f"], "units": "deg",
+        "action_names": ["a", "b", "c", "d", "e", "f"], "robot_type": "so_follower",
+    }  # fmt: skip
+    adapter.save(model, LeRobotBundle(policy, *parts, names), saved, saved.parent / "adapter")
     return saved.parent / "adapter"
 
 

@@ -230,7 +230,7 @@ def test_a_rollout_fails_by_the_name_that_diagnosis_gives_the_recorded_one(journ
 
 
 def test_recorded_rollouts_are_counted_by_what_was_set_up(journal: Path) -> None:
-    found = recorded(journal).evaluation
+    found = recorded(journal)[0]
     assert {c: (r.successes, r.trials) for c, r in found.by_condition.items()} == {
         "nominal": (0, 1),
         "lighting=dim": (1, 2),
@@ -251,7 +251,7 @@ def test_what_a_person_finished_is_no_success(
     assert takes[1].outcome is Outcome.SUCCESS
     takes[1].frames.intervention[-5:] = True
     monkeypatch.setattr("gaploop.finetune.recorded.load_takes", lambda _folder: iter(takes))
-    found = recorded(journal).evaluation
+    found = recorded(journal)[0]
     assert found.successes == 0
     assert TAKEN_OVER in {r.reason for r in found.outcomes}
 

@@ -11,7 +11,7 @@ import pytest
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.types import Observation
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy
-from gaploop.finetune.lerobot_probe import LeRobotProbe, probe
+from gaploop.finetune.lerobot_probe import LeRobotProbe
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def seen(k: int) -> Observation:
 
 
 def test_a_probe_tells_the_features_and_the_plan_that_the_policy_drives_by(base: ActPolicy) -> None:
-    asked = probe(base)
+    asked = LeRobotProbe(base)
     assert asked.features(seen(0)).shape == (base.bundle.policy.config.dim_model,)
     assert not asked.needs_images
     base.reset()
@@ -38,7 +38,7 @@ def test_a_probe_tells_the_features_and_the_plan_that_the_policy_drives_by(base:
 
 
 def test_asking_changes_nothing_about_driving(base: ActPolicy) -> None:
-    asked = probe(base)
+    asked = LeRobotProbe(base)
     base.reset()
     alone = [base.act(seen(k)) for k in range(25)]
     base.reset()
@@ -51,17 +51,19 @@ def test_asking_changes_nothing_about_driving(base: ActPolicy) -> None:
     np.testing.assert_array_equal(alone, beside)
 
 
-def test_an_encoder_that_is_not_there_is_named_with_those_that_are(base: ActPolicy) -> None:
-    bundle = base.bundle
+def test_an_encoder_that_is_not_there_is_named_with_those_that_are(
+    base: ActPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gaploop.finetune.lerobot_probe.ENCODERS", ("nowhere",))
     with pytest.raises(UnusableInputError, match=r"model\.encoder"):
-        LeRobotProbe(bundle.policy, bundle.preprocessor, bundle.postprocessor, encoder="nowhere")
+        LeRobotProbe(base)
 
 
 @pytest.mark.parametrize("kind", ["act", "diffusion"])
 def test_what_a_cameras_cells_show_hangs_on_its_own_picture_and_place(
     tiny_policy: Callable[..., Path], kind: str
 ) -> None:
-    asked = probe(load_policy(tiny_policy(kind)))
+    asked = LeRobotProbe(load_policy(tiny_policy(kind)))
     rng = np.random.default_rng(0)
     grey = np.full((64, 64, 3), 120, np.uint8)
     spotted = grey.copy()
@@ -83,7 +85,7 @@ def test_what_a_cameras_cells_show_hangs_on_its_own_picture_and_place(
 def test_takes_that_the_policy_cannot_have_driven_are_refused(base: ActPolicy) -> None:
     without = Observation(np.zeros(6), None, {})
     with pytest.raises(UnusableInputError, match="environment_state"):
-        probe(base).chunk(without)
+        LeRobotProbe(base).chunk(without)
     other = Observation(np.zeros(7), seen(0).environment_state, {})
     with pytest.raises(UnusableInputError, match=r"state of shape \(6,\)"):
-        probe(base).chunk(other)
+        LeRobotProbe(base).chunk(other)

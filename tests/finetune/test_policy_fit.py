@@ -12,10 +12,10 @@ import pytest
 from gaploop.core.types import FloatArray, Image
 from gaploop.core.vocabulary import Domain
 from gaploop.failure_analysis.cameras import CameraReference, UsualCamera
+from gaploop.finetune.batches import FeatureMoments
 from gaploop.finetune.lerobot_latency import PlanTiming, check_latency
 from gaploop.finetune.policy_fit import (
     ArmInputs,
-    FeatureSpread,
     PolicyFacts,
     check_features,
     check_statistics,
@@ -25,7 +25,7 @@ from gaploop.teleop.checks.result import Level
 
 JOINTS = ("pan", "lift", "grip")
 NAMES = tuple(f"{name}.pos" for name in JOINTS)
-SPREAD = FeatureSpread(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
+SPREAD = FeatureMoments(np.array([0.0, -40.0, 20.0]), np.array([20.0, 15.0, 10.0]))
 FACTS = PolicyFacts(50.0, NAMES, NAMES, "deg", "so_follower", {"top": (480, 640)}, False, 10,
                     SPREAD, SPREAD)  # fmt: skip
 SEEN = ArmInputs(JOINTS, "deg", 50.0, Domain.REAL, "so_follower", np.array([5.0, -60.0, 10.0]),
@@ -97,8 +97,8 @@ def test_a_state_outside_all_takes_is_told(state: FloatArray, result: Level) -> 
 
 
 def test_a_joint_that_never_moved_and_actions_beyond_the_arm_are_told() -> None:
-    still = FeatureSpread(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
-    far = FeatureSpread(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
+    still = FeatureMoments(SPREAD.mean, np.array([20.0, 0.0, 10.0]))
+    far = FeatureMoments(np.array([0.0, -40.0, 20.0]), np.array([200.0, 15.0, 10.0]))
     facts = replace(FACTS, state=still, action=far)
     found = " ".join(
         item.found for item in check_statistics(facts, replace(SEEN, state=still.mean))

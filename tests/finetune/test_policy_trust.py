@@ -351,9 +351,7 @@ def test_nothing_loads_a_policy_unlooked_at() -> None:
 def adapted(base: Path, tmp_path: Path) -> Path:
     bundle = act.load(base)
     model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2))
-    adapter.save(
-        model, bundle.policy, base, tmp_path / "a", lambda f: act.save_processors(bundle, f)
-    )
+    adapter.save(model, bundle, base, tmp_path / "a")
     return tmp_path / "a"
 
 
@@ -379,7 +377,7 @@ def test_a_base_that_changes_while_it_is_trained_on_is_not_saved_beside_its_adap
     model = adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2))
     act.save(make_bundle(seed=1), base)
     with pytest.raises(UnusableInputError, match="was trained on a base"):
-        adapter.save(model, bundle.policy, base, tmp_path / "a", lambda _folder: None)
+        adapter.save(model, bundle, base, tmp_path / "a")
 
 
 def test_an_older_adapter_says_that_nothing_is_known(

@@ -17,7 +17,7 @@ from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
 from gaploop.finetune.batches import load_source
-from gaploop.finetune.lerobot_policy import load_policy, policy_id
+from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.scripts.cli import main
 
 STALLS = [
@@ -127,7 +127,7 @@ def test_temporal_ensembling_averages_what_was_predicted_for_a_frame() -> None:
         weights = np.exp(-0.1 * np.arange(now + 1))
         np.testing.assert_allclose(action, weights @ known / weights.sum(), atol=1e-6)
     with pytest.raises(UnusableInputError, match="without `execute`"):
-        load_policy("base", execute=5, temporal_ensemble_coeff=0.1)
+        ActPolicy(load_policy("base").bundle, 5, 0.1)
 
 
 def test_sigterm_marks_the_open_take_and_keeps_the_others(

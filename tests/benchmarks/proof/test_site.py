@@ -15,10 +15,10 @@ import gaploop
 from benchmarks.closed_loop import _code
 from benchmarks.proof.design import Part, StudyArm, draw_site
 from benchmarks.proof.site import SiteJob, run_site
+from benchmarks.starts import LoopStart, start_for
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.files import write_json
 from gaploop.core.vocabulary import GapDimension
-from gaploop.finetune.closed_loop import LoopStart, start_for
 
 SPATIAL = GapDimension.SPATIAL_GEOMETRY.value
 

@@ -70,9 +70,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, weights in model.named_parameters():
             if "lora_B" in name:
                 weights.normal_(0.0, 0.02)
-    adapter.save(model, bundle.policy, base, run / "adapter",
-                 lambda folder: act.save_processors(bundle, folder))  # fmt: skip
-    lerobot_policy.save(lerobot_policy.load_policy(run / "adapter"), run / "merged")
+    adapter.save(model, bundle, base, run / "adapter")
+    act.save(lerobot_policy.load_policy(run / "adapter").bundle, run / "merged")
     write_json(run / "run.json", {
         "id": "r1", "command": "finetune", "seed": 0, "at": "2026", "versions": {},
         "inputs": [{"root": "takes", "sha256": "0" * 64, "domain": "sim_target", "share": 0.5,

@@ -38,10 +38,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = act.load(base)
     adapter.save(
         adapter.wrap(bundle.policy, base, adapter.LoraOptions(r=2)),
-        bundle.policy,
+        bundle,
         base,
         run / "adapter",
-        lambda folder: act.save_processors(bundle, folder),
     )
     identity = lerobot_policy.policy_id(run / "adapter")
     entry = {"root": str(run.parent / "takes"), "sha256": "0" * 64, "domain": "sim_target",

@@ -15,7 +15,7 @@ from gaploop.core.suite import Rules, Suite, SuiteTask
 from gaploop.finetune.gate.design import make_design
 from gaploop.finetune.gate.folder import SIDES, AttemptResult, Contest, GateAttempt, GateFolder
 from gaploop.finetune.gate.promotion import SCHEMA, SUITE, verify, withdraw, write_promotion
-from gaploop.finetune.gate.run import Gate, SamePolicies, run_gate
+from gaploop.finetune.gate.run import Gate, run_gate, same_policies
 from gaploop.finetune.lerobot_policy import policy_id
 
 
@@ -73,7 +73,7 @@ def test_a_policy_that_changes_under_way_ends_the_gate(tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "model.safetensors").write_text("tried")
-    same = SamePolicies({"candidate": folder}, {"candidate": policy_id(folder)})
+    same = same_policies({"candidate": folder}, {"candidate": policy_id(folder)})
     same()
     (folder / "README.md").write_text("a note decides nothing")
     same()
