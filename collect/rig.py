@@ -148,6 +148,9 @@ def embedded_rig(
     robot: str = SO101.name,
     parameters: Mapping[str, Values] | None = None,
     randomise: Randomisation | None = None,
+    image_size: int = 192,
+    camera_hz: float = 25.0,
+    camera_latency_s: float = 0.0,
 ) -> EmbeddedRig:
     """Build the embedded cell as a rig on simulated, unthrottled time.
 
@@ -172,6 +175,9 @@ def embedded_rig(
         robot=robot,
         parameters=parameters,
         randomise=randomise,
+        image_size=image_size,
+        camera_hz=camera_hz,
+        camera_latency_s=camera_latency_s,
     )
     station = station_of(cell.arm)
     rates = Rates.near(cell.fps if fps is None else fps, cell.control_hz)

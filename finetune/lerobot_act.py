@@ -169,7 +169,7 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
     """Load what `save` or LeRobot wrote, from local files only.
 
     Args:
-        processors: where its processors are, if not in `folder`.
+        processors: where its processors and, if it has one, its sidecar are: those of an adapter.
 
     Raises:
         UnusableInputError: not an ACT policy folder, its files are damaged, or they name code.
@@ -192,7 +192,8 @@ def load(folder: Path, device: str = "cpu", processors: Path | None = None) -> A
             pretrained_path=str(processors or folder),
             preprocessor_overrides={"device_processor": {"device": device}},
         )
-        signature = signature_of(folder, config)
+        told = [at for at in (processors, folder) if at and (at / SIDECAR).exists()]
+        signature = signature_of(told[0] if told else folder, config)
     policy.eval()
     return ActBundle(policy, before, after, signature)
 

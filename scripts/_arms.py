@@ -236,15 +236,12 @@ def _phone(teleop: Any, step: int, _title: str) -> IntentSource:
     return LerobotPhone(connected_teleoperator(teleop), step)
 
 
-def evidence_of(robot: Any, station: Station, stands_for: object = None) -> str:
-    """Return what takes are evidence of, in a word.
-
-    Args:
-        stands_for: what else, such as a twin, lets the embedded cell stand for a real one.
-    """
+def evidence_of(robot: Any, station: Station, *, as_of_plan: bool = False) -> str:
+    """Return what takes are evidence of, in a word; with a plan the cell stands for a real one."""
     if robot.type != EMBEDDED:
         return "real" if station.domain is Domain.REAL else "emulated"
-    return "sim-to-sim" if robot.gaps or robot.conditions or stands_for else "sim"
+    stands_for_one = robot.gaps or robot.conditions or robot.twin or as_of_plan
+    return "sim-to-sim" if stands_for_one else "sim"
 
 
 def kind(config: Any) -> str:
@@ -260,12 +257,18 @@ def _name(config: Any) -> str:
     return f"{kind(config)} '{config.id}'" if config.id else kind(config)
 
 
+def robot_arguments(robot: Any) -> dict[str, Any]:
+    """Return what `--robot.*` say of the embedded cell, and of its camera where they do."""
+    camera = ("image_size", "camera_hz", "camera_latency_s")
+    like = {name: getattr(robot, name) for name in camera if hasattr(robot, name)}
+    return cell_arguments(robot, robot.model, "--robot.model") | like
+
+
 def cell_of(robot: Any) -> SimCell:
     """Return the embedded cell that `--robot.*` describes, with its scene set up."""
     from gaploop.sim.cell import SimCell
 
-    like = cell_arguments(robot, robot.model, "--robot.model")
-    cell = SimCell(**like, conditions=robot.conditions, image_size=robot.image_size)
+    cell = SimCell(**robot_arguments(robot), conditions=robot.conditions)
     cell.reset(robot.seed)
     return cell
 

@@ -188,7 +188,7 @@ def _tell(
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
         "faults": [note.fault for note in notes.values() if note.fault],
         "interrupted": bool(stopped),
-        "evidence": _arms.evidence_of(config.robot, job.station),
+        "evidence": _arms.evidence_of(_arms.robot_of(config), job.station),
     }
     words = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items()) or "none"
     text = (

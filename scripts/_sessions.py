@@ -150,8 +150,8 @@ def record_alone(job: SessionJob, attendant: Attendant, what: str) -> Recorded:
 
 def embedded(robot: Any, fps: float | None, conditions: Mapping[str, object]) -> EmbeddedRig:
     """Build the embedded cell that `--robot.*` describes, with something set up."""
-    like = options.cell_arguments(robot, robot.model, "--robot.model")
-    return embedded_rig(**like, conditions={**robot.conditions, **conditions}, fps=fps)
+    there = {**robot.conditions, **conditions}
+    return embedded_rig(**_arms.robot_arguments(robot), conditions=there, fps=fps)
 
 
 def video_figures(takes: Iterable[TakeResult]) -> dict[str, float]:

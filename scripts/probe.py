@@ -237,7 +237,7 @@ def _say(line: str) -> None:
 
 def _report(config: ProbeConfig, station: Station, end: ProbeEnd, stopped: Sequence[int]) -> int:
     lacking = [now for now in end.parts if not now.done]
-    evidence = _arms.evidence_of(config.robot, station, getattr(config.robot, "twin", None))
+    evidence = _arms.evidence_of(config.robot, station)
     cameras = config.robot.type == EMBEDDED or bool(getattr(config.robot, "cameras", None))
     untold = list(end.untold)
     if not config.object:

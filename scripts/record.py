@@ -339,11 +339,10 @@ def _result(
     if campaign is not None:
         log.info("%s", campaign.as_text())
     plan = None if campaign is None else campaign.plan
-    stands_for = getattr(robot_of(config), "twin", None) or (plan and plan.takes)
     return RecordResult(
         **session_figures(job, end, reports, stopped),
         plan="" if plan is None else plan.id,
-        evidence=evidence_of(config.robot, job.station, stands_for),
+        evidence=evidence_of(robot_of(config), job.station, as_of_plan=bool(plan and plan.takes)),
         counted=end.counted,
         wanted=end.wanted,
         withheld=withheld,

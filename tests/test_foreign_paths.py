@@ -282,7 +282,6 @@ scripts/_calibrate_live.py:take_board_pictures.look | folder / next(names) | our
 scripts/_devices.py:_device_sources | Path(home) / folder | ours
 scripts/_devices.py:_device_sources | own.joinpath(*name.split('.')[1:]) | ours
 scripts/_devices.py:registries | Path(folder).glob(name) | ours
-scripts/_preflight.py:journal_of | root.with_name(f'{root.name}_journal') | ours
 scripts/_project.py:_add_run | folder / name | ours
 scripts/_project.py:_dataset_of | journal.with_name(name if name != journal.name else f'{name}_dataset') | ours
 scripts/_project.py:_folders | Path(here, name, HEADER) | listed
@@ -290,7 +289,6 @@ scripts/_project.py:read_project | folder / name | listed
 scripts/_pushing.py:kind_of | folder / part | ours
 scripts/_record_publish.py:Publisher._clean | self._file(kind).unlink(missing_ok=True) | ours
 scripts/_record_publish.py:Publisher._file | self._journal / f'publish.{kind}' | ours
-scripts/_rollout_session.py:roll_out | root.with_name(f'{root.name}_journal') | ours
 scripts/benchmark.py:_once | near / f'{name}_private' | user
 scripts/consent.py:_withdraw | folder / report_path(register, config.id).name | paths
 scripts/diagnose.py:_folder | source.parent / f'{source.resolve().name}_diagnosis' | ours
@@ -302,11 +300,12 @@ scripts/factors.py:run | source.parent / f'{source.resolve().stem}_factors' | ou
 scripts/finetune.py:run | folder / plain_name(s, 'station') | paths
 scripts/gate.py:example_suite | Path(gate.__path__[0]) | ours
 scripts/identify.py:_folder | first.parent / f'{first.name}_twin' | user
+scripts/options.py:journal_beside | root.with_name(f'{root.name}_journal') | ours
+scripts/options.py:keep | writable_folder(output_dir) / name | ours
 scripts/plan.py:_counted | folder / f'{name}.json' | user
 scripts/plan.py:_counted | folder / name | user
 scripts/plan.py:_write_pages | folder / picture | ours
 scripts/push.py:_dry_run | config.output_dir / name | ours
-scripts/record.py:_asked | root.with_name(f'{root.name}_journal') | ours
 teleop/calibration/sightings.py:read_poses | folder / n | ours
 teleop/calibration/store.py:calibration_path | station.with_name(f'{station.stem}{SUFFIX}') | ours
 teleop/checks/calibrations.py:arm_folder | Path(os.environ.get('HF_HOME', '~/.cache/huggingface')) | user

@@ -250,7 +250,8 @@ def _runtime() -> tuple[Path, ...]:
         links.append(executable)
         executable = executable.parent / executable.readlink()
     home = Path(sys.base_prefix)
-    places = (*map(Path, SYSTEM), Path(sys.prefix), home, home.resolve(), executable, package)
+    venv = Path(sys.prefix)
+    places = (*map(Path, SYSTEM), venv, venv.resolve(), home, home.resolve(), executable, package)
     return (*places, *linked, *links)
 
 

@@ -51,4 +51,4 @@ def test_the_twin_is_the_station(gap: str, tmp_path: Path) -> None:
     assert there.read().position_rad.tolist() == twin.read().position_rad.tolist()
     names = ("geom_friction", "geom_size", "geom_solref", "dof_armature")
     for name in names:
-        assert getattr(there._model, name).tolist() == getattr(twin._model, name).tolist()
+        assert getattr(there.model, name).tolist() == getattr(twin.model, name).tolist()

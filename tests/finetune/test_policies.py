@@ -18,6 +18,7 @@ from gaploop.core.types import Observation
 from gaploop.core.vocabulary import Domain, Outcome
 from gaploop.datasets.mixing.spec import load_mixture
 from gaploop.finetune import lerobot_act as act
+from gaploop.finetune import lerobot_adapter as adapter
 from gaploop.finetune.adapt import adapt
 from gaploop.finetune.batches import MixedBatches, load_mixture_sources
 from gaploop.finetune.lerobot_adapter import LoraOptions
@@ -59,6 +60,14 @@ def test_an_adapter_loads_after_a_move_from_anywhere_without_its_base(
     shutil.rmtree(adapted.run)
     with contextlib.chdir(moved.parent):
         assert load_policy("renamed").act(SEEN) == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_adapter_says_its_rate_and_joints_itself(adapted: TrainedPolicy) -> None:
+    """Only its base was asked, and what lerobot-train saved says neither."""
+    (adapted.folder / adapter.BASE / act.SIDECAR).unlink()
+    said, merged = (load_policy(p).bundle.signature for p in (adapted.folder, adapted.merged))
+    assert said == merged
+    assert said.fps > 0
 
 
 def test_plain_lerobot_loads_the_merged_folder(adapted: TrainedPolicy) -> None:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.journal_format import read_end, read_journal, take_folders
+from gaploop.core.twin import Twin, TwinParameter, save_twin
 from gaploop.core.types import FloatArray, Observation
 from gaploop.core.vocabulary import Domain, Outcome, TakeKind
 from gaploop.datasets.check.dataset import check
+from gaploop.datasets.sources import load_takes
 from gaploop.finetune.batches import load_source
 from gaploop.finetune.lerobot_policy import ActPolicy, load_policy, policy_id
 from gaploop.scripts.cli import main
@@ -79,6 +81,33 @@ def test_an_intervention_is_recorded_with_what_led_up_to_it_and_can_be_trained_o
     assert check(root) == []
     (episode,) = load_source(root).episodes
     np.testing.assert_array_equal(episode.usable, take.frames.intervention)
+
+
+def test_in_a_twin_it_is_sim_to_sim_and_the_camera_is_as_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its evidence was called sim, and the options of the cell's camera did nothing."""
+    delay = TwinParameter(
+        "actuator_response.latency.latency_s", "s", 0.0, 0.04, (0.03, 0.05), True, "test"
+    )
+    save_twin(Twin("bench", "so101", (delay,)), tmp_path / "twin.yaml")
+    code = main(
+        [
+            *BASE, "--take_over=never", "--dataset.num_episodes=1", "--dataset.episode_time_s=1",
+            f"--dataset.root={tmp_path / 'runs'}", "--json", "--robot.type=so101_sim",
+            f"--robot.twin={tmp_path / 'twin.yaml'}", "--robot.image_size=96",
+            "--robot.camera_hz=10", "--robot.camera_latency_s=0.1",
+        ]
+    )  # fmt: skip
+    assert code == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["evidence"] == "sim-to-sim"
+    (take,) = load_takes(Path(said["journal"]))
+    assert take.info.domain is Domain.SIM_TARGET
+    ((name, pictures),) = take.cameras.items()
+    assert next(iter(pictures())).shape == (96, 96, 3)
+    ages_s = take.frames.camera_age_s[name][10:]  # the first picture is there at once
+    assert 0.1 - 1e-6 <= ages_s.min() < ages_s.max() <= 0.2 + 1e-6
 
 
 def test_a_fast_policy_alone_is_what_record_gives(
