@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,17 @@ def pytest_runtest_call() -> None:
 
 def pytest_runtest_teardown() -> None:
     platform_calls.no_highest_priority()
+
+
+def pytest_collection() -> None:
+    """Let one worker compile the tests before the others collect: each would do it for itself."""
+    here, give_up_s = Path(__file__).parent, time.monotonic() + 90.0
+    last = max(here.glob("test_*.py")).stem
+    waits = os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and not sys.dont_write_bytecode
+    while waits and time.monotonic() < give_up_s:
+        if any(here.glob(f"__pycache__/{last}.*-pytest-*")):
+            break
+        time.sleep(0.2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
