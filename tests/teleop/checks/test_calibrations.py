@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,11 @@ def test_calibrations_by_age_and_state(tmp_path: Path) -> None:
 
 
 def test_the_folder_follows_lerobots_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from lerobot.utils.constants import HF_LEROBOT_CALIBRATION as c; print(c)"
+    constants = find_spec("lerobot.utils.constants")  # run anew: it reads them as it is imported
+    assert constants is not None
     for name, value in (("HF_LEROBOT_CALIBRATION", "/x/c"), ("HF_LEROBOT_HOME", "/x/h")):
         monkeypatch.setenv(name, value)
-        run = [sys.executable, "-c", code]
-        said = subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
-        assert str(arm_folder()) == said
+        assert arm_folder() == runpy.run_path(str(constants.origin))["HF_LEROBOT_CALIBRATION"]
         monkeypatch.delenv(name)
 
 
