@@ -88,6 +88,7 @@ class ScheduleOutcome:
         off_s: from the trip, the error or the stop to the last reachable servo letting go [s],
             as the next look saw it.
         gap_s: longest time between two looks while it was waited for [s]: how busy the machine was.
+        stall_s: the same of the whole run [s]: a stall before makes servos that are well look lost.
         reachable: servos whose torque could be taken off.
         stays_off: torque stayed off afterwards, through disconnecting.
         said: what the operator was told at the end.
@@ -97,6 +98,7 @@ class ScheduleOutcome:
     trip: str
     off_s: float
     gap_s: float
+    stall_s: float
     reachable: int
     stays_off: bool
     said: str
@@ -167,6 +169,7 @@ def run(
             trip,
             watch.off_after_s(from_s),
             watch.gap_s(from_s, from_s + WITHIN_S),
+            watch.gap_s(start_s, from_s + WITHIN_S),
             len(watch.reachable),
             watch.stays_off(from_s + WITHIN_S),
             said,

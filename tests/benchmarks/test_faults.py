@@ -44,7 +44,7 @@ def test_after_a_trip_torque_is_off_on_every_reachable_servo_within_200_ms(reaso
     )
     outcome = run(schedule)
     for _ in range(4):  # a machine that stalled makes servos that are well look lost
-        if reason not in outcome.trip and outcome.gap_s > schedules.BUSY_S:
+        if reason not in outcome.trip and outcome.stall_s > schedules.BUSY_S:
             outcome = run(schedule)
     assert reason in outcome.trip
     assert outcome.reachable == 6
