@@ -32,8 +32,8 @@ os.environ["HF_DATASETS_CACHE"] = _tables.name
 from datasets.features import features  # noqa: E402  it reads the folder as it is imported
 
 
-# `Features` looks at all columns again whenever one is set. An episodes table of LeRobot's has two
-# hundred and more, so that opening a dataset took a second, and tests open hundreds.
+# `Features` looks at all columns again whenever one is set. An episodes table of LeRobot's has more
+# than a hundred, and tests open hundreds of them.
 def _set_column(columns: Any, name: str, feature: Any) -> None:
     dict.__setitem__(columns, name, feature)
     columns._column_requires_decoding[name] = features.require_decoding(feature)
@@ -110,7 +110,8 @@ def pytest_collection() -> None:
     """Let one worker compile the tests before the others collect: each would do it for itself."""
     here, give_up_s = Path(__file__).parent, time.monotonic() + 90.0
     last = max(here.glob("test_*.py")).stem
-    waits = os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and not sys.dont_write_bytecode
+    writes = not sys.dont_write_bytecode and sys.pycache_prefix is None
+    waits = writes and os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0"
     while waits and time.monotonic() < give_up_s:
         if any(here.glob(f"__pycache__/{last}.*-pytest-*")):
             break

@@ -314,7 +314,7 @@ def load_takes(opened: OpenMixture, config: Any, shares: Any, **how: Any) -> Mix
         shares: share of each source over the run, for statistics.
         how: each dataset is opened, as of `CachedLeRobotDataset`.
     """
-    # It asks for features and rate only, and LeRobot's metadata takes a second to open.
+    # It asks for features and rate only, and LeRobot's own metadata takes long to open.
     offsets = factory.resolve_delta_timestamps(config, opened.datasets[0])
     datasets = [
         CachedLeRobotDataset(
