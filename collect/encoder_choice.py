@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -83,7 +83,12 @@ def choose(
             write_json(memory, known)
         except OSError as error:
             log.info("What encoders cost can't be remembered (%s).", error)
-        log.info("Videos are encoded by %s. %s", known[key]["encoder"], _words(found))
+        costs = "{0.encoder}: {0.cpu_ms:g} ms of processor time a picture, {0.ms:g} ms in all"
+        words = [
+            f"{one.encoder}: {one.why_not.rstrip('.')}" if one.why_not else costs.format(one)
+            for one in found
+        ]
+        log.info("Videos are encoded by %s. %s", known[key]["encoder"], "; ".join(words))
     return str(known[key]["encoder"])
 
 
@@ -136,10 +141,13 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
                 is_prompt = is_prompt and stream.packets == number
             cpu_ms = 1e3 * (time.process_time() - cpu_s) / max(len(times_ms), 1)
             stream.close()
-            for picture in _decoded(path):
-                if count < len(shown):
-                    worst_db = min(worst_db, _psnr_db(shown[count], picture))
-                count += 1
+            with av.open(str(path)) as container:
+                for frame in container.decode(video=0):
+                    if count < len(shown):
+                        got = frame.to_ndarray(format="rgb24").astype(float).mean(axis=2)
+                        error = float(((shown[count].astype(float).mean(axis=2) - got) ** 2).mean())
+                        worst_db = min(worst_db, 10 * math.log10(255**2 / max(error, 1e-9)))
+                    count += 1
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
             return EncoderTrial(encoder, why_not=" ".join(str(error).split()))
     why = ""
@@ -152,12 +160,6 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
 
 
-def _decoded(path: Path) -> Iterator[Image]:
-    with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
-            yield frame.to_ndarray(format="rgb24")
-
-
 def _picture(number: int, width: int, height: int) -> Image:
     """Return a picture with edges and slopes that move on."""
     y, x = np.mgrid[0:height, 0:width]
@@ -167,23 +169,9 @@ def _picture(number: int, width: int, height: int) -> Image:
     return np.stack((red, green, blue), axis=2).astype(np.uint8)
 
 
-def _psnr_db(one: Image, two: Image) -> float:
-    error = (one.astype(float).mean(axis=2) - two.astype(float).mean(axis=2)) ** 2
-    return float(10 * np.log10(255**2 / max(error.mean(), 1e-9)))
-
-
 def _memory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "gaploop" / "encoders.json"
-
-
-def _words(found: list[EncoderTrial]) -> str:
-    return "; ".join(
-        f"{one.encoder}: {one.why_not.rstrip('.')}"
-        if one.why_not
-        else f"{one.encoder}: {one.cpu_ms:g} ms of processor time a picture, {one.ms:g} ms in all"
-        for one in found
-    )
 
 
 if __name__ == "__main__":

@@ -83,12 +83,26 @@ class JournalWriter:
         check_sizes(header.cameras)
         if encoder is not None and header.cameras:
             encoder.start(header.cameras)
-        _make_folder(journal, self.folder)
+        if self.folder.exists():
+            raise UnusableInputError(f"{self.folder} exists already. Give every take a new uid.")
+        try:
+            journal.mkdir(parents=True, exist_ok=True)
+            if full := no_room(journal):
+                raise UnusableInputError(full)
+            self.folder.mkdir()
+        except OSError as error:
+            raise _unusable(journal, error) from None
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             undo.callback(self._cleanup.close)
+            n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
+            rows = journal_format.frames_schema(n_joints, n_scene, tuple(header.cameras))
             try:
-                self._open(header)
+                self._frames = self._stream(journal_format.FRAMES, rows)
+                platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
+                columns = telemetry.arrow_schema(header.channels)
+                self._telemetry = self._stream(journal_format.TELEMETRY, columns)
+                self._events = EventStream(self.folder / journal_format.EVENTS)
             except OSError as error:
                 raise _unusable(journal, error) from None
             self._encoding: TakeEncoding = (
@@ -111,23 +125,10 @@ class JournalWriter:
             )
             undo.pop_all()
 
-    def _open(self, header: TakeHeader) -> None:
-        n_joints, n_scene = len(header.info.joint_names), len(header.environment_state_names)
-        cameras = tuple(header.cameras)
-        self._frames = ArrowStream(
-            self.folder / journal_format.FRAMES,
-            journal_format.frames_schema(n_joints, n_scene, cameras),
-            lambda: self._flusher.wake(),
-        )
-        self._cleanup.callback(self._frames.close)
-        platform_calls.lock(self._frames.handle)  # `recover` leaves an open take alone
-        self._telemetry = ArrowStream(
-            self.folder / journal_format.TELEMETRY,
-            telemetry.arrow_schema(header.channels),
-            lambda: self._flusher.wake(),
-        )
-        self._cleanup.callback(self._telemetry.close)
-        self._events = EventStream(self.folder / journal_format.EVENTS)
+    def _stream(self, name: str, schema: pa.Schema) -> ArrowStream:
+        stream = ArrowStream(self.folder / name, schema, lambda: self._flusher.wake())
+        self._cleanup.callback(stream.close)
+        return stream
 
     def _write_header(self) -> None:
         """Write take.json, whole or not at all; no row waits until it is on the disk."""
@@ -167,23 +168,21 @@ class JournalWriter:
             self._is_behind = not self._is_behind
             words = {"on": self._is_behind, "behind_s": round(behind_s, 3)}
             self.event(row.t_s, journal_format.BEHIND, **words)
-        ages = [self._age_s(camera, row, camera in dropped) for camera in self.header.cameras]
-        for camera in sorted(dropped):
+        ages_s = []
+        for camera in self.header.cameras:
+            if camera not in dropped:
+                ages_s.append(row.camera_age_s.get(camera, math.nan))
+                self._shown_at_s[camera] = row.t_s - ages_s[-1]
+                continue
+            ages_s.append(row.t_s - self._shown_at_s[camera])
             self.dropped[camera] += 1
             self.event(row.t_s, journal_format.DROPPED, camera=camera, frame=self._frames.rows)
         with self._writable():
-            self._frames.append(row.values(ages), row.t_s)
+            self._frames.append(row.values(ages_s), row.t_s)
 
     def behind_s(self) -> float:
         """Return the time whose pictures wait now [s], 0 where that isn't unusual; any thread."""
         return self._encoding.behind_s()
-
-    def _age_s(self, camera: str, row: FrameRow, is_dropped: bool) -> float:
-        """Return the age of the picture that stands beside the row [s]."""
-        if not is_dropped:
-            self._shown_at_s[camera] = row.t_s - row.camera_age_s.get(camera, math.nan)
-            return row.camera_age_s.get(camera, math.nan)
-        return row.t_s - self._shown_at_s[camera]
 
     def telemetry(self, t_ns: int, values: FloatArray) -> None:
         """Add a row at `t_ns` [ns] since the take began, shape (n_channels,); NaN is null on disk.
@@ -294,18 +293,6 @@ class JournalWriter:
 
 ROOM_BYTES: Final = 64_000_000
 """Room that a take is begun with: a minute and a half of two 640×480 cameras at 50 Hz."""
-
-
-def _make_folder(journal: Path, folder: Path) -> None:
-    if folder.exists():
-        raise UnusableInputError(f"{folder} exists already. Give every take a new uid.")
-    try:
-        journal.mkdir(parents=True, exist_ok=True)
-        if full := no_room(journal):
-            raise UnusableInputError(full)
-        folder.mkdir()
-    except OSError as error:
-        raise _unusable(journal, error) from None
 
 
 def no_room(journal: Path) -> str:

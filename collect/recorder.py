@@ -108,46 +108,41 @@ class Recorder:
             if intervention != self._intervention:
                 self._intervention = intervention
                 self._writer.event(tick.t_s, "intervention", on=intervention)
-            self._writer.telemetry(round(tick.t_s * 1e9), self._telemetry(tick))
+            joints = self._joints
+            joints[:, 0] = _finite(tick.leader.q_rad)
+            joints[:, 1] = _finite(tick.command.requested_rad)
+            joints[:, 2] = tick.command.sent_rad
+            _fill(joints[:, len(_ASKED) :], tick.state)
+            if len(self._leader):
+                self._leader[:] = np.nan
+                if tick.leader.state is not None:
+                    _fill(self._leader, tick.leader.state)
+            start = 0
+            for sensor in self._sensors:
+                width = len(sensor.names)
+                self._measured[start : start + width] = sensor.read(tick.t_s)
+                start += width
+            self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
+            self._writer.telemetry(round(tick.t_s * 1e9), self._row)
             if tick.policy_frame:
-                self._writer.frame(self._frame(tick))
+                to_units = self._follower.to_units
+                now_s = tick.state.t_s  # what a picture is as old as: it stands beside this state
+                scene, pictures = tick.environment_state, tick.frames.items()
+                row = FrameRow(
+                    t_s=tick.t_s,
+                    state=to_units(tick.state.position_rad),
+                    action=to_units(_finite(tick.command.requested_rad)),
+                    sent=to_units(tick.command.sent_rad),
+                    environment_state=np.empty(0) if scene is None else scene,
+                    intervention=tick.leader.intervention,
+                    safety=int(tick.command.reasons),
+                    camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in pictures},
+                    pictures={c: f.image for c, f in pictures},
+                )
+                self._writer.frame(row)
         except DeviceError as error:
             self.fault = str(error)
             raise
-
-    def _telemetry(self, tick: Tick) -> FloatArray:
-        joints = self._joints
-        joints[:, 0] = _finite(tick.leader.q_rad)
-        joints[:, 1] = _finite(tick.command.requested_rad)
-        joints[:, 2] = tick.command.sent_rad
-        _fill(joints[:, len(_ASKED) :], tick.state)
-        if len(self._leader):
-            self._leader[:] = np.nan
-            if tick.leader.state is not None:
-                _fill(self._leader, tick.leader.state)
-        start = 0
-        for sensor in self._sensors:
-            width = len(sensor.names)
-            self._measured[start : start + width] = sensor.read(tick.t_s)
-            start += width
-        self._row[-4:] = tick.period_s, tick.lateness_s, tick.latency_s, tick.overruns
-        return self._row
-
-    def _frame(self, tick: Tick) -> FrameRow:
-        to_units = self._follower.to_units
-        now_s = tick.state.t_s  # what a picture is as old as: it stands beside this state
-        scene = tick.environment_state
-        return FrameRow(
-            t_s=tick.t_s,
-            state=to_units(tick.state.position_rad),
-            action=to_units(_finite(tick.command.requested_rad)),
-            sent=to_units(tick.command.sent_rad),
-            environment_state=np.empty(0) if scene is None else scene,
-            intervention=tick.leader.intervention,
-            safety=int(tick.command.reasons),
-            camera_age_s={c: max(now_s - f.t_capture_s, 0.0) for c, f in tick.frames.items()},
-            pictures={c: f.image for c, f in tick.frames.items()},
-        )
 
 
 class _Sensor:

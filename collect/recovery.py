@@ -37,7 +37,6 @@ from gaploop.core.files import (
 )
 from gaploop.core.journal_format import (
     TakeEnd,
-    TakeHeader,
     camera_path,
     read_header,
     read_stream,
@@ -189,7 +188,27 @@ def _recover_take(folder: Path) -> Recovered:
     for camera in header.cameras:
         _rewrite_video(camera_path(folder, camera), rows)
     kept_s = max(_last_s(frames, record), 0.0)
-    _seal(folder, header, (rows, record.num_rows), kept_s)
+    events = _repair_events(folder / journal_format.EVENTS)
+    dropped = Counter(
+        event.get("camera")
+        for event in events
+        if event.get("event") == journal_format.DROPPED and event.get("frame", 0) < rows
+    )
+    for leftover in (*folder.glob(f"*{_NEW}"), *folder.glob(".*")):
+        leftover.unlink()
+    for path in folder.iterdir():
+        platform_calls.sync_path(path)
+    platform_calls.sync_path(folder)
+    causes = [e["why"] for e in events if e.get("event") == journal_format.INTERRUPTED]
+    end = TakeEnd(
+        Outcome.INTERRUPTED,
+        f"{causes[-1].rstrip('.') if causes else 'cut off'}; recovered up to {kept_s:.2f} s",
+        rows,
+        record.num_rows,
+        {camera: dropped[camera] for camera in header.cameras},
+        {path.name: sha256(path) for path in sorted(folder.iterdir())},
+    )
+    write_json(folder / journal_format.END, asdict(end))
     return Recovered(folder.name, rows, record.num_rows, kept_s, max(held_s - kept_s, 0.0))
 
 
@@ -246,26 +265,3 @@ def _repair_events(path: Path) -> list[dict[str, Any]]:
             break
     write_atomically(path, "".join(json.dumps(event) + "\n" for event in whole))
     return whole
-
-
-def _seal(folder: Path, header: TakeHeader, rows: tuple[int, int], kept_s: float) -> None:
-    events = _repair_events(folder / journal_format.EVENTS)
-    dropped = Counter(
-        event.get("camera")
-        for event in events
-        if event.get("event") == journal_format.DROPPED and event.get("frame", 0) < rows[0]
-    )
-    for leftover in (*folder.glob(f"*{_NEW}"), *folder.glob(".*")):
-        leftover.unlink()
-    for path in folder.iterdir():
-        platform_calls.sync_path(path)
-    platform_calls.sync_path(folder)
-    causes = [e["why"] for e in events if e.get("event") == journal_format.INTERRUPTED]
-    end = TakeEnd(
-        Outcome.INTERRUPTED,
-        f"{causes[-1].rstrip('.') if causes else 'cut off'}; recovered up to {kept_s:.2f} s",
-        *rows,
-        {camera: dropped[camera] for camera in header.cameras},
-        {path.name: sha256(path) for path in sorted(folder.iterdir())},
-    )
-    write_json(folder / journal_format.END, asdict(end))
