@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -141,13 +141,12 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
                 is_prompt = is_prompt and stream.packets == number
             cpu_ms = 1e3 * (time.process_time() - cpu_s) / max(len(times_ms), 1)
             stream.close()
-            with av.open(str(path)) as container:
-                for frame in container.decode(video=0):
-                    if count < len(shown):
-                        got = frame.to_ndarray(format="rgb24").astype(float).mean(axis=2)
-                        error = float(((shown[count].astype(float).mean(axis=2) - got) ** 2).mean())
-                        worst_db = min(worst_db, 10 * math.log10(255**2 / max(error, 1e-9)))
-                    count += 1
+            for picture in _decoded(path):
+                if count < len(shown):
+                    errors = shown[count].astype(float).mean(axis=2) - picture.mean(axis=2)
+                    psnr_db = 10 * math.log10(255**2 / max(float((errors**2).mean()), 1e-9))
+                    worst_db = min(worst_db, psnr_db)
+                count += 1
         except (DeviceError, av.FFmpegError, ValueError, OSError) as error:
             return EncoderTrial(encoder, why_not=" ".join(str(error).split()))
     why = ""
@@ -158,6 +157,12 @@ def tried(encoder: str, width: int, height: int) -> EncoderTrial:
     elif worst_db < LEAST_PSNR_DB:
         why = f"it spoils pictures ({worst_db:.0f} dB)"
     return EncoderTrial(encoder, round(float(np.median(times_ms)), 2), round(cpu_ms, 2), why)
+
+
+def _decoded(path: Path) -> Iterator[Image]:
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
 
 
 def _picture(number: int, width: int, height: int) -> Image:

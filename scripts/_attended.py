@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,9 +30,8 @@ from gaploop.core.take import Take
 from gaploop.core.vocabulary import Outcome
 from gaploop.scripts import _arms
 from gaploop.scripts._campaign import require_person
-from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
-from gaploop.scripts._sessions import Recorded, SessionJob, embedded
+from gaploop.scripts._sessions import Recorded, SessionJob, check_targets, embedded
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.loop import Rates
 from gaploop.teleop.sensors import connect_sensors
@@ -78,7 +77,25 @@ def record_attended(job: SessionJob) -> Recorded:
     publisher = Publisher(job.journal, job.root, config.dataset.repo_id, config.consents)
     with publisher, contextlib.ExitStack() as cleanup:
         stopped = cleanup.enter_context(stoppable(STOPPING))
-        devices = cleanup.enter_context(_devices(job, keys, shown != "none"))
+        devices: SessionDevices
+        if config.robot.type == _arms.EMBEDDED:
+            is_led = leads not in ("", _arms.EXPERT)
+            leader_of = functools.partial(_arms.leader_of, config.teleop, hands=job.hands)
+            make_rig = functools.partial(embedded, _arms.robot_of(config), job.fps)
+            devices = CellDevices(
+                make_rig, shared=job.shared, leader_of=leader_of if is_led else None
+            )
+        else:
+            devices = ArmDevices(
+                cleanup.enter_context(ArmConnector(job)).connect,
+                job.station,
+                Rates.near(job.fps or FPS),
+                shared=job.shared,
+                is_watched=shown != "none",
+                patience_s=config.reconnect_s,
+                clear_words=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
+            )
+        cleanup.callback(devices.close)
         check_targets(devices.rig, job.quotas, job.root, job.journal)
         player = cleanup.enter_context(SoundPlayer(config.play_sounds and shown != "none"))
         book = LabelBook(job.journal, config.operator)
@@ -96,8 +113,15 @@ def record_attended(job: SessionJob) -> Recorded:
         )
         console.safety = devices.safety
         console.driver = driver
-        # Import now what suggesting needs: later it would hold up the control loop.
-        import gaploop.failure_analysis.diagnosis  # noqa: F401
+        # Imported now: later it would hold up the control loop.
+        from gaploop.failure_analysis.diagnosis import diagnose, suggested_labels
+
+        def suggest(take: Take) -> Mapping[str, object]:
+            """Return what failure analysis says of a take, as if it had failed."""
+            found = diagnose([replace(take, outcome=Outcome.FAILURE)]).takes
+            return (
+                {event.field: event.value for event in suggested_labels(found[0])} if found else {}
+            )
 
         publisher.before = book.flush
         session = AttendedSession(
@@ -106,7 +130,7 @@ def record_attended(job: SessionJob) -> Recorded:
             job.quotas,
             console,
             book,
-            suggest=_suggest,
+            suggest=suggest,
             station=job.station,
             stopped=stopped,
             publish=publisher.behind,
@@ -117,7 +141,14 @@ def record_attended(job: SessionJob) -> Recorded:
             patience_s=config.reconnect_s,
         )
         cleanup.callback(session.close)
-        turn = cleanup.enter_context(_screen(shown, console, devices, driver is not None))
+        if shown == "window":
+            title = f"gaploop {'record' if driver is None else 'rollout'}"
+            screen = display.window(console, lambda: devices.monitor, devices.window, title)
+        elif shown == "terminal":
+            screen = display.terminal(console, devices.window)
+        else:
+            screen = display.nowhere(console, lambda line: log.info("%s", line))
+        turn = cleanup.enter_context(screen)
         devices.start()
         end = session.run(turn)
         try:
@@ -127,51 +158,6 @@ def record_attended(job: SessionJob) -> Recorded:
                 raise
             end = replace(end, trip=f"{end.trip} {error}")
     return end, publisher.reports, stopped
-
-
-def _screen(
-    shown: str, console: OperatorConsole, devices: SessionDevices, rolls: bool
-) -> contextlib.AbstractContextManager[display.Turn]:
-    if shown == "window":
-        title = f"gaploop {'rollout' if rolls else 'record'}"
-        return display.window(console, lambda: devices.monitor, devices.window, title)
-    if shown == "terminal":
-        return display.terminal(console, devices.window)
-    return display.nowhere(console, lambda line: log.info("%s", line))
-
-
-def _suggest(take: Take) -> Mapping[str, object]:
-    """Return what failure analysis says of a take, as if it had failed."""
-    from gaploop.failure_analysis.diagnosis import diagnose, suggested_labels
-
-    found = diagnose([replace(take, outcome=Outcome.FAILURE)]).takes
-    return {event.field: event.value for event in suggested_labels(found[0])} if found else {}
-
-
-@contextlib.contextmanager
-def _devices(job: SessionJob, keys: KeyMap, is_watched: bool) -> Iterator[SessionDevices]:
-    """Yield connected devices, torque off until `start`; all is limp and closed afterwards."""
-    config = job.config
-    if config.robot.type == _arms.EMBEDDED:
-        is_led = job.leads not in ("", _arms.EXPERT)
-        leader_of = functools.partial(_arms.leader_of, config.teleop, hands=job.hands)
-        make_rig = functools.partial(embedded, _arms.robot_of(config), job.fps)
-        cell = CellDevices(make_rig, shared=job.shared, leader_of=leader_of if is_led else None)
-        with contextlib.closing(cell):
-            yield cell
-        return
-    with ArmConnector(job) as connector:
-        arms = ArmDevices(
-            connector.connect,
-            job.station,
-            Rates.near(job.fps or FPS),
-            shared=job.shared,
-            is_watched=is_watched,
-            patience_s=config.reconnect_s,
-            clear_words=f"press {keys.name(Command.CLEAR) or 'Enter'} twice",
-        )
-        with contextlib.closing(arms):
-            yield arms
 
 
 class ArmConnector(contextlib.ExitStack):

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,19 @@ from gaploop.collect.rollout import Attempts, RolloutDriver, Rollouts, SpeedRamp
 from gaploop.collect.session import SessionEnd
 from gaploop.core.errors import UnusableInputError
 from gaploop.core.protocols import Follower, Policy, TakeSink
-from gaploop.core.station import Station
 from gaploop.core.types import FloatArray
 from gaploop.core.vocabulary import Domain, TakeKind
 from gaploop.datasets.lerobot_publish import PublishReport
 from gaploop.finetune.factors import settings
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import require_consents
-from gaploop.scripts._record_checks import check_display, check_numbers, check_wanted_sensors
-from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
+from gaploop.scripts._sessions import (
+    SessionJob,
+    check_session,
+    record_alone,
+    session_figures,
+    spec_of,
+)
 from gaploop.teleop.link import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -43,7 +47,10 @@ log = logging.getLogger(__name__)
 
 def roll_out(config: Any) -> int:
     """Run the session that the options describe; return the exit code."""
-    _check(config)
+    config.policy.required()
+    waits = ("take_over_stall_s", "take_over_late_s", "hand_back_s")
+    check_session(config, "take_over_motion_deg", *waits)
+    lag_share(config.smoothing.exponential_s, 1.0)
     root = config.dataset.folder().absolute()
     journal = options.journal_beside(root, config.journal)
     policy, id_ = _policy(config)
@@ -65,12 +72,26 @@ def roll_out(config: Any) -> int:
     )
     station = _arms.station_for(config.robot, config.station)
     spec = spec_of(config, journal, TakeKind.ROLLOUT, id_, resume=bool(config.factors))
-    quotas = _quotas(config, station)
+    quotas: tuple[Quota, ...] = (Quota(config.dataset.num_episodes),)
+    if config.factors:  # as many attempts at each of their levels, in blocks
+        levels = [
+            replace(quotas[0], conditions=c) for c in settings(config.factors, station=station)
+        ]
+        quotas = tuple(in_blocks(levels, f"factors {config.seed}"))
     job = SessionJob(
         config, station, root, journal, quotas, spec, driver=driver, shared=driver.leader
     )
     require_consents(job.quotas, job.station, config.consent, config.consents)
-    _remind(job, id_)
+    if job.station.domain is Domain.REAL:  # were policy and arm checked together?
+        from gaploop.collect.preflight import Checked, missing
+        from gaploop.scripts._preflight import robot_words
+
+        if why := missing(journal, Checked(id_, robot_words(config.robot))):
+            log.warning(
+                "Without a preflight: %s. Run gaploop preflight with the same --policy and "
+                "--robot.",
+                why,
+            )
     if by_itself:
         driver.attempts.on_note = lambda note, result: log.info("%s", note.words(result))
         attendant = Rollouts(driver.attempts, config.reconnect_s)
@@ -106,41 +127,7 @@ def _policy(config: Any) -> tuple[Policy, str]:
     return loaded, policy_id(path)
 
 
-def _remind(job: SessionJob, policy_id: str) -> None:
-    """Say that policy and arm weren't checked together, where a real arm is about to move."""
-    if job.station.domain is not Domain.REAL:
-        return
-    from gaploop.collect.preflight import Checked, missing
-    from gaploop.scripts._preflight import robot_words
-
-    why = missing(job.journal, Checked(policy_id, robot_words(job.config.robot)))
-    if why:
-        log.warning(
-            "Without a preflight: %s. Run gaploop preflight with the same --policy and --robot.",
-            why,
-        )
-
-
 # -- what the options ask for -------------------------------------------------------------------
-
-
-def _check(config: Any) -> None:
-    config.policy.required()
-    check_display(config.display)
-    _arms.robot_of(config)
-    check_wanted_sensors(config)
-    lag_share(config.smoothing.exponential_s, 1.0)
-    waits = ("take_over_stall_s", "take_over_late_s", "hand_back_s")
-    check_numbers(config, "publish_every", "take_over_motion_deg", *waits)
-
-
-def _quotas(config: Any, station: Station) -> tuple[Quota, ...]:
-    """Return what to record: attempts, or as many at each level of the factors, in blocks."""
-    takes = config.dataset.num_episodes
-    if not config.factors:
-        return (Quota(takes),)
-    quotas = [Quota(takes, conditions=c) for c in settings(config.factors, station=station)]
-    return tuple(in_blocks(quotas, f"factors {config.seed}"))
 
 
 def _wishes(config: Any, follower: Follower, fps: float) -> TakeOver:
@@ -173,6 +160,10 @@ def _tell(
     helped = sum(note.interventions > 0 for note in sealed)
     paces = [note.pace for note in sealed]
     asked = sum(pace.asked for pace in paces)
+    link = {}  # how long observations and plans were under way to another machine
+    if isinstance(driver.policy, RemotePolicy) and driver.policy.on_the_way_s:
+        p50, p99 = 1e3 * np.percentile(driver.policy.on_the_way_s, (50, 99))
+        link = {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
     summary = {
         **session_figures(job, end, reports, stopped),
         "helped": helped,
@@ -182,7 +173,7 @@ def _tell(
             "mean_ms": round(1e3 * sum(pace.total_s for pace in paces) / max(asked, 1), 2),
             "worst_ms": round(1e3 * max((pace.worst_s for pace in paces), default=0.0), 2),
             "waited_s": round(sum(pace.waited_s for pace in paces), 2),
-            **_link_figures(driver.policy),
+            **link,
         },
         "speed_scale": [note.speed_scale for note in sealed],
         "alarms": {uid: asdict(alarm) for uid, alarm in watched.alarms.items()},
@@ -199,14 +190,6 @@ def _tell(
     if end.trip:
         log.error("%s", end.trip)
     return 128 + stopped[0] if stopped else int(bool(end.trip))
-
-
-def _link_figures(policy: Policy) -> dict[str, float]:
-    """Return how long observations and plans were under way to another machine [ms]; else none."""
-    if not isinstance(policy, RemotePolicy) or not policy.on_the_way_s:
-        return {}
-    p50, p99 = 1e3 * np.percentile(policy.on_the_way_s, (50, 99))
-    return {"link_p50_ms": round(float(p50), 2), "link_p99_ms": round(float(p99), 2)}
 
 
 class Watching:

@@ -1,28 +1,38 @@
-"""A session of `gaploop record` or `gaploop rollout`: what it is to do, and the cell by itself."""
+"""A session of `gaploop record` or `gaploop rollout`: what it is to do, and the cell by itself.
+
+With an operator, see `_attended`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gaploop.collect.campaign import Quota
 from gaploop.collect.rig import EmbeddedRig, Rig, embedded_rig, scripted_leader
-from gaploop.collect.session import SessionSpec, record_takes
+from gaploop.collect.session import MakeRig, SessionSpec, record_takes
 from gaploop.collect.take import Attendant, TakeResult
+from gaploop.core import journal_format
+from gaploop.core.errors import UnusableInputError, unknown_choice
+from gaploop.core.files import writable_folder
 from gaploop.core.protocols import Leader
 from gaploop.core.station import Station
 from gaploop.core.vocabulary import Outcome, TakeKind
+from gaploop.datasets import layout
+from gaploop.datasets.differences import Profile, require_same
 from gaploop.scripts import _arms, options
 from gaploop.scripts._campaign import Campaign, telling_set_ups
 from gaploop.scripts._pushing import push_after
-from gaploop.scripts._record_checks import check_targets
 from gaploop.scripts._record_publish import STOPPING, Publisher
 from gaploop.scripts._signals import stoppable
 from gaploop.teleop.leaders.options import ForceOptions
+from gaploop.teleop.sensors import check_sensors
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SharedDriver
@@ -72,6 +82,55 @@ class SessionJob:
         if not hasattr(self.config, "cartesian"):
             return None
         return _arms.Hands(self.config.cartesian, getattr(self.config, "force", ForceOptions()))
+
+
+DISPLAYS: Final = ("auto", "window", "terminal", "none")
+
+
+def check_session(config: Any, *above_0: str) -> None:
+    """Refuse options that no session can have; numbers `above_0` are this command's own."""
+    if config.display not in DISPLAYS:
+        raise unknown_choice("display", config.display, DISPLAYS, "--display")
+    if config.sensors and config.robot.type == _arms.EMBEDDED:
+        raise UnusableInputError(
+            "--sensors go with an arm; the embedded cell has none. Leave it out, or choose an arm "
+            "with --robot.type."
+        )
+    check_sensors(config.sensors)
+    _arms.robot_of(config)
+    if config.publish_every < 1:
+        raise UnusableInputError(f"--publish_every must be 1 or more, got {config.publish_every}.")
+    for name in ("dataset.num_episodes", "dataset.episode_time_s", *above_0):
+        value = attrgetter(name)(config)
+        if value is not None and not value > 0:
+            raise UnusableInputError(f"--{name} must be above 0, got {value:g}.")
+    for name in ("dataset.reset_time_s", "reconnect_s"):
+        value = attrgetter(name)(config)
+        if not value >= 0:
+            raise UnusableInputError(f"--{name} must be 0 or more, got {value:g}.")
+
+
+def check_targets(make_rig: MakeRig, quotas: Sequence[Quota], root: Path, journal: Path) -> None:
+    """Refuse what could not be published before anything is recorded or made."""
+    if journal.is_relative_to(root) or root.is_relative_to(journal):
+        raise UnusableInputError(
+            f"Journal {journal} and dataset {root} lie inside each other. Keep them side by side."
+        )
+    if root.exists() and not layout.is_dataset(root) and any(root.iterdir()):
+        raise UnusableInputError(
+            f"{root} exists and is not a LeRobot dataset. Name another with --dataset.root."
+        )
+    for quota in {quota.key: quota for quota in quotas}.values():
+        with contextlib.closing(make_rig(quota.conditions)) as rig:
+            new = replace(Profile.of_take(rig.header("")), where="the robot as set up here")
+        if layout.is_dataset(root):
+            have = Profile.of_dataset(layout.read_info(root))
+            require_same(have, new, "Record to another folder with --dataset.root.")
+        for folder in journal_format.take_folders(journal)[:1]:
+            have = Profile.of_take(journal_format.read_header(folder))
+            require_same(have, new, "Record to another folder with --journal.")
+    writable_folder(root.parent, "Folder", "--dataset.root")
+    writable_folder(journal.parent, "Folder", "--journal")
 
 
 type Recorded = tuple[SessionEnd, list[PublishReport], list[int]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,15 +23,11 @@ from gaploop.scripts._arguments import all_types
 from gaploop.scripts._arms import EMBEDDED, EXPERT, evidence_of, robot_of, session_station
 from gaploop.scripts._campaign import Campaign, require_consents, takes_now
 from gaploop.scripts._library import command
-from gaploop.scripts._record_checks import check_options
 from gaploop.teleop.leaders.options import CartesianOptions, ForceOptions
 from gaploop.teleop.loop import Rates
 
 if TYPE_CHECKING:
     from gaploop.collect.devices import SharedDriver
-    from gaploop.collect.session import SessionEnd
-    from gaploop.datasets.lerobot_publish import PublishReport
-    from gaploop.scripts._sessions import SessionJob
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +271,9 @@ def _asked(config: Any, station: Station) -> tuple[tuple[Quota, ...], Campaign |
 
 def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     """Record and publish; return what came of it, and the signals that stopped it."""
-    check_options(config)
+    from gaploop.scripts._sessions import SessionJob, record_alone, session_figures, spec_of
+
+    _check(config)
     station = session_station(config.robot, config.station)
     quotas, campaign, root, journal = _asked(config, station)
     always = getattr(config.robot, "conditions", {})
@@ -287,9 +286,21 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
                 log.info("%s: nothing to record; %s.", what, item.remedy)
         log.info("%s", campaign.as_text())
         quotas = tuple(takes_now(campaign, config.consent))
-    from gaploop.scripts._sessions import SessionJob, record_alone, spec_of
 
-    kind, policy_id, shared = _driver(config)
+    kind, policy_id = TakeKind.DEMONSTRATION, ""
+    shared: SharedDriver | None = None
+    if config.policy.path:
+        from gaploop.finetune import lerobot_policy
+
+        policy = lerobot_policy.load_policy(config.policy.path, fps=config.policy.fps)
+        config.dataset.fps = config.dataset.fps or policy.fps
+        kind, policy_id = TakeKind.ROLLOUT, lerobot_policy.policy_id(config.policy.path)
+
+        def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
+            return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
+
+        shared = drive
+
     spec = spec_of(config, journal, kind, policy_id, resume=config.resume)
     job = SessionJob(config, station, root, journal, quotas, spec, campaign, shared=shared)
     # Nobody is needed where the embedded cell records by itself.
@@ -297,52 +308,28 @@ def _recorded(config: Any) -> tuple[RecordResult, list[int]]:
     if config.robot.type == EMBEDDED and alone and config.display not in ("window", "terminal"):
         from gaploop.collect.take import Attendant
 
-        end, published, stopped = record_alone(job, Attendant(config.reconnect_s), "Recording")
+        end, reports, stopped = record_alone(job, Attendant(config.reconnect_s), "Recording")
     else:
         from gaploop.scripts._attended import record_attended
 
-        end, published, stopped = record_attended(job)
-    return _result(job, end, published, stopped), stopped
+        end, reports, stopped = record_attended(job)
 
-
-def _driver(config: Any) -> tuple[TakeKind, str, SharedDriver | None]:
-    """Return what the takes are, and of a policy that drives its id and what builds it."""
-    if not config.policy.path:
-        return TakeKind.DEMONSTRATION, "", None
-    from gaploop.finetune.lerobot_policy import load_policy, policy_id
-
-    policy = load_policy(config.policy.path, fps=config.policy.fps)
-    config.dataset.fps = config.dataset.fps or policy.fps
-
-    def drive(follower: Follower, rates: Rates, *_: object) -> PolicyLeader:
-        return PolicyLeader(policy, follower, rates.fps, rates.control_hz)
-
-    return TakeKind.ROLLOUT, policy_id(config.policy.path), drive
-
-
-def _result(
-    job: SessionJob, end: SessionEnd, reports: Sequence[PublishReport], stopped: list[int]
-) -> RecordResult:
-    """Sum a session up, push what came of it, and log what a person should know of it."""
-    from gaploop.scripts._sessions import session_figures
-
-    config, campaign = job.config, job.campaign
     for line in end.gave_up:
         log.info("%s", line)
     if end.trip:
         log.error("%s", end.trip)
     if end.recovered:
-        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, job.journal)
+        log.info("%d unsealed takes in %s are marked interrupted.", end.recovered, journal)
     withheld = {uid: why for report in reports for uid, why in report.withheld.items()}
     for why, count in Counter(withheld.values()).items():
         log.info("%d not published: %s.", count, why)
     if campaign is not None:
         log.info("%s", campaign.as_text())
     plan = None if campaign is None else campaign.plan
-    return RecordResult(
+    result = RecordResult(
         **session_figures(job, end, reports, stopped),
         plan="" if plan is None else plan.id,
-        evidence=evidence_of(robot_of(config), job.station, as_of_plan=bool(plan and plan.takes)),
+        evidence=evidence_of(robot_of(config), station, as_of_plan=bool(plan and plan.takes)),
         counted=end.counted,
         wanted=end.wanted,
         withheld=withheld,
@@ -350,3 +337,27 @@ def _result(
         interrupted=end.interrupted,
         gave_up=end.gave_up,
     )
+    return result, stopped
+
+
+def _check(config: Any) -> None:
+    """Refuse options that don't fit each other, or values out of range."""
+    from gaploop.scripts._sessions import check_session
+
+    check_session(config)
+    if config.robot.type != EMBEDDED and config.teleop.type == EXPERT:
+        raise UnusableInputError(
+            f"--teleop.type={EXPERT} drives the embedded cell only. For an arm choose a leader "
+            "with --teleop.type: so101_leader, keyboard, gamepad, motion, …"
+        )
+    if config.policy.path and (config.robot.type != EMBEDDED or config.teleop.type != EXPERT):
+        raise UnusableInputError(
+            "--policy.path lets a policy drive the embedded cell. With an arm, or where a person "
+            "can take over, use gaploop rollout."
+        )
+    if config.policy.path and config.plan is not None:
+        raise UnusableInputError(
+            "--plan asks for demonstrations and --policy.path for rollouts. Give one of the two."
+        )
+    if math.isinf(config.dataset.reset_time_s):
+        raise UnusableInputError("--dataset.reset_time_s must be finite, got inf.")
