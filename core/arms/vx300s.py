@@ -60,22 +60,8 @@ def load(at: Path, paint: Paint) -> Any:
         f"<include file={links}/><worldbody><include file={arm}/></worldbody></mujoco>"
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
-    _rename(spec)
-    _draw(spec, paint)
-    _drive(spec)
-    spec.body("base").pos = [PAN_AXIS_X_M, 0.0, 0.0]
-    # x along the jaws' travel, z out of the hand.
-    spec.body("gripper").add_site(
-        name="gripperframe", pos=[TCP_X_M, 0.0, 0.0], quat=[0.5, 0.5, 0.5, 0.5], group=3
-    )
-    return spec
-
-
-def _rename(spec: Any) -> None:
-    for camera in list(spec.cameras):
-        spec.delete(camera)
-    for site in list(spec.sites):
-        spec.delete(site)
+    for part in (*spec.cameras, *spec.sites):
+        spec.delete(part)
     for item in (*spec.bodies, *spec.joints, *spec.geoms):
         item.name = item.name.removeprefix(PREFIX)
     for old, new in (
@@ -85,12 +71,7 @@ def _rename(spec: Any) -> None:
         ("right_finger_link", "right_finger"),
     ):
         spec.body(old).name = new
-
-
-def _draw(spec: Any, paint: Paint) -> None:
-    """Colours as the SO-101's, coarse hulls, and contact with the world but not with itself."""
-    import mujoco
-
+    # Colours as the SO-101's, coarse hulls, and contact with the world but not with itself.
     for mesh in spec.meshes:
         mesh.maxhullvert = 32
     for geom in spec.geoms:
@@ -104,6 +85,13 @@ def _draw(spec: Any, paint: Paint) -> None:
             geom.condim, geom.priority = 6, 1
             geom.friction = [1.0, 5e-3, 5e-4]
             geom.solref, geom.solimp = [0.01, 1.0], [0.9, 0.95, 0.001, 0.5, 2.0]
+    _drive(spec)
+    spec.body("base").pos = [PAN_AXIS_X_M, 0.0, 0.0]
+    # x along the jaws' travel, z out of the hand.
+    spec.body("gripper").add_site(
+        name="gripperframe", pos=[TCP_X_M, 0.0, 0.0], quat=[0.5, 0.5, 0.5, 0.5], group=3
+    )
+    return spec
 
 
 def _drive(spec: Any) -> None:
