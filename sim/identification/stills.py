@@ -104,7 +104,18 @@ def _stills(take: Take, arm: CellArm) -> Iterator[Still]:
     q_rad = joints_rad(take, arm) if len(frames) else None
     if q_rad is None or not name:
         return
-    spans = list(_rests(frames.action, frames.state, frames.t_s))
+    # First row and end of each stretch in which the arm stood still.
+    moved = np.abs(np.diff(frames.action, axis=0)).max(axis=1) > RESTS_UNITS
+    edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(frames)]
+    spans = []
+    for first, end in itertools.pairwise(edges):
+        settled = first  # a take begins at rest
+        if first:
+            rested_s = frames.t_s[first:end] - frames.t_s[first]
+            settled += int(np.searchsorted(rested_s, SETTLES_S))
+        state = frames.state[settled:end]
+        if len(state) >= 3 and np.ptp(state, axis=0).max() < STANDS_UNITS:
+            spans.append((settled, end))
     if not any(first == 0 for first, _ in spans):
         spans.insert(0, (0, 1))
     last = max(end for _, end in spans)
@@ -125,15 +136,3 @@ def _stills(take: Take, arm: CellArm) -> Iterator[Still]:
         if pictures:
             at_rad = np.median(q_rad[first:end], axis=0)
             yield Still(take.info.uid, part, at_rad, np.stack(pictures), repeats)
-
-
-def _rests(goals: FloatArray, state: FloatArray, t_s: FloatArray) -> Iterator[tuple[int, int]]:
-    """Yield first row and end of each stretch in which the arm stood still."""
-    moved = np.abs(np.diff(goals, axis=0)).max(axis=1) > RESTS_UNITS
-    edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(goals)]
-    for first, end in itertools.pairwise(edges):
-        settled = first  # a take begins at rest
-        if first:
-            settled += int(np.searchsorted(t_s[first:end] - t_s[first], SETTLES_S))
-        if end - settled >= 3 and np.ptp(state[settled:end], axis=0).max() < STANDS_UNITS:
-            yield settled, end
