@@ -270,7 +270,9 @@ def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
         for row in np.flatnonzero(active & ~np.concatenate(([False], active[:-1])))
     )
     around: list[TakeRows] = []
-    busy = np.any(list(log.active.values()), axis=0)
+    busy = np.zeros(len(log.t_ns), dtype=bool)
+    for active in log.active.values():
+        busy |= active
     skipped = {"lay in the take of an earlier one": 0, "followed one too soon": 0}
     skipped["lay at a pause"] = 0
     for row, event in onsets:
@@ -292,7 +294,27 @@ def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
             around.append(TakeRows(rows, event, inside))
     free: list[TakeRows] = []
     if mapping.controls or not log.active:
-        free = _controls(log, mapping, around)
+        # Evenly chosen among all that fit one after another, clear of any event.
+        busy_ns, clear_ns = log.t_ns[busy], round(mapping.clear_s * 1e9)
+        taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
+        at = 0
+        while at < len(log.t_ns):
+            fits = _rows(log, int(log.t_ns[at]), mapping)
+            if fits is None:
+                at += 1
+                continue
+            first, final = log.t_ns[fits.start], log.t_ns[fits.stop - 1]
+            near = busy_ns[(busy_ns >= first - clear_ns) & (busy_ns <= final + clear_ns)]
+            if len(near):
+                at = int(np.searchsorted(log.t_ns, near[-1] + clear_ns, side="right"))
+            elif any(a <= final and first <= b for a, b in taken):
+                at += 1
+            else:
+                free.append(TakeRows(fits))
+                at = fits.stop
+        if 0 < mapping.controls < len(free):
+            chosen = np.linspace(0, len(free) - 1, mapping.controls).round().astype(int)
+            free = [free[k] for k in chosen]
     notes = [f"{len(onsets)} event onsets; {len(around)} takes around them."] if onsets else []
     notes += [f"{count} onsets {why}." for why, count in skipped.items() if count]
     if mapping.controls:
@@ -311,32 +333,3 @@ def _rows(log: Log, start_ns: int, mapping: CsvMapping) -> slice | None:
     if (np.diff(inside) > gap_ns).any() or end_ns - inside[-1] > gap_ns:
         return None
     return slice(first, stop)
-
-
-def _controls(log: Log, mapping: CsvMapping, around: list[TakeRows]) -> list[TakeRows]:
-    """Return event-free windows, evenly chosen among all that fit one after another."""
-    busy = np.zeros(len(log.t_ns), dtype=bool)
-    for active in log.active.values():
-        busy |= active
-    busy_ns = log.t_ns[busy]
-    clear_ns = round(mapping.clear_s * 1e9)
-    taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
-    fitting, row = list[TakeRows](), 0
-    while row < len(log.t_ns):
-        rows = _rows(log, int(log.t_ns[row]), mapping)
-        if rows is None:
-            row += 1
-            continue
-        first, last = log.t_ns[rows.start], log.t_ns[rows.stop - 1]
-        near = busy_ns[(busy_ns >= first - clear_ns) & (busy_ns <= last + clear_ns)]
-        if len(near):
-            row = int(np.searchsorted(log.t_ns, near[-1] + clear_ns, side="right"))
-        elif any(a <= last and first <= b for a, b in taken):
-            row += 1
-        else:
-            fitting.append(TakeRows(rows))
-            row = rows.stop
-    if not mapping.controls or len(fitting) <= mapping.controls:
-        return fitting
-    chosen = np.linspace(0, len(fitting) - 1, mapping.controls).round().astype(int)
-    return [fitting[i] for i in chosen]
