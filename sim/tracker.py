@@ -139,10 +139,7 @@ class Tracker:
     names = NAMES
 
     def __init__(
-        self,
-        calibration: TrackerCalibration,
-        domain: float = 0.0,
-        scene: StationScene = THE_CELLS,
+        self, calibration: TrackerCalibration, domain: float = 0.0, scene: StationScene = THE_CELLS
     ) -> None:
         """Use `calibration`; `domain` is passed through as the last feature (0 sim, 1 real).
 

@@ -255,10 +255,7 @@ class DriveFitter:
         return Fit(tuple(chosen), np.asarray(x, float), self.errors([merged({}, chosen, x)])[0])
 
     def fit(
-        self,
-        chosen: Sequence[Candidate],
-        start: Sequence[float] | FloatArray,
-        turns: int = FULL,
+        self, chosen: Sequence[Candidate], start: Sequence[float] | FloatArray, turns: int = FULL
     ) -> Fit:
         """Fit candidates together, taking the errors' scale anew `turns` times."""
         now = self.at(chosen, start)
@@ -528,9 +525,7 @@ class FittedDrives:
 
 
 def fit_drives(
-    takes: Sequence[Take],
-    arm: CellArm,
-    advance: Callable[[], None] = lambda: None,
+    takes: Sequence[Take], arm: CellArm, advance: Callable[[], None] = lambda: None
 ) -> FittedDrives:
     """Fit an arm's drives to takes with joint goals and readings.
 
