@@ -26,7 +26,6 @@ class SuiteTask:
 
     Attributes:
         task: name of the task; for the embedded cell pick_place, pick_lift or stack_cube.
-        instruction: what the policy is told.
         gaps: gap dimension to severity in [0, 1], injected into the embedded cell.
         gap_seed: draws mechanism and direction of each gap.
         dimension: gap dimension that this task stands for; tasks of one dimension are judged

@@ -70,7 +70,6 @@ class Twin:
     """A station as it was measured.
 
     Attributes:
-        station: its name.
         arm: the cell's arm, such as so101.
         parameters: what was measured, and what couldn't be.
         made_from: each journal or dataset: `id`, `sha256`, `uids`.

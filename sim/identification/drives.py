@@ -515,7 +515,6 @@ class FittedDrives:
         fit: how well, for the twin's file: see docs/twin.md.
         steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
             `bic_drop`; first the nominal arm.
-        curves: held-out motion.
     """
 
     parameters: list[TwinParameter]

@@ -168,8 +168,6 @@ def _fitted(
     """Fit parameters near 0 by robust least squares, with central differences of half a unit.
 
     Args:
-        residuals: of each view.
-        x: where to start.
         off: a residual beyond this counts less (soft L1).
         tries: steps at most.
         prior: how much one unit away from 0 costs.

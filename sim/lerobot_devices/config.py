@@ -54,7 +54,6 @@ class ScriptedConfig(TeleoperatorConfig):  # type: ignore[misc]
 
     Attributes:
         sees: "scene" (a person) or "tracker" (camera tracker and nominal sizes).
-        seed: draws its habits.
         retries: attempts after the first; None for the default of `sees`.
         pause_s: how long it rests after an attempt before it sets up the next scene [s].
         cell: name of the cell, as in So101SimConfig.
