@@ -398,8 +398,8 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
         np.median([float(np.median(a)) / max(1.0, float(np.median(b))) for a, b in pairs])
     )
 
-    def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray]:
-        """Return a fit of some of the numbers, and all of them with what an interval's half is."""
+    def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray, float]:
+        """Return a fit of some of the numbers, all of them, their half widths, and what is off."""
 
         def whole(x: FloatArray) -> FloatArray:
             every = np.zeros(6)
@@ -416,19 +416,18 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
         start[5] = 2.0  # of less than half a pixel nothing is seen
         fit = _fitted(residuals, start[list(active)], 8.0, 25, enough=1e-6, common=COMMON_LEVELS)
         off = float(np.median(np.abs(np.concatenate(residuals(fit.x)))))
-        return fit, whole(fit.x) * _LIGHT_UNITS, np.append(whole(fit.half) * _LIGHT_UNITS, off)
+        return fit, whole(fit.x) * _LIGHT_UNITS, whole(fit.half) * _LIGHT_UNITS, off
 
     # Exposure and cast do nearly the same to a picture: one of them, where it explains as much.
-    fit, x_all, half_all = fit_of(range(6))
+    fit, x_all, half_all, off = fit_of(range(6))
     x, half = x_all, half_all
     for active in _SIMPLER:
-        simpler, x_now, half_now = fit_of(active)
+        simpler, x_now, half_now, off_now = fit_of(active)
         if simpler.cost < AS_GOOD * fit.cost:
             left_out = np.setdiff1d(range(5), active)
             half_now[left_out] = np.abs(x_all[left_out]) + half_all[left_out]
-            x, half = x_now, half_now
+            x, half, off = x_now, half_now, off_now
             break
-    off = float(half[-1])
     values = _light_values(x)
     strength = values[CAST]["cast_strength"]
     aside = float(np.hypot(*half[2:4]))
