@@ -19,9 +19,15 @@ DEFAULT_CELL = "default"
 class So101SimConfig(RobotConfig):  # type: ignore[misc]
     """The embedded cell.
 
-    What isn't listed is as of `SimCell`.
-
     Attributes:
+        task: "pick_place", "pick_lift" or "stack_cube".
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        gap_seed: draws mechanism and direction of each gap.
+        conditions: background, lighting, distractors, object, camera_pose, table_height,
+            grid_cell, human.
+        image_size: width and height of the overhead camera's pictures [px].
+        camera_hz: pictures per second of that camera.
+        camera_latency_s: age of a picture when it becomes available [s].
         fps: actions per second of simulated time; each send_action advances 1 / fps.
         seed: of the first scene; each reset takes the next one.
         cell: name under which the cell is shared with the scripted teleoperator.
@@ -54,6 +60,7 @@ class ScriptedConfig(TeleoperatorConfig):  # type: ignore[misc]
 
     Attributes:
         sees: "scene" (a person) or "tracker" (camera tracker and nominal sizes).
+        seed: draws its habits.
         retries: attempts after the first; None for the default of `sees`.
         pause_s: how long it rests after an attempt before it sets up the next scene [s].
         cell: name of the cell, as in So101SimConfig.

@@ -44,11 +44,15 @@ type Seen = dict[str, Any]
 class CellEnvConfig(EnvConfig):  # type: ignore[misc]
     """The embedded cell.
 
-    What isn't listed is as of `SimCell`.
-
     Attributes:
+        task: "pick_place", "pick_lift" or "stack_cube".
         fps: steps per second of simulated time [Hz].
         episode_length: steps after which an attempt is over.
+        gaps: dimension, or "dimension.mechanism", to severity in [0, 1].
+        gap_seed: draws mechanism and direction of each gap.
+        conditions: background, lighting, distractors, object, camera_pose, table_height,
+            grid_cell, human.
+        image_size: width and height of the overhead camera's pictures [px].
         first_scene: scene of seed 0; those below UNSEEN_SCENES are what demonstrations show.
         robot: the cell's arm, "so101" or "vx300s".
         twin: station_twin.yaml: the cell is as that station was measured.
