@@ -73,7 +73,6 @@ class GuardedPoint:
     """A point of the arm that a workspace box guards.
 
     Attributes:
-        body: body of the model that carries it.
         offset_m: where in that body's frame [m].
     """
 
@@ -168,7 +167,6 @@ class Grip:
 
     Attributes:
         travel_rad: gripper joint closed and open: 0 and 100 of LeRobot's units.
-        open_rad: opening for a grasp.
         shut_rad: goal that closes on whatever is there.
         empty_rad: closed further than this it holds nothing.
         fixed_jaw_x_m: inner face of the jaw that doesn't move, along the tool's x axis; None
@@ -225,7 +223,6 @@ class CellArm:
             each arm's prefix.
         joint_names: order of all joint arrays, gripper last; of a pair one arm after the other.
         home_q_rad: pointing down and turned aside, so that the camera sees the whole workspace.
-        finger_bodies: bodies of the two jaws.
         main_joints: which joints turn, lift, bend and tilt the arm: what some faults act upon.
         zero_keys: of each joint but the gripper, the joint of the gap `zero_offset` that it has, or
             "" where the gap knows none such.

@@ -224,7 +224,6 @@ def json_lines[T](path: Path, what: str, read: Callable[[Any, str], T]) -> Itera
     A torn last line, which a kill may leave, is passed over.
 
     Args:
-        path: the file.
         what: what a line should be, such as "a label event", for the message.
         read: from a line's JSON value and its place, in words; may raise `DAMAGE`.
 

@@ -32,13 +32,41 @@ class ArmModel:
     """
 
     def __init__(self, name: str, mjcf: Path, points: tuple[GuardedPoint, ...]) -> None:
+        import mujoco
+
         self.name, self.mjcf, self.points = name, mjcf, points
-        self._model = kinematic_model(mjcf)
-        self._site = _tool_site(self._model, mjcf)
-        self.site_name: str = self._model.site(self._site).name
-        self._read_joints()
+        self._model = model = kinematic_model(mjcf)
+        sites = [model.site(i).name for i in range(model.nsite)]
+        named = [name for name in TOOL_SITES if name in sites]
+        if not named and len(sites) != 1:
+            raise UnusableInputError(
+                f"{mjcf} has no site named {' or '.join(TOOL_SITES)} to mark the tool centre "
+                f"(sites: {', '.join(sites) or 'none'}). Add one to the last body of the arm."
+            )
+        self._site = sites.index(named[0]) if named else 0
+        self.site_name: str = sites[self._site]
+        geared = {}
+        for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
+            geared[int(model.eq_obj1id[row])] = (int(model.eq_obj2id[row]), model.eq_data[row, :5])
+        free = [j for j in range(model.njnt) if j not in geared]
+        hinges = int(mujoco.mjtJoint.mjJNT_HINGE)
+        for joint in free:
+            if model.jnt_type[joint] != hinges or not model.jnt_limited[joint]:
+                raise UnusableInputError(
+                    f"{mjcf}: joint {model.joint(joint).name!r} must be a hinge with a range."
+                )
+        self.joint_names: tuple[str, ...] = tuple(model.joint(j).name for j in free)
+        self.joint_limits_rad: FloatArray = model.jnt_range[free].copy()
+        self._addresses = np.array([model.jnt_qposadr[j] for j in free], dtype=np.intp)
+        self.dofs = np.array([model.jnt_dofadr[j] for j in free], dtype=np.intp)
+        self._joints = tuple(free)
+        self._geared = tuple(
+            (j, int(model.jnt_qposadr[j]), free.index(driver), tuple(float(c) for c in poly))
+            for j, (driver, poly) in geared.items()
+            if driver in free
+        )
         self.point_names = ("tool centre", *(point.name for point in points))
-        self._bodies = np.array([self._model.body(p.body).id for p in points], dtype=np.intp)
+        self._bodies = np.array([model.body(p.body).id for p in points], dtype=np.intp)
         self._offsets_m = np.array([p.offset_m for p in points]).reshape(-1, 3, 1)
         self.reach_m = self._reach()
         """For each joint, how far at most any guarded point moves when it turns [m/rad]."""
@@ -71,31 +99,6 @@ class ArmModel:
             tuple(
                 GuardedPoint(model.joint(j).name, b.name) for j, b in enumerate(bodies) if b.name
             ),
-        )
-
-    def _read_joints(self) -> None:
-        import mujoco
-
-        model = self._model
-        geared = {}
-        for row in np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_JOINT)):
-            geared[int(model.eq_obj1id[row])] = (int(model.eq_obj2id[row]), model.eq_data[row, :5])
-        free = [j for j in range(model.njnt) if j not in geared]
-        hinges = int(mujoco.mjtJoint.mjJNT_HINGE)
-        for joint in free:
-            if model.jnt_type[joint] != hinges or not model.jnt_limited[joint]:
-                raise UnusableInputError(
-                    f"{self.mjcf}: joint {model.joint(joint).name!r} must be a hinge with a range."
-                )
-        self.joint_names: tuple[str, ...] = tuple(model.joint(j).name for j in free)
-        self.joint_limits_rad: FloatArray = model.jnt_range[free].copy()
-        self._addresses = np.array([model.jnt_qposadr[j] for j in free], dtype=np.intp)
-        self.dofs = np.array([model.jnt_dofadr[j] for j in free], dtype=np.intp)
-        self._joints = tuple(free)
-        self._geared = tuple(
-            (j, int(model.jnt_qposadr[j]), free.index(driver), tuple(float(c) for c in poly))
-            for j, (driver, poly) in geared.items()
-            if driver in free
         )
 
     def _reach(self) -> tuple[float, ...]:
@@ -199,16 +202,3 @@ def kinematic_model(mjcf: Path) -> Any:
     except ValueError as error:
         first = str(error).strip().splitlines()[0]
         raise UnusableInputError(f"MuJoCo can't use the arm model {mjcf}: {first}") from error
-
-
-def _tool_site(model: Any, mjcf: Path) -> int:
-    names = [model.site(i).name for i in range(model.nsite)]
-    for name in TOOL_SITES:
-        if name in names:
-            return names.index(name)
-    if len(names) == 1:
-        return 0
-    raise UnusableInputError(
-        f"{mjcf} has no site named {' or '.join(TOOL_SITES)} to mark the tool centre "
-        f"(sites: {', '.join(names) or 'none'}). Add one to the last body of the arm."
-    )

@@ -121,7 +121,6 @@ class Plan:
 
     Attributes:
         id: names the plan in lineage.
-        diagnosis: id of the diagnosis it comes from.
         items: in falling order of share.
         minutes: estimated time to record it [min].
         gain_points: percentage points of success expected of all items together.

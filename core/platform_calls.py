@@ -377,30 +377,25 @@ def confine(root: Path, reads: Sequence[Path], scratch_bytes: int) -> None:
         # Root's own process could write /proc/sys, without any right.
         _restrict(root / "proc", 1, 0)
     for place in (*map(Path, _DEVICES), *reads):
-        _show(root, place)
+        there = root / place.relative_to("/")
+        if there.exists() or there.is_symlink() or not (place.exists() or place.is_symlink()):
+            continue
+        there.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink():
+            there.symlink_to(place.readlink())
+            continue
+        if place.is_dir():
+            there.mkdir()
+        else:
+            there.touch()
+        _mount(place, there, "", _MS_BIND_REC)
+        is_device = stat.S_ISCHR(place.stat().st_mode)
+        _restrict(there, 0 if is_device else 1 | _MS_PLAIN, _AT_RECURSIVE)
     (root / "dev" / "shm").symlink_to("/tmp")
     _restrict(root, 1, 0)
     os.chroot(root)
     os.chdir("/tmp")
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-
-
-def _show(root: Path, place: Path) -> None:
-    """Let a file, folder or link be seen in a new root, read-only, as far as it is there."""
-    there = root / place.relative_to("/")
-    if there.exists() or there.is_symlink() or not (place.exists() or place.is_symlink()):
-        return
-    there.parent.mkdir(parents=True, exist_ok=True)
-    if place.is_symlink():
-        there.symlink_to(place.readlink())
-        return
-    if place.is_dir():
-        there.mkdir()
-    else:
-        there.touch()
-    _mount(place, there, "", _MS_BIND_REC)
-    is_device = stat.S_ISCHR(place.stat().st_mode)
-    _restrict(there, 0 if is_device else 1 | _MS_PLAIN, _AT_RECURSIVE)
 
 
 def _restrict(place: Path, attributes: int, flags: int) -> None:

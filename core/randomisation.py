@@ -8,7 +8,6 @@ it is. Whether the cell has such a parameter is checked where values are drawn (
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -112,34 +111,33 @@ def load_randomisation(path: Path) -> Randomisation:
             f"{where}: ranges must map dimension.mechanism.parameter to low, high and unit."
         )
     strength = number(value.get("strength", 1.0), f"{where}: strength", 0.0, 2.0)
-    ranges = tuple(_range(str(name), row, f"{where}: {name}") for name, row in rows.items())
-    return Randomisation(path.stem, ranges, strength)
-
-
-def _range(name: str, row: Mapping[str, Any], where: str) -> Range:
-    if not 2 <= name.count(".") <= 3:
-        raise UnusableInputError(
-            f"{where} must be named dimension.mechanism.parameter, such as "
-            "actuator_response.latency.latency_s."
-        )
-    dimension(name.partition(".")[0], where)
-    check_keys(row, ("low", "high", "unit", "distribution", "centre"), where,
-               ("low", "high", "unit"))  # fmt: skip
-    low, high = (number(row[k], f"{where}: {k}", -math.inf, math.inf) for k in ("low", "high"))
-    if not low <= high or not math.isfinite(high - low):
-        raise UnusableInputError(
-            f"{where}: low {low:g} and high {high:g} are no finite range."
-            " Give two numbers, the lower one first."
-        )
-    distribution = row.get("distribution", "uniform")
-    if distribution not in DISTRIBUTIONS:
-        raise unknown_choice("distribution", distribution, DISTRIBUTIONS, where)
-    if distribution == "log_uniform" and low <= 0.0:
-        raise UnusableInputError(f"{where}: log_uniform needs a low above 0, got {low:g}.")
-    centre = row.get("centre")
-    if centre is not None:
-        centre = number(centre, f"{where}: centre", low, high)
-    return Range(name, low, high, str(row["unit"]), distribution, centre)
+    ranges = []
+    for name, row in rows.items():
+        place, parts = f"{where}: {name}", str(name).split(".")
+        if not 3 <= len(parts) <= 4:
+            raise UnusableInputError(
+                f"{place} must be named dimension.mechanism.parameter, such as "
+                "actuator_response.latency.latency_s."
+            )
+        dimension(parts[0], place)
+        needed = ("low", "high", "unit")
+        check_keys(row, (*needed, "distribution", "centre"), place, needed)
+        low, high = (number(row[k], f"{place}: {k}", -math.inf, math.inf) for k in ("low", "high"))
+        if not low <= high or not math.isfinite(high - low):
+            raise UnusableInputError(
+                f"{place}: low {low:g} and high {high:g} are no finite range."
+                " Give two numbers, the lower one first."
+            )
+        distribution = row.get("distribution", "uniform")
+        if distribution not in DISTRIBUTIONS:
+            raise unknown_choice("distribution", distribution, DISTRIBUTIONS, place)
+        if distribution == "log_uniform" and low <= 0.0:
+            raise UnusableInputError(f"{place}: log_uniform needs a low above 0, got {low:g}.")
+        centre = row.get("centre")
+        if centre is not None:
+            centre = number(centre, f"{place}: centre", low, high)
+        ranges.append(Range(str(name), low, high, str(row["unit"]), distribution, centre))
+    return Randomisation(path.stem, tuple(ranges), strength)
 
 
 def around_twin(twin: Twin, strength: float = 1.0) -> Randomisation:

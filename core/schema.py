@@ -25,10 +25,27 @@ class _Loader(yaml.SafeLoader):
     """
 
     def get_single_node(self) -> Any:
-        node = super().get_single_node()
-        if node is not None:
-            _check_size(node)
-        return node
+        root = super().get_single_node()
+        sizes: dict[int, int] = {}
+        open_: set[int] = set()
+        todo: list[tuple[Any, bool]] = [] if root is None else [(root, False)]
+        while todo:
+            node, done = todo.pop()
+            inner = [] if isinstance(node, yaml.ScalarNode) else list(node.value)
+            if isinstance(node, yaml.MappingNode):
+                inner = [part for pair in node.value for part in pair]
+            if done:
+                open_.discard(id(node))
+                sizes[id(node)] = 1 + sum(sizes[id(part)] for part in inner)
+                if sizes[id(node)] > MOST_NODES:
+                    raise yaml.YAMLError(f"more than {MOST_NODES} values, its aliases written out")
+            elif id(node) in open_ or len(open_) > DEEPEST:  # within itself, or too deep
+                raise yaml.YAMLError("nested too deeply")
+            elif id(node) not in sizes:
+                open_.add(id(node))
+                todo.append((node, True))
+                todo += [(part, False) for part in inner]
+        return root
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -53,29 +70,6 @@ def _wrong(why: str, node: Any) -> Exception:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
-
-def _check_size(root: Any) -> None:
-    """Refuse nodes nested deeper than `DEEPEST` or within themselves, and too many in all."""
-    sizes: dict[int, int] = {}
-    open_: set[int] = set()
-    todo: list[tuple[Any, bool]] = [(root, False)]
-    while todo:
-        node, done = todo.pop()
-        inner = [] if isinstance(node, yaml.ScalarNode) else list(node.value)
-        if isinstance(node, yaml.MappingNode):
-            inner = [part for pair in node.value for part in pair]
-        if done:
-            open_.discard(id(node))
-            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in inner)
-            if sizes[id(node)] > MOST_NODES:
-                raise yaml.YAMLError(f"more than {MOST_NODES} values, its aliases written out")
-        elif id(node) in open_ or len(open_) > DEEPEST:
-            raise yaml.YAMLError("nested too deeply")
-        elif id(node) not in sizes:
-            open_.add(id(node))
-            todo.append((node, True))
-            todo += [(part, False) for part in inner]
 
 
 def load_yaml(path: Path, what: str) -> dict[str, Any]:

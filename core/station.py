@@ -81,34 +81,6 @@ class Workspace:
         return np.array([self.x, self.y, self.z]).T
 
 
-def _safety(value: object, where: str) -> SafetyLimits:
-    checked = numbers(SafetyLimits, value, f"{where}: safety", "limit: number")
-    if "velocity_rad_s" in checked:  # an arm doesn't align faster than it may move
-        default_rad_s = SafetyLimits.align_velocity_rad_s
-        checked.setdefault("align_velocity_rad_s", min(default_rad_s, checked["velocity_rad_s"]))
-    limits = SafetyLimits(**checked)
-    if limits.align_velocity_rad_s > limits.velocity_rad_s:
-        raise UnusableInputError(
-            f"{where}: safety: align_velocity_rad_s ({limits.align_velocity_rad_s:g}) must not be "
-            f"above velocity_rad_s ({limits.velocity_rad_s:g})."
-        )
-    return limits
-
-
-def _workspace(value: object, where: str) -> Workspace:
-    place = f"{where}: workspace"
-    value = mapping(value, place, "axis: [lower, upper] in m")
-    check_keys(value, ("x", "y", "z"), place, ("x", "y", "z"))
-    reach = WORKSPACE_REACH_M
-    box = {axis: _interval(value[axis], f"{place}: {axis}", reach, "m") for axis in "xyz"}
-    for axis, (low, high) in box.items():
-        if high - low < WORKSPACE_MIN_M:
-            raise UnusableInputError(
-                f"{place}: {axis}: [{low:g}, {high:g}] must be at least {WORKSPACE_MIN_M:g} m long."
-            )
-    return Workspace(box["x"], box["y"], box["z"])
-
-
 def _interval(value: Any, place: str, limit: float, unit: str) -> Interval:
     if not isinstance(value, list) or len(value) != 2:
         raise UnusableInputError(f"{place} must be [lower, upper] in {unit}, got {value!r}.")
@@ -186,35 +158,6 @@ class StationScene:
         if self.camera and self.camera not in names:
             raise unknown_choice("camera", self.camera, names or ("(none)",), where)
         return self.camera or names[0]
-
-
-def _scene(value: object, where: str) -> StationScene:
-    place = f"{where}: scene"
-    value = mapping(value, place, "camera: name, object: colour, target: colour")
-    check_keys(value, ("camera", "object", "target"), place)
-    camera = value.get("camera", "")
-    if not isinstance(camera, str):
-        raise UnusableInputError(f"{place}: camera must be a camera's name, got {camera!r}.")
-    hues = [
-        _hue(value.get(name, usual), f"{place}: {name}")
-        for name, usual in (("object", "red"), ("target", "blue"))
-    ]
-    scene = StationScene(camera, *hues)
-    if list(scene.hues_deg()) != sorted(scene.hues_deg()):
-        raise UnusableInputError(
-            f"{place}: object and target have hues in common ({hues[0]} and {hues[1]} degrees). "
-            "Give them different colours, or narrower ranges."
-        )
-    return scene
-
-
-def _hue(value: Any, place: str) -> Interval:
-    if isinstance(value, list) and len(value) == 2:
-        low, high = (number(end, place, 0.0, 360.0) for end in value)
-        return low, high
-    if value not in COLOURS:
-        raise unknown_choice("colour", value, (*COLOURS, "[from, to] of its hue in degrees"), place)
-    return COLOURS[value]
 
 
 @dataclass(frozen=True)
@@ -311,13 +254,8 @@ SIM_STATION: Final = Station(
         "background": ("wood", "grey", "white", "dark", "cloth"),
         "lighting": ("nominal", "dim", "bright", "warm", "cold", "side"),
         "object": (
-            "red_cube",
-            "small_cube",
-            "large_cube",
-            "huge_cube",
-            "heavy_cube",
-            "long_box",
-            "cylinder",
+            *("red_cube", "small_cube", "large_cube", "huge_cube", "heavy_cube"),
+            *("long_box", "cylinder"),
         ),
         "human": ("none", "reach_in", "nudge", "take"),
     },
@@ -361,18 +299,68 @@ def load_station(path: Path) -> Station:
     is_pair = isinstance(grid, list) and len(grid) == 2
     if not is_pair or not all(isinstance(n, int) and n > 0 for n in grid):
         raise UnusableInputError(f"{where}: grid must be [rows, columns], got {grid!r}.")
+    limits = numbers(SafetyLimits, value.get("safety"), f"{where}: safety", "limit: number")
+    if "velocity_rad_s" in limits:  # an arm doesn't align faster than it may move
+        default_rad_s = SafetyLimits.align_velocity_rad_s
+        limits.setdefault("align_velocity_rad_s", min(default_rad_s, limits["velocity_rad_s"]))
+    safety = SafetyLimits(**limits)
+    if safety.align_velocity_rad_s > safety.velocity_rad_s:
+        raise UnusableInputError(
+            f"{where}: safety: align_velocity_rad_s ({safety.align_velocity_rad_s:g}) must not be "
+            f"above velocity_rad_s ({safety.velocity_rad_s:g})."
+        )
+    workspace = None
+    if "workspace" in value:
+        place = f"{where}: workspace"
+        box = mapping(value["workspace"], place, "axis: [lower, upper] in m")
+        check_keys(box, ("x", "y", "z"), place, ("x", "y", "z"))
+        sides = [_interval(box[k], f"{place}: {k}", WORKSPACE_REACH_M, "m") for k in "xyz"]
+        for axis, (low, high) in zip("xyz", sides, strict=True):
+            if high - low < WORKSPACE_MIN_M:
+                raise UnusableInputError(
+                    f"{place}: {axis}: [{low:g}, {high:g}] must be at least "
+                    f"{WORKSPACE_MIN_M:g} m long."
+                )
+        workspace = Workspace(*sides)
     place = f"{where}: joint_limits_rad"
     joints = mapping(value.get("joint_limits_rad"), place, "joint: [lower, upper] in rad")
+    joint_limits_rad = {
+        str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()
+    }
+    costs = parse_costs(value.get("costs"), where)
+    place = f"{where}: scene"
+    seen = mapping(value.get("scene"), place, "camera: name, object: colour, target: colour")
+    check_keys(seen, ("camera", "object", "target"), place)
+    camera = seen.get("camera", "")
+    if not isinstance(camera, str):
+        raise UnusableInputError(f"{place}: camera must be a camera's name, got {camera!r}.")
+    hues: list[Interval] = []
+    for name, usual in (("object", "red"), ("target", "blue")):
+        colour = seen.get(name, usual)
+        if isinstance(colour, list) and len(colour) == 2:
+            low, high = (number(end, f"{place}: {name}", 0.0, 360.0) for end in colour)
+            hues.append((low, high))
+        elif isinstance(colour, str) and colour in COLOURS:
+            hues.append(COLOURS[colour])
+        else:
+            valid = (*COLOURS, "[from, to] of its hue in degrees")
+            raise unknown_choice("colour", colour, valid, f"{place}: {name}")
+    scene = StationScene(camera, *hues)
+    if list(scene.hues_deg()) != sorted(scene.hues_deg()):
+        raise UnusableInputError(
+            f"{place}: object and target have hues in common ({hues[0]} and {hues[1]} degrees). "
+            "Give them different colours, or narrower ranges."
+        )
     return Station(
         str(value["name"]),
         Domain(domain),
         {name: tuple(names) for name, names in conditions.items()},
         (grid[0], grid[1]),
-        _safety(value.get("safety"), where),
+        safety,
         str(beside) if model and os.path.isfile(beside) else model,
-        _workspace(value["workspace"], where) if "workspace" in value else None,
-        {str(j): _interval(v, f"{place}: {j}", _JOINT_RANGE_RAD, "rad") for j, v in joints.items()},
+        workspace,
+        joint_limits_rad,
         where,
-        parse_costs(value.get("costs"), where),
-        _scene(value.get("scene"), where),
+        costs,
+        scene,
     )

@@ -26,7 +26,6 @@ class SuiteTask:
 
     Attributes:
         task: name of the task; for the embedded cell pick_place, pick_lift or stack_cube.
-        instruction: what the policy is told.
         gaps: gap dimension to severity in [0, 1], injected into the embedded cell.
         gap_seed: draws mechanism and direction of each gap.
         dimension: gap dimension that this task stands for; tasks of one dimension are judged
@@ -169,11 +168,29 @@ def load_suite(path: Path, station: Station = SIM_STATION) -> Suite:
             f"{where}: rules: a gain of {rules.gain:g} over baseline_rate {rules.baseline_rate:g} "
             f"is more than certain success. Lower gain to {1 - rules.baseline_rate:.2g} or less."
         )
+    place, given = f"{where}: canary", value.get("canary")
+    fleet = texts(
+        mapping(given, place, "rule: number").get("fleet"),
+        f"{place}: fleet",
+        "robots, such as [arm_1, arm_2]",
+    )
+    for name in fleet:
+        if fleet.count(name) > 1:
+            raise UnusableInputError(f"{place}: fleet names '{name}' twice. Name each once.")
+    canary = CanaryRules(
+        **numbers(CanaryRules, given, place, "rule: number", ("fleet",)), fleet=fleet
+    )
+    parts = 1 / canary.share
+    if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3
+        raise UnusableInputError(
+            f"{place}: share: {canary.share:g} must be one of 1/2, 1/3, 1/4 and so on: of so many "
+            f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
+        )
     return Suite(
         str(value["name"]),
         tasks,
         rules,
-        _canary(value.get("canary"), f"{where}: canary"),
+        canary,
         texts(value.get("sim_tasks"), f"{where}: sim_tasks", "tasks, such as [pick_place]"),
         where,
     )
@@ -226,20 +243,3 @@ def _text(value: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(text, str):
         raise UnusableInputError(f"{where}: {key} must be text, got {text!r}.")
     return text
-
-
-def _canary(value: Any, where: str) -> CanaryRules:
-    form = "rule: number"
-    fleet = mapping(value, where, form).get("fleet")
-    fleet = texts(fleet, f"{where}: fleet", "robots, such as [arm_1, arm_2]")
-    for name in fleet:
-        if fleet.count(name) > 1:
-            raise UnusableInputError(f"{where}: fleet names '{name}' twice. Name each once.")
-    rules = CanaryRules(**numbers(CanaryRules, value, where, form, ("fleet",)), fleet=fleet)
-    parts = 1 / rules.share
-    if abs(parts - round(parts)) > 0.03 * parts:  # 0.33 is meant for 1/3
-        raise UnusableInputError(
-            f"{where}: share: {rules.share:g} must be one of 1/2, 1/3, 1/4 and so on: of so many "
-            f"episodes the candidate drives one. Nearest: {1 / (int(parts) + 1):.3g}."
-        )
-    return rules

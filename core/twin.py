@@ -70,7 +70,6 @@ class Twin:
     """A station as it was measured.
 
     Attributes:
-        station: its name.
         arm: the cell's arm, such as so101.
         parameters: what was measured, and what couldn't be.
         made_from: each journal or dataset: `id`, `sha256`, `uids`.
@@ -146,49 +145,48 @@ def load_twin(path: Path) -> Twin:
     for name, found in (("parameters", rows), ("made_from", sources)):
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
             raise UnusableInputError(f"{where}: {name} must be a list of mappings.")
-    return Twin(
-        _text(value["station"], f"{where}: station"),
-        _text(value["arm"], f"{where}: arm"),
-        tuple(_parameter(row, f"{where}: parameter {k + 1}") for k, row in enumerate(rows)),
-        tuple(sources),
-        mapping(value.get("fit"), f"{where}: fit", "name: number"),
-    )
-
-
-def _parameter(row: Mapping[str, Any], where: str) -> TwinParameter:
-    needed = ("name", "unit", "nominal", "estimate", "interval")
-    check_keys(row, TwinParameter.__dataclass_fields__, where, needed)
-    name = _text(row["name"], f"{where}: name")
-    if name.count(".") != 2:
-        raise UnusableInputError(
-            f"{where}: name must be dimension.mechanism.parameter, such as "
-            f"actuator_response.latency.latency_s; got {name!r}."
+    station, arm = (_text(value[key], f"{where}: {key}") for key in ("station", "arm"))
+    parameters = []
+    for k, row in enumerate(rows, 1):
+        place = f"{where}: parameter {k}"
+        needed = ("name", "unit", "nominal", "estimate", "interval")
+        check_keys(row, TwinParameter.__dataclass_fields__, place, needed)
+        name = _text(row["name"], f"{place}: name")
+        if name.count(".") != 2:
+            raise UnusableInputError(
+                f"{place}: name must be dimension.mechanism.parameter, such as "
+                f"actuator_response.latency.latency_s; got {name!r}."
+            )
+        dimension(name.partition(".")[0], place)
+        ends = row["interval"]
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise UnusableInputError(f"{place}: interval must be [low, high], got {ends!r}.")
+        low, high = (number(end, f"{place}: interval", -math.inf, math.inf) for end in ends)
+        nominal, estimate = (
+            number(row[key], f"{place}: {key}", -math.inf, math.inf)
+            for key in ("nominal", "estimate")
         )
-    dimension(name.partition(".")[0], where)
-    ends = row["interval"]
-    if not isinstance(ends, list) or len(ends) != 2:
-        raise UnusableInputError(f"{where}: interval must be [low, high], got {ends!r}.")
-    low, high = (number(end, f"{where}: interval", -math.inf, math.inf) for end in ends)
-    nominal, estimate = (
-        number(row[key], f"{where}: {key}", -math.inf, math.inf) for key in ("nominal", "estimate")
-    )
-    excited = row.get("excited", True)
-    if not isinstance(excited, bool):
-        raise UnusableInputError(f"{where}: excited must be true or false, got {excited!r}.")
-    if not low <= estimate <= high:
-        raise UnusableInputError(
-            f"{where}: estimate {estimate:g} lies outside its interval [{low:g}, {high:g}]."
+        excited = row.get("excited", True)
+        if not isinstance(excited, bool):
+            raise UnusableInputError(f"{place}: excited must be true or false, got {excited!r}.")
+        if not low <= estimate <= high:
+            raise UnusableInputError(
+                f"{place}: estimate {estimate:g} lies outside its interval [{low:g}, {high:g}]."
+            )
+        parameters.append(
+            TwinParameter(
+                name,
+                _text(row["unit"], f"{place}: unit"),
+                nominal,
+                estimate,
+                (low, high),
+                excited,
+                _text(row.get("source", "by hand"), f"{place}: source"),
+                _text(row["joint"], f"{place}: joint") if "joint" in row else "",
+            )
         )
-    return TwinParameter(
-        name,
-        _text(row["unit"], f"{where}: unit"),
-        nominal,
-        estimate,
-        (low, high),
-        excited,
-        _text(row.get("source", "by hand"), f"{where}: source"),
-        _text(row["joint"], f"{where}: joint") if "joint" in row else "",
-    )
+    fit = mapping(value.get("fit"), f"{where}: fit", "name: number")
+    return Twin(station, arm, tuple(parameters), tuple(sources), fit)
 
 
 def _text(value: Any, where: str) -> str:

@@ -150,8 +150,6 @@ class Tick:
         t_s: when the turn began, since the take began [s].
         period_s: time since the turn before [s]; NaN on the first.
         lateness_s: how late the turn began against its deadline [s].
-        leader: what was asked.
-        command: what was sent, and why it differs.
         state: what the follower reported before the command.
         frames: newest picture of each camera; empty on turns that are not policy frames.
         environment_state: tracked scene, shape (m,), or None where nothing tracks.

@@ -242,10 +242,6 @@ class OverheadCamera:
             self._drawers[camera] = drawer = LayeredCamera(self._model, camera, *size_px)
             # At exit EGL may be gone by then: see `_free_at_exit`.
             weakref.finalize(self, drawer.close).atexit = False
-        return self._drawers[camera].draw(self._at(snapshot))
-
-    def _at(self, snapshot: _Snapshot) -> mujoco.MjData:
-        """Return the data to draw from, as at a snapshot."""
         data = self._data
         data.qpos[:] = snapshot.qpos
         data.mocap_pos[:] = snapshot.mocap_pos
@@ -253,7 +249,7 @@ class OverheadCamera:
         mujoco.mj_kinematics(self._model, data)
         mujoco.mj_comPos(self._model, data)
         mujoco.mj_camlight(self._model, data)
-        return data
+        return self._drawers[camera].draw(data)
 
 
 def _snapshot(index: int, t_s: float, data: mujoco.MjData) -> _Snapshot:

@@ -45,11 +45,7 @@ class Watch:
     """Reads the object's and the target's state out of MuJoCo's."""
 
     def __init__(
-        self,
-        model: mujoco.MjModel,
-        data: mujoco.MjData,
-        half_height_m: float,
-        arm: CellArm,
+        self, model: mujoco.MjModel, data: mujoco.MjData, half_height_m: float, arm: CellArm
     ) -> None:
         self._model = model
         self._data = data
@@ -68,8 +64,18 @@ class Watch:
 
     def state(self, table_z_m: float) -> TaskState:
         """The state now, with the table top at `table_z_m` [m]."""
-        velocity = self._data.qvel[self._dof : self._dof + 6]
-        position = self._data.qpos[self._qpos : self._qpos + 3].copy()
+        data = self._data
+        velocity = data.qvel[self._dof : self._dof + 6]
+        position = data.qpos[self._qpos : self._qpos + 3].copy()
+        pressing = set[int]()
+        bodies = self._model.geom_bodyid[data.contact.geom[: data.ncon]]
+        for row in np.flatnonzero((bodies == self._object).any(axis=1)):
+            first, second = int(bodies[row, 0]), int(bodies[row, 1])
+            other = first if second == self._object else second
+            if other in self._fingers:
+                mujoco.mj_contactForce(self._model, data, int(row), self._force)
+                if abs(self._force[0]) > HELD_FORCE_N:
+                    pressing.add(other)
         return TaskState(
             object_pos_m=position,
             object_yaw_rad=fold_square(self.object_yaw_rad()),
@@ -77,9 +83,9 @@ class Watch:
             object_half_height_m=self._half_height_m,
             speed_m_s=float(np.linalg.norm(velocity[:3])),
             turn_rad_s=float(np.linalg.norm(velocity[3:])),
-            target_pos_m=self._data.xpos[self._target].copy(),
-            held=self._held(),
-            t_s=float(self._data.time),
+            target_pos_m=data.xpos[self._target].copy(),
+            held=any(hand <= pressing for hand in self._hands),
+            t_s=float(data.time),
             tool_distance_m=float(np.linalg.norm(position - self.tool_pos_m())),
         )
 
@@ -98,20 +104,6 @@ class Watch:
         # The x axis counts while it lies flat: it tells the longer side of a box.
         axis = matrix[:2, 0 if abs(matrix[2, 0]) < 0.5 else flattest]
         return float(np.arctan2(axis[1], axis[0]))
-
-    def _held(self) -> bool:
-        pressing = set[int]()
-        contacts = self._data.contact
-        bodies = self._model.geom_bodyid[contacts.geom[: self._data.ncon]]
-        for row in np.flatnonzero((bodies == self._object).any(axis=1)):
-            first, second = int(bodies[row, 0]), int(bodies[row, 1])
-            other = first if second == self._object else second
-            if other not in self._fingers:
-                continue
-            mujoco.mj_contactForce(self._model, self._data, int(row), self._force)
-            if abs(self._force[0]) > HELD_FORCE_N:
-                pressing.add(other)
-        return any(hand <= pressing for hand in self._hands)
 
 
 class SimCell:
@@ -282,21 +274,17 @@ class SimCell:
         while self._steps < end:
             due = self._camera.next_capture_step()
             chunk = 1 if stepwise else min(end, due) - self._steps
-            if stepwise:
-                self._before_step()
+            now_s = self.now_s
+            if self._commands.active or self._sensors.offsets_active:
+                goal = self._commands.set_point(now_s) if self._commands.active else self._goal
+                offset = self._sensors.offset(now_s, self.data.qpos[self._qpos])
+                self.data.ctrl[self._servos] = goal - offset
+            if self._hand is not None:
+                self._hand.update(now_s, self.data)
             mujoco.mj_step(self.model, self.data, nstep=chunk)
             self._steps += chunk
             if self._steps == due:
                 self._camera.capture(self.now_s, self.data)
-
-    def _before_step(self) -> None:
-        now_s = self.now_s
-        if self._commands.active or self._sensors.offsets_active:
-            goal = self._commands.set_point(now_s) if self._commands.active else self._goal
-            true = self.data.qpos[self._qpos]
-            self.data.ctrl[self._servos] = goal - self._sensors.offset(now_s, true)
-        if self._hand is not None:
-            self._hand.update(now_s, self.data)
 
     def read(self) -> FollowerState:
         """What the servos report, through the sensors' faults."""

@@ -98,24 +98,21 @@ def parse_conditions(values: Mapping[str, object]) -> Conditions:
     for key, value in values.items():
         if key not in (*CONDITIONS, "placement"):
             raise unknown_choice("condition", key, (*CONDITIONS, "placement"), "conditions")
-        known[key] = _checked(key, value)
+        names = PLACEMENTS if key == "placement" else NAMES.get(key)
+        if names is not None:
+            if value not in names:
+                raise unknown_choice(key, value, names, f"condition '{key}'")
+            known[key] = value
+        elif key == "distractors":
+            known[key] = int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])
+        elif key == "table_height":
+            known[key] = _numbers(key, [value], 1, -0.05, 0.05)[0]
+        elif key == "camera_pose":
+            known[key] = _numbers(key, value, 6, -0.6, 0.6)
+        else:
+            row, column = _numbers(key, value, 2, 0, max(GRID_ROWS, GRID_COLUMNS) - 1)
+            known[key] = int(row), int(column)
     return Conditions(**known)  # type: ignore[arg-type]
-
-
-def _checked(key: str, value: object) -> object:
-    names = PLACEMENTS if key == "placement" else NAMES.get(key)
-    if names is not None:
-        if value not in names:
-            raise unknown_choice(key, value, names, f"condition '{key}'")
-        return value
-    if key == "distractors":
-        return int(_numbers(key, [value], 1, 0, MAX_DISTRACTORS)[0])
-    if key == "table_height":
-        return _numbers(key, [value], 1, -0.05, 0.05)[0]
-    if key == "camera_pose":
-        return _numbers(key, value, 6, -0.6, 0.6)
-    row, column = _numbers(key, value, 2, 0, max(GRID_ROWS, GRID_COLUMNS) - 1)
-    return int(row), int(column)
 
 
 def _numbers(key: str, value: object, count: int, low: float, high: float) -> tuple[float, ...]:

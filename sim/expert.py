@@ -432,7 +432,15 @@ class ScriptedLeader:
         self._change_stage(view, period_s)
         goal = self._goal(view)
         if self._sight.corrects:
-            self._correct(view, period_s)
+            # Shift the set point by what the eye sees missing, slowly, once the arm has settled:
+            # a lagging arm is not a misplaced one.
+            moved_m = float(np.linalg.norm(view.tool_m - self._last_tool_m))
+            self._last_tool_m = view.tool_m
+            if self._waited_s > 0.0 and moved_m / max(period_s, 1e-3) <= STILL_M_S:
+                missing = self._motion.position_m - view.tool_m
+                total = self._motion.correction_m + CORRECTION_RATE_HZ * period_s * missing
+                most = LARGEST_CORRECTION_M
+                self._motion.correction_m = np.clip(total, -most, most)
         return LeaderSample(t_s, self._motion.step(goal, period_s))
 
     def _draw_habits(self) -> _Habits:
@@ -461,7 +469,23 @@ class ScriptedLeader:
             height_m = view.rest_z_m + CARRY_M + self._habits.height_m
             height_m += LIFT_EXTRA_M if self._cell.task == "pick_lift" else 0.0
             return replace(self._grasp, height_m=height_m, gripper_rad=self._grip.shut_rad)
-        return self._place_goal(view)
+        # The held object on the goal, or above it.
+        if self._stage is ExpertStage.CARRY:
+            # Where the object is in the gripper, along the tool's x axis.
+            self._held_x_m = self._grip.beside_m(float(view.half_size_m[0]), 0.0)
+            if self._sight.corrects:
+                axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
+                held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
+                self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
+        turn = self._motion.turn_rad
+        if view.align and self._stage <= ExpertStage.LOWER:
+            turn = fold_square(-polar(view.goal_xy_m)[0])
+        axis = self._motion.jaw_axis(view.goal_xy_m, turn)
+        xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
+        low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
+        height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
+        opened = self._stage >= ExpertStage.OPEN
+        return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
 
     def _grasp_goal(self, view: SceneView) -> ToolGoal:
         """Tool pose that puts the object between the jaws, a face near the fixed one."""
@@ -485,25 +509,6 @@ class ScriptedLeader:
             height_m += 0.06 if view.hand_near else 0.0
         return ToolGoal(xy, height_m, jaw - np.pi - polar(xy)[0], self._grip.open_rad)
 
-    def _place_goal(self, view: SceneView) -> ToolGoal:
-        """Tool pose that puts the held object on the goal, or above it."""
-        if self._stage is ExpertStage.CARRY:
-            # Where the object is in the gripper, along the tool's x axis.
-            self._held_x_m = self._grip.beside_m(float(view.half_size_m[0]), 0.0)
-            if self._sight.corrects:
-                axis = self._motion.jaw_axis(view.tool_m[:2], self._motion.turn_rad)
-                held_m = float((view.object_xy_m - view.tool_m[:2]) @ axis)
-                self._held_x_m = float(np.clip(held_m, -0.02, 0.02))
-        turn = self._motion.turn_rad
-        if view.align and self._stage <= ExpertStage.LOWER:
-            turn = fold_square(-polar(view.goal_xy_m)[0])
-        axis = self._motion.jaw_axis(view.goal_xy_m, turn)
-        xy = view.goal_xy_m + self._habits.place_m - self._held_x_m * axis
-        low = self._stage in (ExpertStage.LOWER, ExpertStage.OPEN)
-        height_m = view.rest_z_m + view.stack_m + (RELEASE_M if low else CARRY_M)
-        opened = self._stage >= ExpertStage.OPEN
-        return ToolGoal(xy, height_m, turn, self._grip.open_rad if opened else self._grip.shut_rad)
-
     def _change_stage(self, view: SceneView, period_s: float) -> None:
         if self._stage is ExpertStage.DONE or self._grasp is None:
             return
@@ -512,7 +517,15 @@ class ScriptedLeader:
             self._retry()
             return
         self._reached_s += period_s
-        if not self._reached(view):
+        left_m, turn_rad, opening_rad = self._motion.left(self._goal(view))
+        if left_m > ARRIVED_M or max(turn_rad, opening_rad) > ARRIVED_RAD:
+            self._waited_s = self._reached_s = 0.0
+            return
+        self._waited_s += 1.0 / self._cell.fps
+        behind_m = float(np.linalg.norm(self._motion.position_m - view.tool_m))
+        gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
+        settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
+        if not settled and self._waited_s <= PATIENCE_S:
             self._reached_s = 0.0
             return
         if self._reached_s < DWELL_S.get(self._stage, 0.0):
@@ -526,30 +539,7 @@ class ScriptedLeader:
         else:
             self._enter(ExpertStage.DONE if lifted else ExpertStage(self._stage + 1))
 
-    def _reached(self, view: SceneView) -> bool:
-        goal = self._goal(view)
-        left_m, turn_rad, opening_rad = self._motion.left(goal)
-        if left_m > ARRIVED_M or max(turn_rad, opening_rad) > ARRIVED_RAD:
-            self._waited_s = 0.0
-            return False
-        self._waited_s += 1.0 / self._cell.fps
-        behind_m = float(np.linalg.norm(self._motion.position_m - view.tool_m))
-        gripping = self._stage in (ExpertStage.CLOSE, ExpertStage.OPEN)
-        settled = behind_m < FOLLOWED_M and not (gripping and view.gripper_moving)
-        return settled or self._waited_s > PATIENCE_S
-
     def _retry(self) -> None:
         self._attempts_left -= 1
         self._habits = self._draw_habits()
         self._enter(ExpertStage.APPROACH)
-
-    def _correct(self, view: SceneView, period_s: float) -> None:
-        """Shift the set point by what the eye sees missing, slowly, once the arm has settled."""
-        speed_m_s = float(np.linalg.norm(view.tool_m - self._last_tool_m)) / max(period_s, 1e-3)
-        self._last_tool_m = view.tool_m
-        if self._waited_s == 0.0 or speed_m_s > STILL_M_S:
-            return  # a lagging arm is not a misplaced one
-        missing = self._motion.position_m - view.tool_m
-        change = CORRECTION_RATE_HZ * period_s * missing
-        total = self._motion.correction_m + change
-        self._motion.correction_m = np.clip(total, -LARGEST_CORRECTION_M, LARGEST_CORRECTION_M)

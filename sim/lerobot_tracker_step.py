@@ -63,7 +63,13 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
             )
         value = torch.as_tensor(observation[key])
         batched = value.ndim == 4
-        pictures = [_to_rgb(picture) for picture in (value if batched else value[None])]
+        pictures: list[NDArray[np.uint8]] = []
+        for picture in value if batched else value[None]:
+            if picture.shape[0] == 3 and picture.shape[-1] != 3:
+                picture = picture.permute(1, 2, 0)
+            if picture.is_floating_point():
+                picture = (picture * 255.0).round().clamp(0, 255)
+            pictures.append(np.ascontiguousarray(picture.to(torch.uint8).cpu().numpy()))
         while len(self._trackers) < len(pictures):
             arm = CELL_ARMS[self.robot]
             self._trackers.append(Tracker.nominal(self.image_size_px, self.domain, self.task, arm))
@@ -91,12 +97,3 @@ class TrackerStep(ObservationProcessorStep):  # type: ignore[misc]
         observed = features.setdefault(PipelineFeatureType.OBSERVATION, {})
         observed.setdefault(OBS_ENV_STATE, PolicyFeature(FeatureType.ENV, (len(NAMES),)))
         return features
-
-
-def _to_rgb(picture: torch.Tensor) -> NDArray[np.uint8]:
-    """Picture of any of LeRobot's layouts as uint8 (H, W, 3)."""
-    if picture.shape[0] == 3 and picture.shape[-1] != 3:
-        picture = picture.permute(1, 2, 0)
-    if picture.is_floating_point():
-        picture = (picture * 255.0).round().clamp(0, 255)
-    return np.ascontiguousarray(picture.to(torch.uint8).cpu().numpy())

@@ -160,9 +160,7 @@ class CameraServer:
         """Check the settings.
 
         Args:
-            plant: whose scene.
             cameras: some of `CELL_CAMERAS`, by which LeRobot names them, too.
-            port: TCP port.
             size_px: width and height [px].
             fps: pictures a second [Hz].
 

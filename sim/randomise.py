@@ -19,7 +19,7 @@ from gaploop.core.errors import UnusableInputError, unknown_choice
 from gaploop.core.randomisation import Randomisation, Range, around_twin, load_randomisation
 from gaploop.core.twin import load_twin
 from gaploop.sim.gaps import BY_KEY, Parameter
-from gaploop.sim.gaps.mechanism import Rng, Values, stream
+from gaploop.sim.gaps.mechanism import Values, stream
 
 _DEG: Final = math.pi / 180.0
 _PERCENTILE_95: Final = 1.6449  # standard deviations
@@ -132,29 +132,27 @@ def draw(randomisation: Randomisation, seed: Sequence[int]) -> dict[str, dict[st
         UnusableInputError: as `check`.
     """
     found: dict[str, dict[str, float]] = {}
+    strength = randomisation.strength
     for r in randomisation.ranges:
-        value = _value(r, _parameter(r), randomisation.strength, stream(seed, r.name, "range"))
+        parameter, rng = _parameter(r), stream(seed, r.name, "range")
+        # Nominal, or where the range leaves that out (a usual count, no limit), its nearest end:
+        # `strength` draws the range together to it.
+        centre = float(np.clip(parameter.nominal if r.centre is None else r.centre, r.low, r.high))
+        if r.distribution == "log_uniform":
+            low, high = (centre * (end / centre) ** strength for end in (r.low, r.high))
+            value = math.exp(rng.uniform(math.log(low), math.log(high)))
+        else:
+            low, high = (centre + strength * (end - centre) for end in (r.low, r.high))
+            if r.distribution == "integer":
+                value = float(rng.integers(round(low), round(high), endpoint=True))
+            elif r.distribution == "normal":
+                spread = np.clip(rng.normal() / _PERCENTILE_95, -2.0, 2.0)
+                value = centre + float(spread) * (high - centre if spread > 0 else centre - low)
+            else:
+                value = float(rng.uniform(low, high))
+        value = float(np.clip(value, parameter.low, parameter.high))
         found.setdefault(r.mechanism, {})[r.key] = value
     return found
-
-
-def _value(r: Range, parameter: Parameter, strength: float, rng: Rng) -> float:
-    """Draw one value, with the range drawn together to its centre by `strength`."""
-    # Nominal, or where the range leaves that out (a usual count, no limit), its nearest end.
-    centre = float(np.clip(parameter.nominal if r.centre is None else r.centre, r.low, r.high))
-    if r.distribution == "log_uniform":
-        low, high = (centre * (end / centre) ** strength for end in (r.low, r.high))
-        value = math.exp(rng.uniform(math.log(low), math.log(high)))
-    else:
-        low, high = (centre + strength * (end - centre) for end in (r.low, r.high))
-        if r.distribution == "integer":
-            value = float(rng.integers(round(low), round(high), endpoint=True))
-        elif r.distribution == "normal":
-            spread = np.clip(rng.normal() / _PERCENTILE_95, -2.0, 2.0)
-            value = centre + float(spread) * (high - centre if spread > 0 else centre - low)
-        else:
-            value = float(rng.uniform(low, high))
-    return float(np.clip(value, parameter.low, parameter.high))
 
 
 def known_and_drawn(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gaploop.core.station import StationScene
-from gaploop.core.take import Images, Take
+from gaploop.core.take import Take
 from gaploop.core.types import Image
 
 THE_CELLS: Final = StationScene()
@@ -32,14 +32,12 @@ def seen(take: Take, scene: StationScene) -> Take:
     if not take.cameras:
         return take
     camera = scene.camera_among(sorted(take.cameras), f"take {take.info.uid}")
-    return replace(take, cameras={camera: _coloured(take.cameras[camera], scene)})
+    pictures = take.cameras[camera]
 
-
-def _coloured(pictures: Images, scene: StationScene) -> Images:
-    def stream() -> Iterator[Image]:
+    def coloured() -> Iterator[Image]:
         return (recoloured(picture, scene) for picture in pictures())
 
-    return stream
+    return replace(take, cameras={camera: coloured})
 
 
 def recoloured(picture: Image, scene: StationScene) -> Image:

@@ -52,18 +52,9 @@ class SceneOptions:
 
 def build_model(options: SceneOptions, edits: Sequence[SpecEdit] = ()) -> mujoco.MjModel:
     """Compile the cell with further bodies; the caller may change the model freely."""
-    spec = options.arm.spec(look.PAINT)
-    _set_physics(spec)
-    _add_table_and_lights(spec, look.BACKGROUNDS[options.background])
-    _add_object(spec, options.thing)
-    _add_target(spec, options.task)
-    _add_cameras(spec, options.arm)
-    for edit in edits:
-        edit(spec)
-    return spec.compile()
-
-
-def _set_physics(spec: mujoco.MjSpec) -> None:
+    arm = options.arm
+    spec = arm.spec(look.PAINT)
+    world = spec.worldbody
     # noslip and the elliptic cone as in so101-nexus: without them a held cube creeps.
     spec.option.timestep = TIMESTEP_S
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
@@ -73,9 +64,8 @@ def _set_physics(spec: mujoco.MjSpec) -> None:
     spec.option.ls_iterations = 20
     spec.option.noslip_iterations = 3
 
-
-def _add_table_and_lights(spec: mujoco.MjSpec, background: look.TableTop) -> None:
-    texture = look.table_texture(background)
+    # Table, room and lights.
+    texture = look.table_texture(look.BACKGROUNDS[options.background])
     image = spec.add_texture(
         name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, width=texture.shape[1],
         height=texture.shape[0], nchannel=3,
@@ -88,16 +78,16 @@ def _add_table_and_lights(spec: mujoco.MjSpec, background: look.TableTop) -> Non
     )  # fmt: skip
     material = spec.add_material(name="table", specular=0.05, shininess=0.1)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
-    table = spec.worldbody.add_body(name="table")
+    table = world.add_body(name="table")
     table.add_geom(
         name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0.6, 0.6, 0.01], material="table"
     )
-    spec.worldbody.add_light(
+    world.add_light(
         name="key", type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[1.0, 1.0, 3.5],
         dir=[-0.227, -0.268, -0.936], diffuse=[KEY_LIGHT_DIFFUSE] * 3,
         specular=[0.0] * 3, castshadow=False,
     )  # fmt: skip
-    spec.worldbody.add_light(
+    world.add_light(
         name="fill", type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL, pos=[0.0, 0.0, 3.5],
         dir=[0.0, 0.0, -1.0], diffuse=[FILL_LIGHT_DIFFUSE] * 3,
         specular=[0.0] * 3, castshadow=False,
@@ -107,10 +97,10 @@ def _add_table_and_lights(spec: mujoco.MjSpec, background: look.TableTop) -> Non
     spec.visual.headlight.specular = [0.0] * 3
     spec.visual.quality.shadowsize = 0
 
-
-def _add_object(spec: mujoco.MjSpec, thing: ObjectKind) -> None:
+    # The object.
+    thing = options.thing
     half = np.asarray(thing.half_size_m)
-    body = spec.worldbody.add_body(name="object", pos=[0.2, 0.0, half[2]])
+    body = world.add_body(name="object", pos=[0.2, 0.0, half[2]])
     body.add_freejoint(name="object")
     cylinder = thing.shape == "cylinder"
     body.add_geom(
@@ -126,32 +116,34 @@ def _add_object(spec: mujoco.MjSpec, thing: ObjectKind) -> None:
     body.inertia = thing.mass_kg / 12.0 * squares  # of a solid box
     body.explicitinertial = True
 
-
-def _add_target(spec: mujoco.MjSpec, task: str) -> None:
-    target = spec.worldbody.add_body(name="target", pos=[0.2, 0.1, DISC_HALF_HEIGHT_M])
-    if task == "stack_cube":
+    # The target: a disc, or the cube to put it on.
+    target = world.add_body(name="target", pos=[0.2, 0.1, DISC_HALF_HEIGHT_M])
+    if options.task == "stack_cube":
         target.add_freejoint(name="target")
         target.add_geom(
             name="target", type=mujoco.mjtGeom.mjGEOM_BOX, size=[CUBE_HALF_SIZE_M] * 3,
             rgba=look.TARGET_RGBA, mass=10 * CUBE_MASS_KG, condim=4,
         )  # fmt: skip
-        return
-    target.add_geom(
-        name="target", type=mujoco.mjtGeom.mjGEOM_CYLINDER,
-        size=[DISC_RADIUS_M, DISC_HALF_HEIGHT_M, 0.0], rgba=look.TARGET_RGBA,
-        contype=0, conaffinity=0, mass=0.0,
-    )  # fmt: skip
+    else:
+        target.add_geom(
+            name="target", type=mujoco.mjtGeom.mjGEOM_CYLINDER,
+            size=[DISC_RADIUS_M, DISC_HALF_HEIGHT_M, 0.0], rgba=look.TARGET_RGBA,
+            contype=0, conaffinity=0, mass=0.0,
+        )  # fmt: skip
 
-
-def _add_cameras(spec: mujoco.MjSpec, arm: CellArm) -> None:
-    spec.worldbody.add_camera(
+    # The cameras.
+    world.add_camera(
         name=CAMERA_NAME, pos=arm.camera_pos_m, quat=CAMERA_QUAT, fovy=arm.camera_fovy_deg
     )
     eye = np.array(arm.report_eye_m)
-    spec.worldbody.add_camera(
+    world.add_camera(
         name=REPORT_CAMERA_NAME, pos=eye, quat=look_at_quat(eye, np.array(arm.report_at_m)),
         fovy=35.0,
     )  # fmt: skip
+
+    for edit in edits:
+        edit(spec)
+    return spec.compile()
 
 
 def settle_gears(model: mujoco.MjModel, data: mujoco.MjData) -> None:

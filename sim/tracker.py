@@ -7,7 +7,7 @@ noise break it the way they break a real one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -139,10 +139,7 @@ class Tracker:
     names = NAMES
 
     def __init__(
-        self,
-        calibration: TrackerCalibration,
-        domain: float = 0.0,
-        scene: StationScene = THE_CELLS,
+        self, calibration: TrackerCalibration, domain: float = 0.0, scene: StationScene = THE_CELLS
     ) -> None:
         """Use `calibration`; `domain` is passed through as the last feature (0 sim, 1 real).
 
@@ -212,7 +209,20 @@ class Tracker:
         thing = _largest(hsv, OBJECT_HUES, self.calibration.object_area_px)
         goal = _largest(hsv, TARGET_HUES, self.calibration.target_area_px)
         if thing is not None:
-            thing = _with_yaw(thing, image)
+            # The direction of its edges: fourth harmonic of the gradient directions.
+            radius = int(np.ceil(0.8 * np.sqrt(thing.area_px))) + 2
+            column, row = (round(float(v)) for v in thing.centroid_px)
+            rows = slice(max(0, row - radius), min(size, row + radius + 1))
+            columns = slice(max(0, column - radius), min(size, column + radius + 1))
+            patch = image[rows, columns].astype(np.float32)
+            redness = np.clip(patch[..., 0] - np.maximum(patch[..., 1], patch[..., 2]), 0.0, None)
+            redness = np.minimum(redness, 60.0)  # lit and shaded faces count alike: only outlines
+            dx = cv2.Sobel(redness, cv2.CV_32F, 1, 0, ksize=3)
+            dy = cv2.Sobel(redness, cv2.CV_32F, 0, 1, ksize=3)
+            gradient = dx + 1j * dy
+            strength = np.abs(gradient) + 1e-9
+            fourth = np.sum(strength * (gradient / strength) ** 4)
+            thing = replace(thing, yaw_px_rad=float(np.angle(fourth) / 4.0))
         return Detection(
             thing,
             goal,
@@ -243,24 +253,6 @@ def _largest(
         centroid = np.array([x + moments["m10"] / area, y + moments["m01"] / area])
         blobs.append(Blob(centroid, float(area), 0.0))
     return max(blobs, key=lambda blob: blob.area_px, default=None)
-
-
-def _with_yaw(blob: Blob, image: NDArray[np.uint8]) -> Blob:
-    """Add the direction of the blob's edges: fourth harmonic of the gradient directions."""
-    radius = int(np.ceil(0.8 * np.sqrt(blob.area_px))) + 2
-    column, row = (round(float(v)) for v in blob.centroid_px)
-    size = image.shape[0]
-    rows = slice(max(0, row - radius), min(size, row + radius + 1))
-    columns = slice(max(0, column - radius), min(size, column + radius + 1))
-    patch = image[rows, columns].astype(np.float32)
-    redness = np.clip(patch[..., 0] - np.maximum(patch[..., 1], patch[..., 2]), 0.0, None)
-    redness = np.minimum(redness, 60.0)  # lit and shaded faces count alike: only outlines
-    dx = cv2.Sobel(redness, cv2.CV_32F, 1, 0, ksize=3)
-    dy = cv2.Sobel(redness, cv2.CV_32F, 0, 1, ksize=3)
-    gradient = dx + 1j * dy
-    strength = np.abs(gradient) + 1e-9
-    fourth = np.sum(strength * (gradient / strength) ** 4)
-    return Blob(blob.centroid_px, blob.area_px, float(np.angle(fourth) / 4.0))
 
 
 def project(homography: NDArray[np.float64], px: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -83,8 +83,8 @@ core/journal_format.py:camera_path | folder / f'{plain_name(camera, 'camera', fo
 core/journal_format.py:require_as_sealed | folder / name | take
 core/paths.py:inside | root / relative_path(str(relative), what, where) | paths
 core/paths.py:links_out | Path(folder, name) | paths
-core/platform_calls.py:_show | root / place.relative_to('/') | ours
-core/platform_calls.py:_show | there.symlink_to(place.readlink()) | ours
+core/platform_calls.py:confine | root / place.relative_to('/') | ours
+core/platform_calls.py:confine | there.symlink_to(place.readlink()) | ours
 core/platform_calls.py:confine | (root / 'dev' / 'shm').symlink_to('/tmp') | ours
 core/platform_calls.py:confine | Path('/proc/self', name) | ours
 core/platform_calls.py:confine | root / name | ours

@@ -87,13 +87,28 @@ def load_mapping(path: Path) -> CsvMapping:
             f"{where}: separator {separator!r} and decimal {decimal!r} must be two different "
             "characters."
         )
+    columns = _mapping(value, "channels", where)
+    if not columns:
+        raise UnusableInputError(f"{where}: channels is empty. Name at least one column.")
+    channels: dict[str, tuple[str, str]] = {}
+    for column, spec in columns.items():
+        place = f"{where}: channel {column!r}"
+        if not isinstance(spec, dict):
+            raise UnusableInputError(f"{place} must be {{name: …, unit: …}}, got {spec!r}.")
+        check_keys(spec, ("name", "unit"), place, ("name", "unit"))
+        name = str(spec["name"])
+        if "/" in name or name == "t_ns" or name in {n for n, _ in channels.values()}:
+            raise UnusableInputError(
+                f"{place}: name {name!r} is taken or holds a slash. Choose another."
+            )
+        channels[str(column)] = (name, str(spec["unit"]))
     return CsvMapping(
         where,
         separator,
         decimal,
         str(time["column"]),
         str(time["unit"]),
-        _channels(_mapping(value, "channels", where), where),
+        channels,
         {str(k): str(v) for k, v in _mapping(value, "events", where).items()},
         number(window.get("before_s", 20.0), f"{where}: before_s", 0, 3600),
         number(window.get("after_s", 5.0), f"{where}: after_s", 0, 3600),
@@ -109,24 +124,6 @@ def _mapping(value: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     if not isinstance(found, dict):
         raise UnusableInputError(f"{where}: {key} must be a mapping, got {found!r}.")
     return found
-
-
-def _channels(value: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
-    if not value:
-        raise UnusableInputError(f"{where}: channels is empty. Name at least one column.")
-    channels: dict[str, tuple[str, str]] = {}
-    for column, spec in value.items():
-        place = f"{where}: channel {column!r}"
-        if not isinstance(spec, dict):
-            raise UnusableInputError(f"{place} must be {{name: …, unit: …}}, got {spec!r}.")
-        check_keys(spec, ("name", "unit"), place, ("name", "unit"))
-        name = str(spec["name"])
-        if "/" in name or name == "t_ns" or name in {n for n, _ in channels.values()}:
-            raise UnusableInputError(
-                f"{place}: name {name!r} is taken or holds a slash. Choose another."
-            )
-        channels[str(column)] = (name, str(spec["unit"]))
-    return channels
 
 
 _TRUE = frozenset(("true", "1", "1.0", "yes"))
@@ -171,14 +168,36 @@ def read_csv_takes(source: Path, mapping: CsvMapping) -> tuple[list[ImportedTake
             f"window in {mapping.where}."
         )
     missing = np.isnan(log.values)
-    for column, rows in zip(mapping.channels, missing.T, strict=True):
-        if rows.any():
+    for column, is_missing in zip(mapping.channels, missing.T, strict=True):
+        if is_missing.any():
             notes.append(
-                f"{rows.sum()} of {len(rows)} rows hold no number in column {column} (first: data "
-                f"row {int(rows.argmax()) + 1}): missing in the takes."
+                f"{is_missing.sum()} of {len(is_missing)} rows hold no number in column {column} "
+                f"(first: data row {int(is_missing.argmax()) + 1}): missing in the takes."
             )
     digest = sha256(source)
-    return [_take(log, mapping, window, digest, source.name) for window in windows], notes
+    takes = []
+    for window in windows:
+        rows, t_ns = window.rows, log.t_ns[window.rows]
+        info = TakeInfo(
+            uid=import_uid(int(t_ns[0]), "csv", digest, int(t_ns[0]), mapping.length_s),
+            task=mapping.task,
+            fps=round(1e9 / float(np.median(np.diff(t_ns))), 3),
+            kind=TakeKind.IMPORT,
+            domain=Domain.REAL,
+            robot_type=mapping.robot_type,
+            station=mapping.station,
+            session=source.stem,
+            t0_ns=int(t_ns[0]),
+        )
+        truth = {
+            "label": window.event,
+            "onsets": [{"event": event, "t_s": round(t_s, 3)} for event, t_s in window.onsets],
+            "source": source.name,
+            "rows": [rows.start, rows.stop],
+        }
+        channels = dict(mapping.channels.values())
+        takes.append(ImportedTake(info, channels, t_ns - t_ns[0], log.values[rows], truth))
+    return takes, notes
 
 
 def read_log(source: Path, mapping: CsvMapping) -> Log:
@@ -199,18 +218,7 @@ def read_log(source: Path, mapping: CsvMapping) -> Log:
         if name not in table.columns:
             valid = [n for n in table.columns if not n.startswith("Unnamed:")]
             raise unknown_choice("column", name, valid, f"{mapping.where}, file {source}")
-    t_ns = _times(table[mapping.time_column], mapping, source)
-    values = [_floats(table[name], mapping.decimal, source) for name in mapping.channels]
-    active = {
-        event: table[name].str.strip().str.lower().isin(_TRUE).to_numpy()
-        for name, event in mapping.events.items()
-    }
-    return Log(t_ns, np.stack(values, axis=1), active)
-
-
-def _times(column: Any, mapping: CsvMapping, source: Path) -> NDArray[np.int64]:
-    import pandas as pd
-
+    column = table[mapping.time_column]
     if mapping.time_unit == ISO:
         text = column.str.strip().str.strip('"')
         times = pd.to_datetime(text, utc=True, errors="coerce", format="ISO8601")
@@ -230,7 +238,12 @@ def _times(column: Any, mapping: CsvMapping, source: Path) -> NDArray[np.int64]:
         raise UnusableInputError(
             f"{source}, data row {row}: time in column {column.name} doesn't rise. Sort the log."
         )
-    return np.asarray(t_ns)
+    values = [_floats(table[name], mapping.decimal, source) for name in mapping.channels]
+    active = {
+        event: table[name].str.strip().str.lower().isin(_TRUE).to_numpy()
+        for name, event in mapping.events.items()
+    }
+    return Log(t_ns, np.stack(values, axis=1), active)
 
 
 def _floats(column: Any, decimal: str, source: Path) -> FloatArray:
@@ -256,26 +269,14 @@ def cut(log: Log, mapping: CsvMapping) -> tuple[list[TakeRows], list[str]]:
         for event, active in log.active.items()
         for row in np.flatnonzero(active & ~np.concatenate(([False], active[:-1])))
     )
-    around, skipped = _around_events(log, mapping, onsets)
-    free = _controls(log, mapping, around) if mapping.controls else []
-    notes = [f"{len(onsets)} event onsets; {len(around)} takes around them."] if onsets else []
-    notes += [f"{count} onsets {why}." for why, count in skipped.items() if count]
-    if mapping.controls:
-        notes.append(f"{len(free)} event-free takes of the same length.")
-    if not log.active and not mapping.controls:
-        free = _controls(log, mapping, [])
-    return sorted([*around, *free], key=lambda w: w.rows.start), notes
-
-
-def _around_events(
-    log: Log, mapping: CsvMapping, onsets: list[tuple[int, str]]
-) -> tuple[list[TakeRows], dict[str, int]]:
-    windows: list[TakeRows] = []
-    busy = np.any(list(log.active.values()), axis=0)
+    around: list[TakeRows] = []
+    busy = np.zeros(len(log.t_ns), dtype=bool)
+    for active in log.active.values():
+        busy |= active
     skipped = {"lay in the take of an earlier one": 0, "followed one too soon": 0}
     skipped["lay at a pause"] = 0
     for row, event in onsets:
-        last = windows[-1].rows if windows else slice(0, 0)
+        last = around[-1].rows if around else slice(0, 0)
         start = log.t_ns[row] - round(mapping.before_s * 1e9)
         rows = _rows(log, int(start), mapping)
         if row < last.stop:
@@ -290,8 +291,35 @@ def _around_events(
                 for at, other in onsets
                 if rows.start <= at < rows.stop
             )
-            windows.append(TakeRows(rows, event, inside))
-    return windows, skipped
+            around.append(TakeRows(rows, event, inside))
+    free: list[TakeRows] = []
+    if mapping.controls or not log.active:
+        # Evenly chosen among all that fit one after another, clear of any event.
+        busy_ns, clear_ns = log.t_ns[busy], round(mapping.clear_s * 1e9)
+        taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
+        at = 0
+        while at < len(log.t_ns):
+            fits = _rows(log, int(log.t_ns[at]), mapping)
+            if fits is None:
+                at += 1
+                continue
+            first, final = log.t_ns[fits.start], log.t_ns[fits.stop - 1]
+            near = busy_ns[(busy_ns >= first - clear_ns) & (busy_ns <= final + clear_ns)]
+            if len(near):
+                at = int(np.searchsorted(log.t_ns, near[-1] + clear_ns, side="right"))
+            elif any(a <= final and first <= b for a, b in taken):
+                at += 1
+            else:
+                free.append(TakeRows(fits))
+                at = fits.stop
+        if 0 < mapping.controls < len(free):
+            chosen = np.linspace(0, len(free) - 1, mapping.controls).round().astype(int)
+            free = [free[k] for k in chosen]
+    notes = [f"{len(onsets)} event onsets; {len(around)} takes around them."] if onsets else []
+    notes += [f"{count} onsets {why}." for why, count in skipped.items() if count]
+    if mapping.controls:
+        notes.append(f"{len(free)} event-free takes of the same length.")
+    return sorted([*around, *free], key=lambda w: w.rows.start), notes
 
 
 def _rows(log: Log, start_ns: int, mapping: CsvMapping) -> slice | None:
@@ -305,55 +333,3 @@ def _rows(log: Log, start_ns: int, mapping: CsvMapping) -> slice | None:
     if (np.diff(inside) > gap_ns).any() or end_ns - inside[-1] > gap_ns:
         return None
     return slice(first, stop)
-
-
-def _controls(log: Log, mapping: CsvMapping, around: list[TakeRows]) -> list[TakeRows]:
-    """Return event-free windows, evenly chosen among all that fit one after another."""
-    busy = np.zeros(len(log.t_ns), dtype=bool)
-    for active in log.active.values():
-        busy |= active
-    busy_ns = log.t_ns[busy]
-    clear_ns = round(mapping.clear_s * 1e9)
-    taken = [(log.t_ns[w.rows.start], log.t_ns[w.rows.stop - 1]) for w in around]
-    fitting, row = list[TakeRows](), 0
-    while row < len(log.t_ns):
-        rows = _rows(log, int(log.t_ns[row]), mapping)
-        if rows is None:
-            row += 1
-            continue
-        first, last = log.t_ns[rows.start], log.t_ns[rows.stop - 1]
-        near = busy_ns[(busy_ns >= first - clear_ns) & (busy_ns <= last + clear_ns)]
-        if len(near):
-            row = int(np.searchsorted(log.t_ns, near[-1] + clear_ns, side="right"))
-        elif any(a <= last and first <= b for a, b in taken):
-            row += 1
-        else:
-            fitting.append(TakeRows(rows))
-            row = rows.stop
-    if not mapping.controls or len(fitting) <= mapping.controls:
-        return fitting
-    chosen = np.linspace(0, len(fitting) - 1, mapping.controls).round().astype(int)
-    return [fitting[i] for i in chosen]
-
-
-def _take(log: Log, mapping: CsvMapping, window: TakeRows, digest: str, name: str) -> ImportedTake:
-    rows, t_ns = window.rows, log.t_ns[window.rows]
-    info = TakeInfo(
-        uid=import_uid(int(t_ns[0]), "csv", digest, int(t_ns[0]), mapping.length_s),
-        task=mapping.task,
-        fps=round(1e9 / float(np.median(np.diff(t_ns))), 3),
-        kind=TakeKind.IMPORT,
-        domain=Domain.REAL,
-        robot_type=mapping.robot_type,
-        station=mapping.station,
-        session=Path(name).stem,
-        t0_ns=int(t_ns[0]),
-    )
-    truth = {
-        "label": window.event,
-        "onsets": [{"event": event, "t_s": round(t_s, 3)} for event, t_s in window.onsets],
-        "source": name,
-        "rows": [rows.start, rows.stop],
-    }
-    channels = dict(mapping.channels.values())
-    return ImportedTake(info, channels, t_ns - t_ns[0], log.values[rows], truth)

@@ -49,30 +49,29 @@ def read_uci_failures(source: Path) -> list[ImportedTake]:
     files = sorted(source.glob("lp*.data")) if source.is_dir() else [source]
     if not files:
         raise UnusableInputError(f"{source} holds no lp*.data. Name the folder that has them.")
-    return [take for path in files for take in _read_file(path)]
+    takes = []
+    for path in files:
+        digest = sha256(path)
+        for index, (label, values) in enumerate(_cases(path)):
+            info = TakeInfo(
+                # No wall-clock time is known: the case's place in its file keeps the order.
+                uid=import_uid(index * 1_000_000, "uci_failures", digest, index),
+                task=TASKS.get(path.stem.lower(), "unknown"),
+                fps=1 / PERIOD_S,
+                kind=TakeKind.IMPORT,
+                domain=Domain.REAL,
+                session=path.stem,
+            )
+            truth = {"label": label, "source": path.name, "case": index}
+            t_ns = np.round(np.arange(SAMPLES) * PERIOD_S * 1e9).astype(np.int64)
+            takes.append(ImportedTake(info, CHANNELS, t_ns, values, truth))
+    return takes
 
 
 def labelled_windows(path: Path) -> tuple[FloatArray, NDArray[np.str_]]:
     """Read one file's windows, shape (n_cases, 15, 6), and the source's label of each."""
     cases = list(_cases(path))
     return np.stack([values for _, values in cases]), np.array([label for label, _ in cases])
-
-
-def _read_file(path: Path) -> Iterator[ImportedTake]:
-    digest = sha256(path)
-    for index, (label, values) in enumerate(_cases(path)):
-        info = TakeInfo(
-            # No wall-clock time is known: the case's place in its file keeps the order.
-            uid=import_uid(index * 1_000_000, "uci_failures", digest, index),
-            task=TASKS.get(path.stem.lower(), "unknown"),
-            fps=1 / PERIOD_S,
-            kind=TakeKind.IMPORT,
-            domain=Domain.REAL,
-            session=path.stem,
-        )
-        truth = {"label": label, "source": path.name, "case": index}
-        t_ns = np.round(np.arange(SAMPLES) * PERIOD_S * 1e9).astype(np.int64)
-        yield ImportedTake(info, CHANNELS, t_ns, values, truth)
 
 
 def _cases(path: Path) -> Iterator[tuple[str, FloatArray]]:

@@ -7,7 +7,7 @@ shows and hears keys meanwhile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -223,11 +223,28 @@ class AttendedSession:
         """
         attempt = CleanupStep()
 
-        def guarded() -> None:
+        def record() -> None:
             with attempt:
-                self._end = self._record()
+                reconnected, trip = drive_on(
+                    self._devices,
+                    self._record_what_lacks,
+                    self._is_over,
+                    finished=None if self._console.asks else lambda: len(self._results),
+                )
+                self._recount()
+                self._end = SessionEnd(
+                    takes=tuple(
+                        replace(r, outcome=self._operator.outcome(r)) for r in self._results
+                    ),
+                    counted=self._wanted - self._lacking,
+                    wanted=self._wanted,
+                    recovered=self._recovered,
+                    interrupted=bool(self._stopped) or self._lacking > 0,
+                    reconnected=reconnected,
+                    trip=trip,
+                )
 
-        thread = threading.Thread(target=guarded, name="session")
+        thread = threading.Thread(target=record, name="session")
         thread.start()
         try:
             # To its end, which takes a while where takes are still sealed: until then the
@@ -250,24 +267,6 @@ class AttendedSession:
     def close(self) -> None:
         """Give up what is still being worked out."""
         self._suggester.close()
-
-    def _record(self) -> SessionEnd:
-        reconnected, trip = drive_on(
-            self._devices,
-            self._record_what_lacks,
-            self._is_over,
-            finished=None if self._console.asks else lambda: len(self._results),
-        )
-        self._recount()
-        return SessionEnd(
-            takes=tuple(replace(r, outcome=self._operator.outcome(r)) for r in self._results),
-            counted=self._wanted - self._lacking,
-            wanted=self._wanted,
-            recovered=self._recovered,
-            interrupted=bool(self._stopped) or self._lacking > 0,
-            reconnected=reconnected,
-            trip=trip,
-        )
 
     def _record_what_lacks(self) -> bool:
         """Record with the devices as they are connected now; return whether more is to be."""
@@ -330,17 +329,13 @@ class AttendedSession:
         self._book.flush()
         now = self._progress()
         self._lacking = now.wanted - now.have
-        bars = tuple(_bars(now, self._station.grid))
-        self._console.tell(Quotas(now.have, now.wanted, bars, now.left_s))
+        # A bar for every dimension, and one for each of its set-ups where it has several.
+        bars: list[QuotaBar] = []
+        for dimension, setups in now.by_dimension().items():
+            have, wanted = sum(min(s.have, s.wanted) for s in setups), sum(s.wanted for s in setups)
+            bars.append(QuotaBar((dimension or "takes").replace("_", " "), have, wanted))
+            for setup in setups if len(setups) > 1 else ():
+                name = f"· {words(setup.conditions, self._station.grid)}"
+                bars.append(QuotaBar(name, setup.have, setup.wanted))
+        self._console.tell(Quotas(now.have, now.wanted, tuple(bars), now.left_s))
         return not self._lacking
-
-
-def _bars(now: CampaignProgress, grid: tuple[int, int]) -> Iterator[QuotaBar]:
-    """Yield a bar for every dimension, and one for each of its set-ups where it has several."""
-    for dimension, setups in now.by_dimension().items():
-        have = sum(min(s.have, s.wanted) for s in setups)
-        yield QuotaBar(
-            (dimension or "takes").replace("_", " "), have, sum(s.wanted for s in setups)
-        )
-        for setup in setups if len(setups) > 1 else ():
-            yield QuotaBar(f"· {words(setup.conditions, grid)}", setup.have, setup.wanted)

@@ -117,12 +117,33 @@ class KeyMap:
         for name in changes:
             if name not in defaults:
                 raise unknown_choice("command", name, [c.value for c in defaults], "--keys")
-        asked = {Command(name): _keys(name, value, taken) for name, value in changes.items()}
+        asked: dict[Command, tuple[str, ...]] = {}
+        for name, value in changes.items():
+            names = value.split() if isinstance(value, str) else [str(key) for key in value]
+            given = asked[Command(name)] = tuple(dict.fromkeys(k.strip().lower() for k in names))
+            if not given:
+                raise UnusableInputError(
+                    f"--keys: {name} needs a key. Leave it out for the usual one."
+                )
+            for key in given:
+                if len(key) == 1 and key in DIGITS:
+                    raise UnusableInputError(
+                        f"--keys: {name} can't be {key}: digits choose an answer. Take another key."
+                    )
+                if not is_key(key):
+                    pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
+                    valid = ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
+                    raise unknown_choice("key", key, valid, f"--keys: {name}")
+                if key in taken:
+                    raise UnusableInputError(
+                        f"--keys: {name} can't be {key}: the leader needs it ({taken[key]}). "
+                        "Take another key."
+                    )
         wanted = {key for keys in asked.values() for key in keys}
-        merged = {}
-        for command, keys in defaults.items():
-            left = tuple(k for k in keys if k not in taken)
-            merged[command] = asked.get(command, left)
+        merged = {
+            command: asked.get(command, tuple(k for k in keys if k not in taken))
+            for command, keys in defaults.items()
+        }
         owner: dict[str, Command] = {}
         for command, keys in merged.items():
             for key in keys:
@@ -164,28 +185,6 @@ def shown(key: str) -> str:
     if key.startswith(PAD):
         return f"pad {key.removeprefix(PAD).replace('dpad_', 'd-pad ').upper()}"
     return _SHOWN.get(key, key.capitalize())
-
-
-def _keys(command: str, value: str | Sequence[str], taken: Mapping[str, str]) -> tuple[str, ...]:
-    names = value.split() if isinstance(value, str) else [str(name) for name in value]
-    keys = tuple(dict.fromkeys(name.strip().lower() for name in names))
-    if not keys:
-        raise UnusableInputError(f"--keys: {command} needs a key. Leave it out for the usual one.")
-    for key in keys:
-        if len(key) == 1 and key in DIGITS:
-            raise UnusableInputError(
-                f"--keys: {command} can't be {key}: digits choose an answer. Take another key."
-            )
-        if not is_key(key):
-            pads = (f"{PAD}{button}" for button in PAD_BUTTONS)
-            valid = ("a … z", *PUNCTUATION, *NAMED_KEYS, *pads)
-            raise unknown_choice("key", key, valid, f"--keys: {command}")
-        if key in taken:
-            raise UnusableInputError(
-                f"--keys: {command} can't be {key}: the leader needs it ({taken[key]}). "
-                "Take another key."
-            )
-    return keys
 
 
 AGAIN_S: Final = 3.0

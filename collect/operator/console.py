@@ -52,7 +52,6 @@ class OperatorConsole:
     Args:
         play: plays a sound, without waiting.
         hand_held: name of the leader's dead-man button, where it has one.
-        asks: there is somebody to ask; else takes stay unlabelled and nothing is waited for.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class OperatorConsole:
         self._book, self._task, self._play = book, task, play
         self._now_s, self._hand_held = now_s, hand_held
         self.asks = asks
-        """Whether there is somebody to ask."""
+        """Whether there is somebody to ask; else takes stay unlabelled, nothing is waited for."""
         self._changed = threading.Condition(threading.RLock())
         self._state = SessionState(timing, since_s=now_s())
         self._numbers: dict[str, int] = {}

@@ -207,22 +207,17 @@ class KeyDecoder:
             elif text[0] == "\x1b" and _BEGUN.fullmatch(text):
                 self._rest, text = text, ""
             else:
-                names.append(_name(text[0]))
-                text = text[1:]
+                letter, text = text[0], text[1:]
+                name = letter.lower() if letter.isprintable() else ""
+                if unicodedata.category(letter) == "Zs":  # also with AltGr, or another keyboard
+                    name = SPACE
+                names.append(_CONTROLS.get(letter, name))
         return [name for name in names if name]
 
     def flush(self) -> list[str]:
         """Return what has begun and wasn't continued: ESC itself, or nothing."""
         rest, self._rest = self._rest, ""
         return ["escape"] if rest == "\x1b" else []
-
-
-def _name(letter: str) -> str:
-    if letter in _CONTROLS:
-        return _CONTROLS[letter]
-    if unicodedata.category(letter) == "Zs":  # also with AltGr, or from another keyboard
-        return SPACE
-    return letter.lower() if letter.isprintable() else ""
 
 
 @contextlib.contextmanager

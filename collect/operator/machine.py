@@ -288,6 +288,9 @@ class SessionState:
 SETTLE_S: Final = 0.4
 """A press this soon after a take began or ended was meant for the state before [s]."""
 
+_VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
+"""Command to the place of its answer to `Question.OUTCOME`."""
+
 type Step = tuple[SessionState, tuple[Act, ...]]
 
 
@@ -300,11 +303,52 @@ def press(state: SessionState, command: Command, now_s: float) -> Step:
     if state.inquiry is not None:
         return _answered(state, command, now_s)
     if state.stage in (SessionStage.RECORDING, SessionStage.ENDING):
-        return _while_recording(state, command, now_s)
-    if state.stage in BETWEEN:
-        return _between(state, command, now_s)
-    if command is Command.STOP and state.stage is SessionStage.STARTING:
+        # It ends the take; what the operator has said of it by that is kept until it has ended.
+        if command is Command.STOP:
+            state = replace(state, leaving=True)
+        elif command in (*_VERDICTS, Command.RERECORD):
+            state = replace(state, verdict=command)
+        elif command is not Command.NEXT:
+            return state, ()
+        if state.stage is SessionStage.ENDING:
+            return state, ()
+        if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
+            return state, ()
+        return replace(state, stage=SessionStage.ENDING), (Act(Deed.END),)
+    if command is Command.STOP:
         return _leave(state, now_s)
+    if state.stage not in BETWEEN:
+        return state, ()
+    if command is Command.NEXT:
+        settles = state.stage is SessionStage.RESET and not state.paused
+        if settles and state.elapsed_s(now_s) < SETTLE_S:
+            return state, ()
+        if state.stage is SessionStage.DONE:
+            return _leave(state, now_s)
+        if state.stage is SessionStage.SET_UP:
+            return _enter(state, SessionStage.READY, now_s), ()
+        if state.paused:
+            state = _pause(state, now_s)
+        if state.stage is SessionStage.RESET:
+            state = _enter(state, SessionStage.READY, now_s)
+        return _start(state, now_s)
+    if command in (Command.UP, Command.DOWN):
+        if not state.takes:
+            return state, ()
+        last = len(state.takes) - 1
+        place = last if state.pointed is None else state.pointed
+        place += -1 if command is Command.UP else 1
+        return replace(state, pointed=min(last, max(0, place))), ()
+    if command is Command.UNDO:
+        return state, (Act(Deed.UNDO),)
+    if not state.at:
+        return state, ()
+    purpose = state.purposes.get(state.at, {})
+    if command is Command.RERECORD:
+        return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
+    if command in _VERDICTS:
+        inquiry = Inquiry(state.at, purpose=purpose)
+        return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
     return state, ()
 
 
@@ -415,62 +459,6 @@ def _start(state: SessionState, now_s: float) -> Step:
 
 def _leave(state: SessionState, now_s: float) -> Step:
     return _enter(replace(state, inquiry=None), SessionStage.ENDED, now_s), (Act(Deed.LEAVE),)
-
-
-def _while_recording(state: SessionState, command: Command, now_s: float) -> Step:
-    """End the take; what the operator has said of it by that is kept until it has ended."""
-    if command is Command.STOP:
-        state = replace(state, leaving=True)
-    verdicts = (Command.SUCCESS, Command.FAILURE, Command.DISCARD, Command.RERECORD)
-    if command in verdicts:
-        state = replace(state, verdict=command)
-    elif command not in (Command.NEXT, Command.STOP):
-        return state, ()
-    if state.stage is SessionStage.ENDING:
-        return state, ()
-    if command is Command.NEXT and state.elapsed_s(now_s) < SETTLE_S:
-        return state, ()
-    return replace(state, stage=SessionStage.ENDING), (Act(Deed.END),)
-
-
-_VERDICTS: Final = {Command.SUCCESS: 0, Command.FAILURE: 1, Command.DISCARD: 2}
-"""Command to the place of its answer to `Question.OUTCOME`."""
-
-
-def _between(state: SessionState, command: Command, now_s: float) -> Step:
-    if command is Command.STOP:
-        return _leave(state, now_s)
-    if command is Command.NEXT:
-        settles = state.stage is SessionStage.RESET and not state.paused
-        if settles and state.elapsed_s(now_s) < SETTLE_S:
-            return state, ()
-        if state.stage is SessionStage.DONE:
-            return _leave(state, now_s)
-        if state.stage is SessionStage.SET_UP:
-            return _enter(state, SessionStage.READY, now_s), ()
-        if state.paused:
-            state = _pause(state, now_s)
-        if state.stage is SessionStage.RESET:
-            state = _enter(state, SessionStage.READY, now_s)
-        return _start(state, now_s)
-    if command in (Command.UP, Command.DOWN):
-        if not state.takes:
-            return state, ()
-        last = len(state.takes) - 1
-        place = last if state.pointed is None else state.pointed
-        place += -1 if command is Command.UP else 1
-        return replace(state, pointed=min(last, max(0, place))), ()
-    if command is Command.UNDO:
-        return state, (Act(Deed.UNDO),)
-    if not state.at:
-        return state, ()
-    purpose = state.purposes.get(state.at, {})
-    if command is Command.RERECORD:
-        return state, (Act(Deed.LABEL, state.at, _rerecorded(purpose), anew=True),)
-    if command in _VERDICTS:
-        inquiry = Inquiry(state.at, purpose=purpose)
-        return _heard(state, inquiry, inquiry.answer(_VERDICTS[command]), now_s)
-    return state, ()
 
 
 def _answered(

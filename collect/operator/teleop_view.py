@@ -165,7 +165,30 @@ def render(picture: TeleopScreen) -> RenderableType:
     # Where the loop stands still, what it measured last isn't how things are.
     if picture.tick is not None and (picture.torque or picture.state is not None):
         lines.append(_joint_table(picture, picture.tick))
-    lines += [Text(words, style=style) for words, style in _lines(picture)]
+    said = [(words, "bold red") for words in _trouble(picture)]
+    if picture.note:
+        said.append((picture.note, "bold yellow"))
+    figures = picture.figures
+    changes = ", ".join(
+        f"{WHAT[reason]} {figures.changes[name]}×"
+        for reason in CHANGED
+        if (name := str(reason.name).lower()) in figures.changes
+    )
+    if changes:
+        said.append((f"commands changed: {changes}", "dim"))
+    if figures.trips:
+        trips = "; ".join(
+            f"{_clock(trip.t_s)} {say_reasons(trip.reason)}{say_joints(trip.joints)}"
+            for trip in figures.trips[-TRIPS_SHOWN:]
+        )
+        said.append((f"trips, {len(figures.trips)} in all: {trips}", ""))
+    faults = ", ".join(f"{name} {count}" for name, count in picture.bus_faults.items() if count)
+    silent = ", ".join(f"{joint} {count}×" for joint, count in figures.silent.items())
+    counted = "; ".join(filter(None, (faults, silent and f"silent: {silent}")))
+    said.append((f"bus faults: {counted or 'none'}", "yellow" if counted else "dim"))
+    if picture.real_time:
+        said.append((f"real-time rights: {picture.real_time}", "dim"))
+    lines += [Text(words, style=style) for words, style in said]
     keys = HELP if picture.help else KEYS[picture.mode]
     lines.append(Text(keys, style="reverse" if picture.help else "dim"))
     return Group(*lines)
@@ -202,7 +225,9 @@ def _joint_table(picture: TeleopScreen, tick: Tick) -> Table:
         if picture.torque:
             error = _marked(f"{sent[n] - position[n]:.1f}", abs(off_deg[n]), OFF_DEG)
             row[1:] = [f"{leader[n]:.1f}", f"{sent[n]:.1f}", row[3], error]
-        row += [_reading(values[n], digits, limit) for _, values, digits, limit in readings]
+        for _, values, digits, limit in readings:
+            text, size = f"{values[n]:.{digits}f}", abs(values[n])
+            row.append(_marked(text, size, NEAR * limit, limit) if math.isfinite(size) else "–")
         words = say_status(int(state.status[n]), picture.protocol)
         table.add_row(*row, f"[red]{words}[/]" if words else "ok")
     return table
@@ -212,43 +237,10 @@ def _has(values: FloatArray) -> bool:
     return bool(np.isfinite(values).any())
 
 
-def _reading(value: float, digits: int, limit: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return _marked(f"{value:.{digits}f}", abs(value), NEAR * limit, limit)
-
-
 def _marked(text: str, size: float, yellow: float, red: float = math.inf) -> str:
     if size > red:
         return f"[red]{text}[/]"
     return f"[yellow]{text}[/]" if size > yellow else text
-
-
-def _lines(picture: TeleopScreen) -> Iterator[tuple[str, str]]:
-    """Yield what stands under the table, with its style."""
-    yield from ((words, "bold red") for words in _trouble(picture))
-    if picture.note:
-        yield picture.note, "bold yellow"
-    figures = picture.figures
-    changes = ", ".join(
-        f"{WHAT[reason]} {figures.changes[name]}×"
-        for reason in CHANGED
-        if (name := str(reason.name).lower()) in figures.changes
-    )
-    if changes:
-        yield f"commands changed: {changes}", "dim"
-    if figures.trips:
-        trips = "; ".join(
-            f"{_clock(trip.t_s)} {say_reasons(trip.reason)}{say_joints(trip.joints)}"
-            for trip in figures.trips[-TRIPS_SHOWN:]
-        )
-        yield f"trips, {len(figures.trips)} in all: {trips}", ""
-    faults = ", ".join(f"{name} {count}" for name, count in picture.bus_faults.items() if count)
-    silent = ", ".join(f"{joint} {count}×" for joint, count in figures.silent.items())
-    counted = "; ".join(filter(None, (faults, silent and f"silent: {silent}")))
-    yield f"bus faults: {counted or 'none'}", "yellow" if counted else "dim"
-    if picture.real_time:
-        yield f"real-time rights: {picture.real_time}", "dim"
 
 
 def _trouble(picture: TeleopScreen) -> list[str]:
@@ -287,40 +279,30 @@ type Show = Callable[[TeleopScreen], None]
 def screen() -> Iterator[Show]:
     """Yield a function that shows one frame of the view on stderr."""
     if not sys.stderr.isatty():
-        yield _line_by_line()
+        said_s, said = -LINE_S, ""
+
+        def show(picture: TeleopScreen) -> None:
+            nonlocal said_s, said
+            now_s, what = time.monotonic(), f"{picture.mode}{picture.lost}{picture.note}"
+            if now_s - said_s >= LINE_S - EARLY_S or what != said:
+                said_s, said = now_s, what
+                sys.stderr.write(line(picture) + "\n")
+                sys.stderr.flush()
+
+        yield show
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
-    with _logs_kept(), Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda picture: live.update(render(picture), refresh=True)
-
-
-@contextlib.contextmanager
-def _logs_kept() -> Iterator[None]:
-    """Keep log lines off the screen; write them when the terminal is itself again."""
+    # Log lines are kept off the screen, and written when the terminal is itself again.
     root = logging.getLogger()
     before, kept = root.handlers[:], logging.handlers.MemoryHandler(KEPT_LOGS, logging.CRITICAL)
     root.handlers[:] = [kept]
     try:
-        yield
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            yield lambda picture: live.update(render(picture), refresh=True)
     finally:
         root.handlers[:] = before
         for record in kept.buffer:
             root.handle(record)
-
-
-def _line_by_line() -> Show:
-    """Return a `Show` that writes a line a second, and one at once for what is new."""
-    said_s, said = -LINE_S, ""
-
-    def show(picture: TeleopScreen) -> None:
-        nonlocal said_s, said
-        now_s, what = time.monotonic(), f"{picture.mode}{picture.lost}{picture.note}"
-        if now_s - said_s >= LINE_S - EARLY_S or what != said:
-            said_s, said = now_s, what
-            sys.stderr.write(line(picture) + "\n")
-            sys.stderr.flush()
-
-    return show

@@ -195,7 +195,7 @@ def look(seen: ScreenContent) -> Shown:
     """Return what to show."""
     state = seen.state
     word, tone, below = _sign(seen)
-    loop, driven = seen.loop, seen.driven
+    loop, driven, keys = seen.loop, seen.driven, seen.keys
     left_s = None if loop.lost else state.left_s(seen.now_s)
     limit_s = state.limit_s
     asked, quotas = state.inquiry, seen.quotas
@@ -208,6 +208,47 @@ def look(seen: ScreenContent) -> Shown:
         minutes = math.ceil(quotas.left_s / 60)
         hours = f"{minutes // 60} h {minutes % 60:02d} min" if minutes > 89 else f"{minutes} min"
         count += f" · about {hours} left"
+    rates = []
+    if math.isfinite(loop.control_hz):
+        rates.append(f"{loop.control_hz:.0f} Hz")
+    if math.isfinite(loop.fps):
+        rates.append(f"{loop.fps:g} fps")
+    rates.append(f"missed {loop.missed}")
+    dropped = ", ".join(f"{camera} {n}" for camera, n in loop.dropped.items() if n)
+    rates.append(f"dropped {dropped or 0}")
+    if loop.behind_s:
+        rates.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
+    if loop.trips:
+        rates.append(f"tripped {loop.trips}x")
+    driving = []
+    if driven is not None:
+        driving.append(f"policy at {driven.speed_scale:.0%} of its speed")
+        if state.stage in RUNS_ON:
+            helped = f", {driven.person_s:.1f} s" if driven.interventions else ""
+            driving.append(f"taken over {driven.interventions}x{helped}")
+        elif driven.driver is Driver.PERSON:
+            driving.append("you drive")
+        elif driven.driver is Driver.ALIGNING:
+            driving.append("hold the leader, it is coming")
+    choices = []
+    if asked is not None:
+        suggested = Inquiry(asked.uid, asked.question, asked.suggestion).at
+        for place, value in enumerate(asked.choices):
+            key = str((place + 1) % 10)
+            if asked.question is Question.OUTCOME:
+                key = keys.name((Command.SUCCESS, Command.FAILURE, Command.DISCARD)[place]) or key
+            words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
+            choices.append(AnswerChoice(key, words, place == asked.at, place == suggested))
+    points = state.stage in BETWEEN and asked is None
+    rows = [
+        TakeLine(
+            str(take.number or "·"),
+            take.outcome,
+            take_words(take),
+            pointed=points and take.uid == state.at,
+        )
+        for take in reversed(seen.takes[-SHOWN_TAKES:])
+    ]
     return Shown(
         word,
         tone,
@@ -215,14 +256,14 @@ def look(seen: ScreenContent) -> Shown:
         "" if left_s is None else clock(left_s),
         math.nan if left_s is None or not limit_s else 1.0 - left_s / limit_s,
         count,
-        _loop(seen.loop),
+        "nothing is driven" if loop.lost else " · ".join(rates),
         bool(loop.trip or loop.lost or loop.behind_s or any(loop.dropped.values())),
-        _driving(seen),
+        " · ".join(driving),
         "" if asked is None else ASKED[asked.question],
-        () if asked is None else tuple(_choices(asked, seen.keys)),
+        tuple(choices),
         bars,
         seen.setup,
-        tuple(_rows(seen)),
+        tuple(rows),
         hints(seen),
         seen.note or (loop.faults[-1] if loop.faults else ""),
     )
@@ -303,57 +344,6 @@ def clock(duration_s: float) -> str:
     """Return a duration as minutes and seconds, such as `1:07`."""
     seconds = math.ceil(duration_s - 1e-9)
     return f"{seconds // 60}:{seconds % 60:02d}"
-
-
-def _loop(loop: Loop) -> str:
-    if loop.lost:
-        return "nothing is driven"
-    parts = []
-    if math.isfinite(loop.control_hz):
-        parts.append(f"{loop.control_hz:.0f} Hz")
-    if math.isfinite(loop.fps):
-        parts.append(f"{loop.fps:g} fps")
-    parts.append(f"missed {loop.missed}")
-    dropped = ", ".join(f"{camera} {count}" for camera, count in loop.dropped.items() if count)
-    parts.append(f"dropped {dropped or 0}")
-    if loop.behind_s:
-        parts.append(f"VIDEO {loop.behind_s:.1f} s BEHIND: close other programs")
-    if loop.trips:
-        parts.append(f"tripped {loop.trips}x")
-    return " · ".join(parts)
-
-
-def _driving(seen: ScreenContent) -> str:
-    driven = seen.driven
-    if driven is None:
-        return ""
-    parts = [f"policy at {driven.speed_scale:.0%} of its speed"]
-    if seen.state.stage in RUNS_ON:
-        helped = f", {driven.person_s:.1f} s" if driven.interventions else ""
-        parts.append(f"taken over {driven.interventions}x{helped}")
-    elif driven.driver is Driver.PERSON:
-        parts.append("you drive")
-    elif driven.driver is Driver.ALIGNING:
-        parts.append("hold the leader, it is coming")
-    return " · ".join(parts)
-
-
-def _choices(asked: Inquiry, keys: KeyMap) -> Iterator[AnswerChoice]:
-    commands = (Command.SUCCESS, Command.FAILURE, Command.DISCARD)
-    suggested = Inquiry(asked.uid, asked.question, asked.suggestion).at
-    for place, value in enumerate(asked.choices):
-        key = str((place + 1) % 10)
-        if asked.question is Question.OUTCOME:
-            key = keys.name(commands[place]) or key
-        words = "discard" if value == Outcome.DISCARDED.value else value.replace("_", " ")
-        yield AnswerChoice(key, words, place == asked.at, place == suggested)
-
-
-def _rows(seen: ScreenContent) -> Iterator[TakeLine]:
-    points = seen.state.stage in BETWEEN and seen.state.inquiry is None
-    for take in reversed(seen.takes[-SHOWN_TAKES:]):
-        pointed = points and take.uid == seen.state.at
-        yield TakeLine(str(take.number or "·"), take.outcome, take_words(take), pointed)
 
 
 def take_words(take: TakeSeen) -> str:

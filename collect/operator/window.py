@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from gaploop.collect.operator.commands import DIGITS, NAMED_KEYS, PAD, PAD_BUTTONS, PUNCTUATION
-from gaploop.collect.operator.view import AnswerChoice, Shown, Tone
+from gaploop.collect.operator.view import Shown, Tone
 from gaploop.collect.setup_words import sketch_image
 from gaploop.core.errors import DeviceError
 from gaploop.core.types import Image
@@ -124,7 +124,13 @@ class OperatorWindow:
         else:
             self._pictures(pictures, left, columns=1 if len(pictures) == 1 else 2)
         self._side(shown, (width - side - edge, top + edge / 2, side, bottom - top - edge / 2))
-        self._hints(shown, (edge, bottom + 8 * scale, width - 2 * edge, HINTS_PX * scale))
+        top, wide = bottom + 8 * scale, width - 2 * edge
+        if shown.note:
+            self._text(shown.note, SMALL_PX, WARN, (edge, top), wide)
+        for n, hint in enumerate(shown.hints):
+            at_x, at_y = edge + (n % 3) * wide / 3, top + (34 + n // 3 * 32) * scale
+            key = self._text(hint.key, SMALL_PX, WARN, (at_x, at_y), wide / 3)
+            self._text(hint.does, SMALL_PX, DIM, (at_x + key + 12, at_y), wide / 3 - key - 18)
         pygame.display.flip()
 
     def close(self) -> None:
@@ -174,24 +180,20 @@ class OperatorWindow:
         step = min((high - 60 * self._scale) / rows, 92 * self._scale)
         for n, choice in enumerate(shown.choices):
             left = x + (wide / columns) * (n // rows)
-            at = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
-            self._choice(choice, at)
-
-    def _choice(self, choice: AnswerChoice, box: Box) -> None:
-        x, y, wide, high = box
-        fill_panel(self._surface, box, BLUE if choice.marked else PANEL)
-        if choice.suggested:
-            edge = pygame.Rect(*map(round, box))
-            pygame.draw.rect(self._surface, WARN, edge, 2, border_radius=6)
-        size = min(WORDS_PX, 0.62 * high / self._scale)
-        drop = y + (high - 0.7 * size * self._scale) / 2
-        key = self._text(choice.key, size, WARN, (x + 14, drop), 0.3 * wide)
-        place = x + max(28 + key, 60 * self._scale)
-        note = 0.0
-        if choice.suggested:
-            note = 110 * self._scale
-            self._text("suggested", SMALL_PX - 6, WARN, (x + wide - note, drop + 4), note - 8)
-        self._text(choice.words, size, INK, (place, drop), x + wide - place - note - 10)
+            cell = (left, top + step * (n % rows), wide / columns - 10, step - 8 * self._scale)
+            right = left + cell[2]
+            fill_panel(self._surface, cell, BLUE if choice.marked else PANEL)
+            size = min(WORDS_PX, 0.62 * cell[3] / self._scale)
+            drop = cell[1] + (cell[3] - 0.7 * size * self._scale) / 2
+            key = self._text(choice.key, size, WARN, (left + 14, drop), 0.3 * cell[2])
+            place = left + max(28 + key, 60 * self._scale)
+            note = 0.0
+            if choice.suggested:
+                edge = pygame.Rect(*map(round, cell))
+                pygame.draw.rect(self._surface, WARN, edge, 2, border_radius=6)
+                note = 110 * self._scale
+                self._text("suggested", SMALL_PX - 6, WARN, (right - note, drop + 4), note - 8)
+            self._text(choice.words, size, INK, (place, drop), right - place - note - 10)
 
     def _pictures(self, pictures: Mapping[str, Image], box: Box, columns: int) -> None:
         x, y, wide, high = box
@@ -223,7 +225,17 @@ class OperatorWindow:
             y += 32 * scale
         y += 76 * scale
         if shown.setup.words:
-            y = self._setup(shown, x, y, wide)
+            size, free = round(SKETCH_PX * scale), wide
+            sketched = "grid_cell" in shown.setup.conditions
+            if sketched:
+                image = sketch_image(shown.setup.conditions, shown.setup.grid, max(32, size))
+                draw_picture(self._surface, image, (x + wide - size, y, size, size))
+                free -= size + 12
+            self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), free)
+            lines = broken_lines(shown.setup.words, SMALL_PX * scale, free, 3)
+            for n, line in enumerate(lines):
+                self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), free)
+            y += max(size if sketched else 0, (22 + 30 * len(lines)) * scale) + 14 * scale
         rows_high = 34 * scale * max(1, len(shown.rows)) + 34 * scale
         room = bottom - y - rows_high
         for bar in shown.bars[: max(0, int(room // (40 * scale)))]:
@@ -242,32 +254,6 @@ class OperatorWindow:
             self._text(row.number, SMALL_PX, DIM, (x, top), 40 * scale)
             ink, place = _OUTCOMES[row.outcome], x + 48 * scale
             self._text(row.words, SMALL_PX, ink, (place, top), wide - 48 * scale)
-
-    def _setup(self, shown: Shown, x: float, y: float, wide: float) -> float:
-        scale, setup, size = self._scale, shown.setup, round(SKETCH_PX * self._scale)
-        room = wide
-        if "grid_cell" in setup.conditions:
-            image = sketch_image(setup.conditions, setup.grid, max(32, size))
-            draw_picture(self._surface, image, (x + wide - size, y, size, size))
-            room -= size + 12
-        self._text("SET-UP", SMALL_PX - 6, DIM, (x, y), room)
-        found = broken_lines(setup.words, SMALL_PX * scale, room, 3)
-        for n, line in enumerate(found):
-            self._text(line, SMALL_PX, INK, (x, y + (22 + 30 * n) * scale), room)
-        sketched = size if room < wide else 0
-        return y + max(sketched, (22 + 30 * len(found)) * scale) + 14 * scale
-
-    def _hints(self, shown: Shown, box: Box) -> None:
-        x, y, wide, _ = box
-        scale = self._scale
-        if shown.note:
-            self._text(shown.note, SMALL_PX, WARN, (x, y), wide)
-        top = y + 34 * scale
-        for n, hint in enumerate(shown.hints):
-            left = x + (n % 3) * wide / 3
-            drop = top + (n // 3) * 32 * scale
-            key = self._text(hint.key, SMALL_PX, WARN, (left, drop), wide / 3)
-            self._text(hint.does, SMALL_PX, DIM, (left + key + 12, drop), wide / 3 - key - 18)
 
 
 # -- drawing: text that fits, panels, bars, pictures --------------------------------------------

@@ -60,22 +60,8 @@ def load(at: Path, paint: Paint) -> Any:
         f"<include file={links}/><worldbody><include file={arm}/></worldbody></mujoco>"
     )
     spec.compiler.inertiagrouprange = [0, 5]  # theirs leaves what stands on the table weightless
-    _rename(spec)
-    _draw(spec, paint)
-    _drive(spec)
-    spec.body("base").pos = [PAN_AXIS_X_M, 0.0, 0.0]
-    # x along the jaws' travel, z out of the hand.
-    spec.body("gripper").add_site(
-        name="gripperframe", pos=[TCP_X_M, 0.0, 0.0], quat=[0.5, 0.5, 0.5, 0.5], group=3
-    )
-    return spec
-
-
-def _rename(spec: Any) -> None:
-    for camera in list(spec.cameras):
-        spec.delete(camera)
-    for site in list(spec.sites):
-        spec.delete(site)
+    for part in (*spec.cameras, *spec.sites):
+        spec.delete(part)
     for item in (*spec.bodies, *spec.joints, *spec.geoms):
         item.name = item.name.removeprefix(PREFIX)
     for old, new in (
@@ -85,31 +71,21 @@ def _rename(spec: Any) -> None:
         ("right_finger_link", "right_finger"),
     ):
         spec.body(old).name = new
-
-
-def _draw(spec: Any, paint: Paint) -> None:
-    """Colours as the SO-101's, coarse hulls, and contact with the world but not with itself."""
-    import mujoco
-
+    # Colours as the SO-101's, coarse hulls, and contact with the world but not with itself.
     for mesh in spec.meshes:
         mesh.maxhullvert = 32
     for geom in spec.geoms:
-        finger = "finger" in geom.name
-        geom.rgba = np.array(paint.jaw if finger else paint.arm)
+        is_finger = "finger" in geom.name
+        geom.rgba = np.array(paint.jaw if is_finger else paint.arm)
         # Things have bits 1 and 1: they meet an arm of bits 2 and 1, its own links don't.
         geom.contype, geom.conaffinity = (0, 0) if geom.name == "1_base" else (2, 1)
         if geom.name in _DRAWN_AS_BOX:
             geom.type = mujoco.mjtGeom.mjGEOM_BOX
-        if finger:  # as the SO-101's jaws
+        if is_finger:  # as the SO-101's jaws
             geom.condim, geom.priority = 6, 1
             geom.friction = [1.0, 5e-3, 5e-4]
             geom.solref, geom.solimp = [0.01, 1.0], [0.9, 0.95, 0.001, 0.5, 2.0]
-
-
-def _drive(spec: Any) -> None:
-    """Servos on all joints, and one more joint that moves both fingers."""
-    import mujoco
-
+    # Servos on all joints, and one more joint that moves both fingers.
     low_m, high_m = FINGER_TRAVEL_M
     low_rad, high_rad = GRIPPER_TRAVEL_RAD
     spec.body("gripper_prop_link").add_joint(
@@ -140,6 +116,12 @@ def _drive(spec: Any) -> None:
         )  # fmt: skip
         kp, kv = _GAIN * stall_nm, _DAMPING * stall_nm
         servo.set_to_position(kp=kp, kv=kv)
+    spec.body("base").pos = [PAN_AXIS_X_M, 0.0, 0.0]
+    # x along the jaws' travel, z out of the hand.
+    spec.body("gripper").add_site(
+        name="gripperframe", pos=[TCP_X_M, 0.0, 0.0], quat=[0.5, 0.5, 0.5, 0.5], group=3
+    )
+    return spec
 
 
 def _damp(joint: Any, per_speed: float) -> None:

@@ -19,7 +19,7 @@ from gaploop.core.arm import CellArm
 from gaploop.core.types import FloatArray
 from gaploop.sim import scene
 from gaploop.sim.gaps import put_into
-from gaploop.sim.gaps.mechanism import Appliers, CommandPath, ModelApplier, SensorPath, Values
+from gaploop.sim.gaps.mechanism import Appliers, CommandPath, ModelApplier, Values
 from gaploop.sim.identification.logs import DriveLog
 from gaploop.sim.scene import TIMESTEP_S
 
@@ -51,13 +51,6 @@ class OpenLoopArm:
         threads = min(os.cpu_count() or 1, MOST_THREADS)
         self._datas = [mujoco.MjData(self._nominal) for _ in range(threads)]
 
-    def _built(self, setting: Setting) -> tuple[mujoco.MjModel, CommandPath, SensorPath]:
-        on = Appliers.of(self._options, 8)  # nobody looks at pictures
-        put_into(on, (), setting)
-        model = copy.copy(self._nominal)  # drives change a compiled model; compiling takes longer
-        on.model.put_on(model)
-        return model, on.commands, on.sensors
-
     def readings(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
         """Return what each setting's encoders would read [rad], log by log, shape (n, n_joints)."""
         longest = sum(log.steps for log in self.logs)
@@ -68,24 +61,41 @@ class OpenLoopArm:
         return found
 
     def _batch(self, settings: Sequence[Setting]) -> list[list[FloatArray]]:
-        built = [self._built(setting) for setting in settings]
-        models = [model for model, _, _ in built]
-        zero = np.stack([sensors.zero_rad for _, _, sensors in built])
-        first = models[0]
+        models, commands, zeros = [], [], []
+        for setting in settings:
+            on = Appliers.of(self._options, 8)  # nobody looks at pictures
+            put_into(on, (), setting)
+            model = copy.copy(self._nominal)  # drives change a compiled model; compiling is slower
+            on.model.put_on(model)
+            models.append(model)
+            commands.append(on.commands)
+            zeros.append(on.sensors.zero_rad)
+        zero, first = np.stack(zeros), models[0]
         servos = [first.actuator(name).id for name in self.arm.joint_names]
-        qpos = [1 + int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
+        qpos = [int(first.joint(name).qposadr[0]) for name in self.arm.joint_names]
+        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS  # the time, then positions
+        read = 1 + np.array(qpos)
         found: list[list[FloatArray]] = [[] for _ in settings]
-        all_points = self._set_points([commands for _, commands, _ in built])
-        for log, points in zip(self.logs, all_points, strict=True):
+        for log, points in zip(self.logs, self._set_points(commands), strict=True):
             control = np.ones((len(models), log.steps, first.nu))
             control[..., servos] = points - zero[:, None]
-            starts = [self._start(m, log.q_rad[0] - z) for m, z in zip(models, zero, strict=True)]
+            starts = []
+            for model, offset in zip(models, zero, strict=True):
+                data = mujoco.MjData(model)
+                data.qpos[qpos] = log.q_rad[0] - offset
+                scene.settle_gears(model, data)
+                starts.append(np.zeros(mujoco.mj_stateSize(model, kind)))
+                mujoco.mj_getState(model, data, starts[-1], kind)
             after, _ = rollout.rollout(
                 models, self._datas, np.stack(starts), control, persistent_pool=True
             )
+            # A row a physics step; readings lie between them.
+            place = log.t_s / TIMESTEP_S
+            row = np.minimum(place.astype(int), log.steps - 1)
+            share = np.clip(place - row, 0.0, 1.0)[:, None]
             for k, offset in enumerate(zero):
-                path = np.concatenate([starts[k][None, qpos], after[k][:, qpos]]) + offset
-                found[k].append(_at(path, log.t_s))
+                path = np.concatenate([starts[k][None, read], after[k][:, read]]) + offset
+                found[k].append(np.asarray(path[row] + share * (path[row + 1] - path[row])))
         return found
 
     def _set_points(self, paths: Sequence[CommandPath]) -> list[FloatArray]:
@@ -114,21 +124,3 @@ class OpenLoopArm:
             joined.push(t_s, padded[:, :, step])
             padded[:, :, step] = joined.set_point(t_s)
         return [p[:, : log.steps] for p, log in zip(padded, self.logs, strict=True)]
-
-    def _start(self, model: mujoco.MjModel, q_rad: FloatArray) -> FloatArray:
-        data = mujoco.MjData(model)
-        for name, q in zip(self.arm.joint_names, q_rad, strict=True):
-            data.joint(name).qpos[0] = q
-        scene.settle_gears(model, data)
-        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
-        state = np.zeros(mujoco.mj_stateSize(model, kind))
-        mujoco.mj_getState(model, data, state, kind)
-        return state
-
-
-def _at(path: FloatArray, t_s: FloatArray) -> FloatArray:
-    """Return a path with a row a physics step at times between them, shape (n, n_joints)."""
-    place = t_s / TIMESTEP_S
-    whole = np.minimum(place.astype(int), len(path) - 2)
-    share = np.clip(place - whole, 0.0, 1.0)[:, None]
-    return np.asarray(path[whole] + share * (path[whole + 1] - path[whole]))

@@ -255,10 +255,7 @@ class DriveFitter:
         return Fit(tuple(chosen), np.asarray(x, float), self.errors([merged({}, chosen, x)])[0])
 
     def fit(
-        self,
-        chosen: Sequence[Candidate],
-        start: Sequence[float] | FloatArray,
-        turns: int = FULL,
+        self, chosen: Sequence[Candidate], start: Sequence[float] | FloatArray, turns: int = FULL
     ) -> Fit:
         """Fit candidates together, taking the errors' scale anew `turns` times."""
         now = self.at(chosen, start)
@@ -370,39 +367,12 @@ class DriveFitter:
         return min(ends, key=lambda end: self.bic(end[0], alike))
 
     def _begun(self, best: Fit) -> list[Fit]:
-        """Return quick fits with one parameter more, the best first."""
-        alike = self.alike(best.error)
-        fits = [
-            self.fit((*best.chosen, c), (*best.x, start), QUICK)
-            for c, start in self._promising(best, alike)
-        ]
-        return sorted(fits, key=lambda f: self.bic(f, alike))
+        """Return quick fits with one parameter more, the best first.
 
-    def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
-        """Add parameters as long as the criterion falls; `begun` has the best fit first."""
-        steps = [_step(best, None, 0.0)]
-        while begun and len(best.chosen) < MOST_ADDED:
-            alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
-            drop = self.bic(best, alike) - self.bic(better, alike)
-            if drop <= 0:
-                break
-            added = better.chosen[-1]
-            best = self.without_idle(better)
-            if added not in best.chosen:
-                break
-            steps.append(_step(best, added, drop))
-            begun = self._begun(best)
-        return best, steps
-
-    def _is_at_floor(self, error: FloatArray) -> bool:
-        return bool((self._spread(error) < 1.05 * self._floor_rad).all())
-
-    def _promising(self, best: Fit, alike: FloatArray) -> list[tuple[Candidate, float]]:
-        """Return what is worth a fit, each with the value to begin from.
-
-        A quantity is tried in all joints at once, and each joint is looked at for itself; what is
-        fitted already may give way, as far as its slopes tell.
+        To see which are worth a fit, a quantity is tried in all joints at once, and each joint is
+        looked at for itself; what is fitted already may give way, as far as its slopes tell.
         """
+        alike = self.alike(best.error)
         own = [c for c in candidates(self.arm) if c not in best.chosen]
         tries = [(q, start) for q in (LATENCY, *QUANTITIES) for start in q.starts]
         settings = []
@@ -425,7 +395,27 @@ class DriveFitter:
         worth = [*(c for c in found if not c.joint), *joints[:JOINTS_FITTED]]
         if self._is_at_floor(best.error):
             worth = [c for c in worth if found[c][0] > 0]  # little is left to be explained
-        return [(c, found[c][1]) for c in worth]
+        fits = [self.fit((*best.chosen, c), (*best.x, found[c][1]), QUICK) for c in worth]
+        return sorted(fits, key=lambda f: self.bic(f, alike))
+
+    def _grown(self, best: Fit, begun: Sequence[Fit]) -> tuple[Fit, list[dict[str, Any]]]:
+        """Add parameters as long as the criterion falls; `begun` has the best fit first."""
+        steps = [_step(best, None, 0.0)]
+        while begun and len(best.chosen) < MOST_ADDED:
+            alike, better = self.alike(best.error), self.fit(begun[0].chosen, begun[0].x)
+            drop = self.bic(best, alike) - self.bic(better, alike)
+            if drop <= 0:
+                break
+            added = better.chosen[-1]
+            best = self.without_idle(better)
+            if added not in best.chosen:
+                break
+            steps.append(_step(best, added, drop))
+            begun = self._begun(best)
+        return best, steps
+
+    def _is_at_floor(self, error: FloatArray) -> bool:
+        return bool((self._spread(error) < 1.05 * self._floor_rad).all())
 
     def _given_way(self, error: FloatArray, slopes: FloatArray) -> FloatArray:
         """Return errors once what is fitted already gave way, by its slopes."""
@@ -525,7 +515,6 @@ class FittedDrives:
         fit: how well, for the twin's file: see docs/twin.md.
         steps: what each parameter that was added brought: `added`, `joint`, `error_rad`,
             `bic_drop`; first the nominal arm.
-        curves: held-out motion.
     """
 
     parameters: list[TwinParameter]
@@ -535,9 +524,7 @@ class FittedDrives:
 
 
 def fit_drives(
-    takes: Sequence[Take],
-    arm: CellArm,
-    advance: Callable[[], None] = lambda: None,
+    takes: Sequence[Take], arm: CellArm, advance: Callable[[], None] = lambda: None
 ) -> FittedDrives:
     """Fit an arm's drives to takes with joint goals and readings.
 
@@ -556,10 +543,21 @@ def fit_drives(
             "frames, goals held": logs,
             "frames, goals ramped": [log.ramped() if log.from_frames else log for log in logs],
         }
-    tried = {goals: _selected(arm, way, advance) for goals, way in ways.items()}
-    goals = min(tried, key=lambda way: tried[way].cost)
-    way, found = ways[goals], tried[goals].fit
-    before, after, curves = _judged(arm, tried[goals].judge, found)
+    tried = []
+    for goals, way in ways.items():
+        learn, judge = _held_out([list(log.pieces()) for log in way])
+        fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
+        found, steps = fitter.choose()
+        cost = float((fitter.cost(found.error) / fitter.alike(found.error)).sum())
+        tried.append((cost, goals, way, judge, found, steps))
+    _, goals, way, judge, found, steps = min(tried, key=lambda one: one[0])
+    nominal, fitted = OpenLoopArm(arm, judge).readings([{}, found.setting])
+    curves = [
+        OpenLoopCurve(log.uid, log.t_s, log.q_rad, *paths)
+        for log, *paths in zip(judge, nominal, fitted, strict=True)
+    ]
+    before = float(np.mean([np.abs(c.before_rad - c.read_rad)[:, :-1].mean() for c in curves]))
+    after = float(np.mean([np.abs(c.after_rad - c.read_rad)[:, :-1].mean() for c in curves]))
     if after > (1 - LEAST_GAIN) * before:
         found, after = Fit((), np.empty(0), found.error), before
     everything = DriveFitter(arm, [piece for log in way for piece in log.pieces()], advance)
@@ -574,30 +572,13 @@ def fit_drives(
         "open_loop_error_before": before,
         "open_loop_error_after": after,
         "unit": "rad",
-        "held_out": sorted({log.uid for log in tried[goals].judge}),
+        "held_out": sorted({log.uid for log in judge}),
         "takes": len(way),
         "motion_s": motion_s,
         "goals": goals,
         "explained": after <= close_rad,
     }
-    return FittedDrives(parameters, fit, tried[goals].steps, curves)
-
-
-@dataclass(frozen=True)
-class _Selected:
-    fit: Fit
-    steps: list[dict[str, Any]]
-    cost: float
-    judge: list[DriveLog]
-
-
-def _selected(arm: CellArm, logs: Sequence[DriveLog], advance: Callable[[], None]) -> _Selected:
-    """Choose parameters by logs, but for those that are held out."""
-    learn, judge = _held_out([list(log.pieces()) for log in logs])
-    fitter = DriveFitter(arm, _evenly(learn, SELECT_S), advance)
-    fit, steps = fitter.choose()
-    cost = float((fitter.cost(fit.error) / fitter.alike(fit.error)).sum())
-    return _Selected(fit, steps, cost, judge)
+    return FittedDrives(parameters, fit, steps, curves)
 
 
 def _evenly(logs: Sequence[DriveLog], most_s: float) -> list[DriveLog]:
@@ -619,23 +600,6 @@ def _held_out(cut: Sequence[Sequence[DriveLog]]) -> tuple[list[DriveLog], list[D
     last = pieces[-1]
     rows = last.t_s <= 2 / 3 * last.t_s[-1]
     return [*pieces[:-1], replace(last, t_s=last.t_s[rows], q_rad=last.q_rad[rows])], [last]
-
-
-def _judged(
-    arm: CellArm, logs: Sequence[DriveLog], fit: Fit
-) -> tuple[float, float, list[OpenLoopCurve]]:
-    """Return the mean absolute error before and after on logs [rad], and their curves."""
-    nominal, fitted = OpenLoopArm(arm, logs).readings([{}, fit.setting])
-    curves = [
-        OpenLoopCurve(log.uid, log.t_s, log.q_rad, before, after)
-        for log, before, after in zip(logs, nominal, fitted, strict=True)
-    ]
-
-    def off(paths: Sequence[FloatArray]) -> float:
-        pairs = zip(paths, logs, strict=True)
-        return float(np.mean([np.abs(q - log.q_rad)[:, :-1].mean() for q, log in pairs]))
-
-    return off(nominal), off(fitted), curves
 
 
 def _drive_parameters(fitter: DriveFitter, fit: Fit, source: str) -> list[TwinParameter]:
@@ -691,7 +655,7 @@ def _secants(
 ) -> list[tuple[Candidate, FloatArray]]:
     """Return how errors change with what wasn't chosen, over a change that would matter.
 
-    As in `DriveFitter._promising`, joints are moved together and looked at one by one.
+    As in `DriveFitter._begun`, joints are moved together and looked at one by one.
     """
     values = dict(zip(fit.chosen, fit.x, strict=True))
     every = [*(c for c in candidates(fitter.arm) if c.joint or c.quantity is LATENCY), *rest]

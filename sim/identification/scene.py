@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import cv2
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
@@ -32,11 +33,13 @@ from gaploop.core.arm import CellArm
 from gaploop.core.take import Take
 from gaploop.core.twin import TwinParameter
 from gaploop.core.types import FloatArray, Image
-from gaploop.sim.gaps import Parameter, mechanism_named
-from gaploop.sim.gaps.mechanism import Values
+from gaploop.sim import scene
+from gaploop.sim.camera import LayeredCamera
+from gaploop.sim.gaps import Parameter, mechanism_named, put_into
+from gaploop.sim.gaps.mechanism import Appliers, Values
 from gaploop.sim.identification.stills import Still, stills_of
-from gaploop.sim.identification.studio import AWAY_M, Studio
 from gaploop.sim.identification.video import SETTLED, recorded, restored
+from gaploop.sim.placement import set_free_body
 from gaploop.sim.recalibration import CAST, EXPOSURE, POSE, TABLE, ZEROS, Clearing
 from gaploop.sim.tracker import Blob, Tracker, project
 
@@ -69,9 +72,79 @@ VIEWS: Final = 8
 """Views that geometry is fitted on: a picture is drawn some hundred times."""
 CONFIDENCE: Final = 0.90
 
+type Point = tuple[float, float] | FloatArray
+AWAY_M: Final = (9.0, 9.0)
+"""Where what isn't to be seen is put [m]."""
+_KEPT: Final = ("cam_pos", "cam_quat", "body_pos", "geom_size")
+
 type Residuals = Callable[[FloatArray], Sequence[FloatArray]]
 """What is off in each view, for parameters in units of what a step changes, shape (n,)."""
 type Views = Sequence[tuple[Still, Image]]
+
+
+class Studio:
+    """The compiled nominal cell, drawn as its camera sees an arm that stands still.
+
+    Parameters are put into it for each square picture.
+    """
+
+    def __init__(self, arm: CellArm, size_px: int) -> None:
+        self._arm, self._size_px = arm, size_px
+        self._model = scene.build_model(scene.SceneOptions(arm=arm))
+        self._data = mujoco.MjData(self._model)
+        self._nominal = {name: getattr(self._model, name).copy() for name in _KEPT}
+        self._qpos = [int(self._model.joint(name).qposadr[0]) for name in arm.joint_names]
+        self._camera = LayeredCamera(self._model, scene.CAMERA_NAME, size_px, size_px)
+
+    def draw(
+        self,
+        q_rad: FloatArray,
+        parameters: Mapping[str, Values],
+        target_m: Point = AWAY_M,
+        object_m: Point = AWAY_M,
+        object_yaw_rad: float = 0.0,
+    ) -> Image:
+        """Return what the lens is shown, RGB, shape (size, size, 3).
+
+        Args:
+            q_rad: where the joints read [rad], shape (n_joints,).
+            parameters: "dimension.mechanism" to values, as of `SimCell`; what they do to pictures
+                is for `develop`.
+            target_m: where the disc lies [m].
+            object_m: where the object lies [m].
+            object_yaw_rad: how it is turned.
+        """
+        model, data = self._model, self._data
+        for name, values in self._nominal.items():
+            getattr(model, name)[:] = values
+        on = self._put(parameters)
+        on.model.put_on(model)
+        half_m = on.model.options.thing.half_size_m
+        model.geom("object").size[:] = half_m
+        table_z_m = float(model.body("table").pos[2])
+        model.body("target").pos[:] = [*target_m, table_z_m + scene.DISC_HALF_HEIGHT_M]
+        mujoco.mj_resetData(model, data)
+        data.qpos[self._qpos] = q_rad - on.sensors.offset(0.0, q_rad)
+        scene.settle_gears(model, data)
+        place_m = np.array([*object_m, table_z_m + half_m[2]])
+        set_free_body(model, data, "object", place_m, object_yaw_rad)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        return self._camera.draw_whole(data)
+
+    def develop(self, picture: Image, parameters: Mapping[str, Values], seed: int = 0) -> Image:
+        """Return a picture through lens, exposure and readout; `seed` draws its noise."""
+        return self._put(parameters).images.picture(picture, np.random.default_rng(seed), 0.0)
+
+    def _put(self, parameters: Mapping[str, Values]) -> Appliers:
+        on = Appliers.of(scene.SceneOptions(arm=self._arm), self._size_px)
+        put_into(on, (), parameters)
+        return on
+
+    def close(self) -> None:
+        """Free the renderer."""
+        self._camera.close()
 
 
 @dataclass(frozen=True)
@@ -95,8 +168,6 @@ def _fitted(
     """Fit parameters near 0 by robust least squares, with central differences of half a unit.
 
     Args:
-        residuals: of each view.
-        x: where to start.
         off: a residual beyond this counts less (soft L1).
         tries: steps at most.
         prior: how much one unit away from 0 costs.
@@ -327,8 +398,8 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
         np.median([float(np.median(a)) / max(1.0, float(np.median(b))) for a, b in pairs])
     )
 
-    def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray]:
-        """Return a fit of some of the numbers, and all of them with what an interval's half is."""
+    def fit_of(active: Sequence[int]) -> tuple[_Fit, FloatArray, FloatArray, float]:
+        """Return a fit of some of the numbers, all of them, their half widths, and what is off."""
 
         def whole(x: FloatArray) -> FloatArray:
             every = np.zeros(6)
@@ -345,19 +416,18 @@ def _light(studio: Studio, views: Views, geometry: _Found, arm: CellArm) -> tupl
         start[5] = 2.0  # of less than half a pixel nothing is seen
         fit = _fitted(residuals, start[list(active)], 8.0, 25, enough=1e-6, common=COMMON_LEVELS)
         off = float(np.median(np.abs(np.concatenate(residuals(fit.x)))))
-        return fit, whole(fit.x) * _LIGHT_UNITS, np.append(whole(fit.half) * _LIGHT_UNITS, off)
+        return fit, whole(fit.x) * _LIGHT_UNITS, whole(fit.half) * _LIGHT_UNITS, off
 
     # Exposure and cast do nearly the same to a picture: one of them, where it explains as much.
-    fit, x_all, half_all = fit_of(range(6))
+    fit, x_all, half_all, off = fit_of(range(6))
     x, half = x_all, half_all
     for active in _SIMPLER:
-        simpler, x_now, half_now = fit_of(active)
+        simpler, x_now, half_now, off_now = fit_of(active)
         if simpler.cost < AS_GOOD * fit.cost:
             left_out = np.setdiff1d(range(5), active)
             half_now[left_out] = np.abs(x_all[left_out]) + half_all[left_out]
-            x, half = x_now, half_now
+            x, half, off = x_now, half_now, off_now
             break
-    off = float(half[-1])
     values = _light_values(x)
     strength = values[CAST]["cast_strength"]
     aside = float(np.hypot(*half[2:4]))

@@ -26,7 +26,6 @@ def fit_station(
     Args:
         takes: of the station; their units known.
         arm: the cell's arm that stands for its own.
-        station: its name.
         made_from: as in `Twin`.
         pictures: measure the scene, too.
         advance: called after each piece of work on the drives.

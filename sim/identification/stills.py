@@ -8,7 +8,7 @@ at rest: their first picture counts alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +62,44 @@ def stills_of(takes: Sequence[Take], arm: CellArm) -> list[Still]:
 
     The takes are in degrees, or have telemetry; each one's first camera counts.
     """
-    found = [still for take in takes for still in _stills(take, arm)]
+    found: list[Still] = []
+    for take in takes:
+        frames, name = take.frames, next(iter(take.cameras), "")
+        q_rad = joints_rad(take, arm) if len(frames) else None
+        if q_rad is None or not name:
+            continue
+        # First row and end of each stretch in which the arm stood still.
+        moved = np.abs(np.diff(frames.action, axis=0)).max(axis=1) > RESTS_UNITS
+        edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(frames)]
+        spans = []
+        for first, end in itertools.pairwise(edges):
+            settled = first  # a take begins at rest
+            if first:
+                rested_s = frames.t_s[first:end] - frames.t_s[first]
+                settled += int(np.searchsorted(rested_s, SETTLES_S))
+            state = frames.state[settled:end]
+            if len(state) >= 3 and np.ptp(state, axis=0).max() < STANDS_UNITS:
+                spans.append((settled, end))
+        if not any(first == 0 for first, _ in spans):
+            spans.insert(0, (0, 1))
+        last = max(end for _, end in spans)
+        age_s = frames.camera_age_s.get(name, np.zeros(len(frames)))
+        taken_s = np.round(frames.t_s - np.where(np.isfinite(age_s), age_s, 0.0), 3)
+        kept: list[list[Image]] = [[] for _ in spans]
+        repeats = max(1, round(len(taken_s) / max(1, len(np.unique(taken_s)))))
+        before = -np.inf
+        for row, picture in enumerate(take.cameras[name]()):
+            if row >= last:
+                break
+            is_new, before = taken_s[row] > before, taken_s[row]
+            for pictures, (first, end) in zip(kept, spans, strict=True):
+                if first <= row < end and is_new and len(pictures) < MOST_PICTURES:
+                    pictures.append(picture)
+        part = str(take.info.conditions.get("probe", ""))
+        for pictures, (first, end) in zip(kept, spans, strict=True):
+            if pictures:
+                at_rad = np.median(q_rad[first:end], axis=0)
+                found.append(Still(take.info.uid, part, at_rad, np.stack(pictures), repeats))
     found.sort(key=lambda still: -len(still.pictures))
     chosen, rest = found[:1], found[1:]
     while rest and len(chosen) < MOST_STILLS:
@@ -97,43 +134,3 @@ def joints_rad(take: Take, arm: CellArm) -> FloatArray | None:
     if take.info.units == "deg" and take.frames.state.shape[1] == len(names):
         return np.asarray(from_degrees(take.frames.state, arm))
     return None
-
-
-def _stills(take: Take, arm: CellArm) -> Iterator[Still]:
-    frames, name = take.frames, next(iter(take.cameras), "")
-    q_rad = joints_rad(take, arm) if len(frames) else None
-    if q_rad is None or not name:
-        return
-    spans = list(_rests(frames.action, frames.state, frames.t_s))
-    if not any(first == 0 for first, _ in spans):
-        spans.insert(0, (0, 1))
-    last = max(end for _, end in spans)
-    age_s = frames.camera_age_s.get(name, np.zeros(len(frames)))
-    taken_s = np.round(frames.t_s - np.where(np.isfinite(age_s), age_s, 0.0), 3)
-    kept: list[list[Image]] = [[] for _ in spans]
-    repeats = max(1, round(len(taken_s) / max(1, len(np.unique(taken_s)))))
-    before = -np.inf
-    for row, picture in enumerate(take.cameras[name]()):
-        if row >= last:
-            break
-        is_new, before = taken_s[row] > before, taken_s[row]
-        for pictures, (first, end) in zip(kept, spans, strict=True):
-            if first <= row < end and is_new and len(pictures) < MOST_PICTURES:
-                pictures.append(picture)
-    part = str(take.info.conditions.get("probe", ""))
-    for pictures, (first, end) in zip(kept, spans, strict=True):
-        if pictures:
-            at_rad = np.median(q_rad[first:end], axis=0)
-            yield Still(take.info.uid, part, at_rad, np.stack(pictures), repeats)
-
-
-def _rests(goals: FloatArray, state: FloatArray, t_s: FloatArray) -> Iterator[tuple[int, int]]:
-    """Yield first row and end of each stretch in which the arm stood still."""
-    moved = np.abs(np.diff(goals, axis=0)).max(axis=1) > RESTS_UNITS
-    edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(goals)]
-    for first, end in itertools.pairwise(edges):
-        settled = first  # a take begins at rest
-        if first:
-            settled += int(np.searchsorted(t_s[first:end] - t_s[first], SETTLES_S))
-        if end - settled >= 3 and np.ptp(state[settled:end], axis=0).max() < STANDS_UNITS:
-            yield settled, end

@@ -163,6 +163,7 @@ BAD_STATIONS = [
     ({**STATION, "scene": {"colour": "red"}}, "camera, object, target"),
     ({**STATION, "scene": {"camera": 3}}, "a camera's name"),
     ({**STATION, "scene": {"object": "grey"}}, "blue, cyan, green"),
+    ({**STATION, "scene": {"object": [0, 10, 20]}}, "of its hue in degrees"),
     ({**STATION, "scene": {"object": [0, 400]}}, "from 0 to 360"),
     ({**STATION, "scene": {"object": "blue"}}, "hues in common"),
     ({**STATION, "scene": {"object": [350, 210]}}, "hues in common"),

@@ -393,15 +393,31 @@ def test_rare_options_wait_for_help_all() -> None:
     assert "--help=all" not in every
 
 
+WORDLESS = re.compile(r"^  --([\w.]+)=\S+\n {8}\((?:default|required)", re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", cli.commands())
-def test_what_is_rare_exists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_rare_exists_and_every_option_says_what_it_does(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A pattern that fits nothing is left over from an option that went."""
     module = importlib.import_module(f"gaploop.scripts.{cli.commands()[name].stem}")
     assert cli.main([name, "--help=all"]) == 0
-    options = re.findall(r"^  --([\w.]+)=", capsys.readouterr().out, re.MULTILINE)
+    said = capsys.readouterr().out
+    assert WORDLESS.findall(said) == []
+    options = re.findall(r"^  --([\w.]+)=", said, re.MULTILINE)
     given = {"record": ["cartesian.speed_m_s"]}.get(name, [])  # with a leader that needs them
     for pattern in getattr(module, "RARE", ()):
         assert any(fnmatch.fnmatchcase(option, pattern) for option in [*options, *given]), pattern
+
+
+def test_options_of_the_embedded_cell_say_what_they_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are read from the docstrings of the devices' configs."""
+    types = ["--robot.type=so101_sim", "--teleop.type=scripted"]
+    assert cli.main(["teleoperate", *types, "--help=all"]) == 0
+    said = capsys.readouterr().out
+    assert "--robot.camera_latency_s=" in said
+    assert WORDLESS.findall(said) == []
 
 
 @pytest.mark.usefixtures("unlogged")
