@@ -27,7 +27,6 @@ from gaploop.datasets.formats.foreign import Maker, as_float32, described, named
 from gaploop.datasets.formats.model import (
     About,
     Advance,
-    Carried,
     ForeignRecording,
     ImportSettings,
     Outgoing,
@@ -131,7 +130,16 @@ def read_aloha(path: Path, settings: ImportSettings) -> ForeignRecording:
         sim = bool(file.attrs.get("sim", False))
     if carried is not None:
         about, parts = carried.about, {}
-        every = [_carried(one, about) for one in files]
+        every = []
+        for one in files:
+            with hdf5.open_hdf5(one) as file:
+                own = hdf5.carried_in(file, one)
+            if own is None or own.about.features != about.features:
+                raise UnusableInputError(
+                    f"{one} was not exported together with the other files beside it. Import it "
+                    "alone."
+                )
+            every.append(own)
         rows, tasks, lines = (
             tuple(part for one in every for part in getattr(one, name))
             for name in ("rows", "tasks", "labels")
@@ -172,16 +180,6 @@ def _require(file: Any, path: Path) -> None:
                 f"{path} has no /{key}: not ALOHA's layout. It holds "
                 f"{', '.join(found[:12]) or 'nothing'}."
             )
-
-
-def _carried(path: Path, about: About) -> Carried:
-    with hdf5.open_hdf5(path) as file:
-        found = hdf5.carried_in(file, path)
-    if found is None or found.about.features != about.features:
-        raise UnusableInputError(
-            f"{path} was not exported together with the other files beside it. Import it alone."
-        )
-    return found
 
 
 def _foreign_about(
