@@ -84,7 +84,12 @@ def import_dataset(
     """
     source, target = Path(source).absolute(), Path(target).absolute()
     staging.require_new_folder(target, source)  # before what takes long
-    _look_ahead(source, options.rename)
+    # What else would only be refused once all of it has been converted.
+    info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
+    features = info.get("features") if isinstance(info, dict) else None
+    if isinstance(features, dict):  # else what reads it says so
+        renamed = checked_rename(features, options.rename)
+        _require_state([renamed.get(name, name) for name in map(str, features)], source)
     if not is_v2(source) and not options.rename:
         return ImportedDataset(_import_v3(source, target, options, on_episode))
     layout_v3 = staging.beside(target, "v3")
@@ -107,15 +112,6 @@ def import_dataset(
     finally:
         shutil.rmtree(layout_v3, ignore_errors=True)
     return ImportedDataset(count, left_out)
-
-
-def _look_ahead(source: Path, rename: Mapping[str, str]) -> None:
-    """Refuse names and features that could only be refused once all of it has been converted."""
-    info = read_json(source / layout.INFO) if (source / layout.INFO).is_file() else None
-    features = info.get("features") if isinstance(info, dict) else None
-    if isinstance(features, dict):  # else what reads it says so
-        renamed = checked_rename(features, rename)
-        _require_state([renamed.get(name, name) for name in map(str, features)], source)
 
 
 def _require_state(features: Collection[str], root: Path) -> None:

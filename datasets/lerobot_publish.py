@@ -124,7 +124,14 @@ def publish_takes(
             transfer.publish_events(journal, stage, new, folders)
             episodes_table.materialise(stage, dict(enumerate(rows, first)))
             hook("columns written")
-            _copy_truth(journal, stage)
+            truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH
+            if truth.exists():
+                have = set(read_content(copy).split(b"\n")) if copy.exists() else set()
+                held = _known_uids(stage)
+                with copy.open("ab") as stream:
+                    for line in read_content(truth).split(b"\n"):
+                        if line not in have and labels.is_about(line, held):
+                            stream.write(line + b"\n")
             staging.commit(stage, root, hook)
         return replace(report, published=uids, refused=refused, labels=len(new))
 
@@ -193,16 +200,26 @@ def _write(
     on_take: Callable[[int, int], None] | None,
     hook: staging.Hook,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Append takes to the dataset at `stage`; return their episode columns, and refused ones."""
+    """Append takes to the dataset at `stage`; return their episode columns, and refused ones.
+
+    What keeps one take out doesn't keep the others out.
+    """
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
     writer = None
     for number, (folder, header) in enumerate(folders, 1):
         info = header.info
-        take = _usable(folder, said)
-        if isinstance(take, str):
-            logger.warning("Take %s is not published: %s", info.uid, take)
-            refused[info.uid] = take
+        try:
+            journal_format.require_as_sealed(folder)
+            take = read_take(folder, said)
+            for camera in (*take.cameras, *take.depth):
+                verify(journal_format.camera_path(folder, camera), len(take.frames))
+            reason = refusal(take)
+        except UnusableInputError as error:
+            reason = str(error)
+        if reason:
+            logger.warning("Take %s is not published: %s", info.uid, reason)
+            refused[info.uid] = reason
             continue
         if writer is None:
             from gaploop.datasets.lerobot_writer import open_writer  # here: it imports torch
@@ -222,26 +239,3 @@ def _write(
         writer.finalize()
     hook("finalized")
     return rows, refused
-
-
-def _usable(folder: Path, events: Mapping[str, Mapping[str, Any]]) -> Take | str:
-    """Read a take, or say why it can't be published; the others still are."""
-    try:
-        journal_format.require_as_sealed(folder)
-        take = read_take(folder, events)
-        for camera in (*take.cameras, *take.depth):
-            verify(journal_format.camera_path(folder, camera), len(take.frames))
-    except UnusableInputError as error:
-        return str(error)
-    return refusal(take) or take
-
-
-def _copy_truth(journal: Path, stage: Path) -> None:
-    source, target = journal / journal_format.TRUTH, stage / journal_format.TRUTH
-    if not source.exists():
-        return
-    have = set(read_content(target).split(b"\n")) if target.exists() else set()
-    uids = _known_uids(stage)
-    new = (line for line in read_content(source).split(b"\n") if line not in have)
-    with target.open("ab") as stream:
-        stream.writelines(line + b"\n" for line in new if labels.is_about(line, uids))
