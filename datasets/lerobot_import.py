@@ -47,9 +47,8 @@ class ImportOptions:
 
     Attributes:
         drop_videos: leave pictures out and copy the joint state to environment state.
-        kind: None keeps what gap columns say, else import.
-        domain: None keeps what gap columns say, else real.
-        outcome: None keeps what gap columns say, else unlabelled.
+        kind: None keeps what gap columns say, else import; so do domain (else real) and outcome
+            (else unlabelled).
         rename: feature to the name that it gets.
     """
 
@@ -169,12 +168,7 @@ def _import_v3(
 def _without_pictures(
     info: DatasetInfo, episodes: list[EpisodeRow], copies: bool, changed: Mapping[str, str]
 ) -> ForeignRecording:
-    """Return episodes without pictures, their state copied to where the environment stands.
-
-    Args:
-        copies: copy the state, unless there is an environment state.
-        changed: gap columns that are said anew.
-    """
+    """Return episodes without pictures, their state copied to an environment state they lack."""
     about, left_out = exported_features(info)
     kept = [name for name in about.numbers if not name.startswith(columns.CAMERA_AGE)]
     bare = {name: about.features[name] for name in kept}

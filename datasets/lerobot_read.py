@@ -29,15 +29,9 @@ from gaploop.datasets.video import VideoRange
 LONGEST_VIDEO_S: Final = 1e7
 """Months of video in one file; what starts later is no time [s]."""
 _OPTIONAL: Final = (
-    columns.STATE,
-    columns.ACTION,
-    columns.ENVIRONMENT,
-    columns.TIME,
-    columns.SENT,
-    columns.INTERVENTION,
-    columns.SAFETY,
-    "timestamp",
-)
+    columns.STATE, columns.ACTION, columns.ENVIRONMENT, columns.TIME, columns.SENT,
+    columns.INTERVENTION, columns.SAFETY, "timestamp",
+)  # fmt: skip
 _BATCH: Final = 32
 """Pictures read from Parquet at once."""
 

@@ -353,11 +353,7 @@ class VideoIndex:
 
 
 def video_index(path: Path, whole: bool = True) -> VideoIndex:
-    """Read what a video file holds.
-
-    Args:
-        whole: read every packet; otherwise the header and the last packets only.
-    """
+    """Read what a video file holds: every packet, or only the header and the last ones."""
     with open_video(path) as container, reading(path):
         stream = container.streams.video[0]
         size = (int(stream.width), int(stream.height))

@@ -100,7 +100,7 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
     """The cameras whose pictures come from the cache."""
 
     def take_over(self, plain: DatasetReader, cache: CacheOptions, progress: Progress) -> None:
-        """Take the table that `plain` has loaded, and cache its pictures."""
+        """Take the table that `plain` has loaded, and cache its pictures if there is room."""
         self.hf_dataset = plain.hf_dataset
         self._build_index_mapping()
         self._size = cache.size
@@ -119,13 +119,35 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
         self._in_use: Any = None
         self.stores = {}
         if cache.mode != "off" and self._cameras and len(self._episode):
-            self._fill(cache, progress)
+            times_s = self._columns["timestamp"].numpy().astype(np.float64)
+            order = np.argsort(self._episode, kind="stable")
+            episodes, firsts = np.unique(self._episode[order], return_index=True)
+            rows_of = dict(zip(episodes.tolist(), np.split(order, firsts[1:]), strict=True))
+            clips = []
+            for camera in self._cameras:
+                first, second, third = self._meta.features[camera]["shape"]
+                size = (second, third) if first in (1, 3) else (first, second)
+                starts_s = self._per_episode(f"videos/{camera}/from_timestamp")
+                for episode, rows in rows_of.items():
+                    video = str(self._meta.get_video_file_path(episode, camera))
+                    shown_s = float(starts_s[episode]) + times_s[rows]
+                    clips.append(Clip(episode, camera, video, shown_s, rows, size))
+            decoding = Decoding(self.root, self._video_backend, self._tolerance_s, self._size)
+            try:
+                found = cache_pictures(clips, len(self._episode), decoding, cache, progress)
+                self._in_use, self.stores = found
+            except NoRoomError as error:
+                log.warning(
+                    "No frame cache for %s: %s. Its videos are decoded for every sample, which is "
+                    "slower; make room, or give --cache.dir, --cache.max_gb or --cache.size.",
+                    self.root, error,
+                )  # fmt: skip
         self._left_over = [c for c in self._meta.video_keys if c not in self.stores]
         # The features get the size that pictures are scaled to: policies are built after it.
         for camera in self._cameras if cache.size is not None else ():
-            feature, size = self._meta.features[camera], cache.size or ()
+            feature, scaled = self._meta.features[camera], cache.size or ()
             channels_first = feature["shape"][0] in (1, 3)
-            shape = (3, *size) if channels_first else (*size, 3)
+            shape = (3, *scaled) if channels_first else (*scaled, 3)
             self._meta.features[camera] = {**feature, "shape": shape}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,33 +250,6 @@ class CachedReader(DatasetReader):  # type: ignore[misc]
     def _times_s(self, rows: Int64Array) -> list[float]:
         times: list[float] = self._columns["timestamp"][torch.from_numpy(rows)].tolist()
         return times
-
-    def _fill(self, cache: CacheOptions, progress: Progress) -> None:
-        """Cache the pictures, unless there is no room for them."""
-        times_s = self._columns["timestamp"].numpy().astype(np.float64)
-        order = np.argsort(self._episode, kind="stable")
-        episodes, firsts = np.unique(self._episode[order], return_index=True)
-        rows_of = dict(zip(episodes.tolist(), np.split(order, firsts[1:]), strict=True))
-        clips = []
-        for camera in self._cameras:
-            first, second, third = self._meta.features[camera]["shape"]
-            shape = (second, third) if first in (1, 3) else (first, second)
-            starts_s = self._per_episode(f"videos/{camera}/from_timestamp")
-            for episode, rows in rows_of.items():
-                video = str(self._meta.get_video_file_path(episode, camera))
-                shown_s = float(starts_s[episode]) + times_s[rows]
-                clips.append(Clip(episode, camera, video, shown_s, rows, shape))
-        decoding = Decoding(self.root, self._video_backend, self._tolerance_s, self._size)
-        try:
-            found = cache_pictures(clips, len(self._episode), decoding, cache, progress)
-        except NoRoomError as error:
-            log.warning(
-                "No frame cache for %s: %s. Its videos are decoded for every sample, which is "
-                "slower; make room, or give --cache.dir, --cache.max_gb or --cache.size.",
-                self.root, error,
-            )  # fmt: skip
-            return
-        self._in_use, self.stores = found
 
     def _per_episode(self, column: str) -> np.ndarray[Any, Any]:
         return np.asarray(self._meta.episodes.data.column(column).to_numpy())

@@ -69,10 +69,7 @@ def cache_pictures(
     options: CacheOptions,
     progress: Progress,
 ) -> tuple[CacheFolder, dict[str, PictureStore]]:
-    """Return the stores of all cameras, after decoding what isn't cached yet.
-
-    Args:
-        rows: rows of the loaded table.
+    """Return the stores of all cameras, for a table of `rows`, after decoding what isn't cached.
 
     Raises:
         NoRoomError: neither form fits the bound and the disk.

@@ -311,7 +311,7 @@ def messages(
 
 
 def topics_of(files: Sequence[Path]) -> tuple[dict[str, Topic], list[str]]:
-    """Return the topics that can be read, and notes about the others."""
+    """Return the topics that can be read, by schema and first message; notes about the others."""
     seen: dict[str, tuple[str, str]] = {}
     first: dict[str, bytes] = {}
     for _, schema, channel, content in messages(files):
@@ -320,29 +320,24 @@ def topics_of(files: Sequence[Path]) -> tuple[dict[str, Topic], list[str]]:
         first.setdefault(channel.topic, content)
     found, notes = {}, []
     for topic, (schema_name, encoding) in sorted(seen.items()):
-        holds = _content(topic, schema_name, encoding, first[topic])
+        holds = ""
+        if encoding == "cdr" and schema_name in _PICTURES:
+            holds = "" if topic.endswith("compressedDepth") else "pictures"
+        elif encoding == "cdr" and schema_name in _NUMBERS:
+            holds = "numbers"
+        elif encoding == "json":
+            with contextlib.suppress(ValueError):
+                value = parse_json(first[topic])
+                is_text = isinstance(value, dict) and isinstance(value.get("data"), str)
+                if is_text and "format" in value:
+                    holds = "pictures"
+                elif _json_numbers(value):
+                    holds = "numbers"
         if holds:
             found[topic] = Topic(topic, schema_name, encoding, holds)
         else:
             notes.append(f"{topic} ({schema_name or encoding}) is left out.")
     return found, notes
-
-
-def _content(topic: str, schema: str, encoding: str, first: bytes) -> str:
-    """Return what a topic holds, `numbers`, `pictures` or "", from its schema and first message."""
-    if encoding == "cdr":
-        if schema in _PICTURES:
-            return "" if topic.endswith("compressedDepth") else "pictures"
-        return "numbers" if schema in _NUMBERS else ""
-    if encoding != "json":
-        return ""
-    try:
-        value = parse_json(first)
-    except ValueError:
-        return ""
-    if isinstance(value, dict) and isinstance(value.get("data"), str) and "format" in value:
-        return "pictures"
-    return "numbers" if _json_numbers(value) else ""
 
 
 @contextlib.contextmanager
