@@ -97,9 +97,33 @@ def publish_takes(
         raise UnusableInputError(f"{root} exists and is not a LeRobot dataset. {_MEND}")
     with staging.locked(root):
         staging.recover(root)
-        known = _known_uids(root)
+        known: set[str] = set()
+        if layout.is_dataset(root):
+            known = {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
         said = labels.current(labels.read(journal / journal_format.LABELS))
-        folders, report = _candidates(journal, root, known, said, consents)
+        present, skipped = 0, Counter[str]()
+        folders: list[tuple[Path, TakeHeader]] = []
+        for folder in take_folders(journal):
+            header, end = read_header(folder), read_end(folder)
+            if header.info.uid in known:
+                present += 1
+            elif header.info.kind is TakeKind.PROBE:
+                skipped[TakeKind.PROBE.value] += 1
+            elif end is None:
+                skipped["unsealed"] += 1
+            elif (word := said.get(header.info.uid, {}).get("outcome", end.outcome)) in PUBLISHED:
+                folders.append((folder, header))
+            else:
+                skipped[str(word)] += 1
+        place, withheld = Place("dataset", str(root)), dict[str, str]()
+        for _, header in folders:  # whose participants haven't agreed, or not any more
+            reason = refusal_at(consents, header.info, Use.PUBLISH, place)
+            if reason:
+                withheld[header.info.uid] = reason
+        if withheld:
+            skipped["no_consent"] = len(withheld)
+            folders = [pair for pair in folders if pair[1].info.uid not in withheld]
+        report = PublishReport((), present, dict(skipped), withheld=withheld)
         shapes = [Profile.of_take(header) for _, header in folders]
         if layout.is_dataset(root):
             shapes.insert(0, Profile.of_dataset(layout.read_info(root)))
@@ -127,53 +151,13 @@ def publish_takes(
             truth, copy = journal / journal_format.TRUTH, stage / journal_format.TRUTH
             if truth.exists():
                 have = set(read_content(copy).split(b"\n")) if copy.exists() else set()
-                held = _known_uids(stage)
+                held = known.union(uids)
                 with copy.open("ab") as stream:
                     for line in read_content(truth).split(b"\n"):
                         if line not in have and labels.is_about(line, held):
                             stream.write(line + b"\n")
             staging.commit(stage, root, hook)
         return replace(report, published=uids, refused=refused, labels=len(new))
-
-
-def _known_uids(root: Path) -> set[str]:
-    if not layout.is_dataset(root):
-        return set()
-    return {str(row.get("gap_uid") or "") for row in layout.episode_rows(root)} - {""}
-
-
-def _candidates(
-    journal: Path,
-    root: Path,
-    known: set[str],
-    said: Mapping[str, Mapping[str, Any]],
-    consents: Path | None,
-) -> tuple[list[tuple[Path, TakeHeader]], PublishReport]:
-    """Return folder and header of each take to publish, and what becomes of the others."""
-    chosen: list[tuple[Path, TakeHeader]] = []
-    present, skipped, withheld = 0, Counter[str](), dict[str, str]()
-    for folder in take_folders(journal):
-        header, end = read_header(folder), read_end(folder)
-        uid = header.info.uid
-        if uid in known:
-            present += 1
-        elif header.info.kind is TakeKind.PROBE:
-            skipped[TakeKind.PROBE.value] += 1
-        elif end is None:
-            skipped["unsealed"] += 1
-        elif (outcome := said.get(uid, {}).get("outcome", end.outcome)) not in PUBLISHED:
-            skipped[str(outcome)] += 1
-        else:
-            chosen.append((folder, header))
-    place = Place("dataset", str(root))
-    for _, header in chosen:  # their participants haven't agreed, or not any more
-        reason = refusal_at(consents, header.info, Use.PUBLISH, place)
-        if reason:
-            withheld[header.info.uid] = reason
-    if withheld:
-        skipped["no_consent"] = len(withheld)
-    chosen = [pair for pair in chosen if pair[1].info.uid not in withheld]
-    return chosen, PublishReport((), present, dict(skipped), withheld=withheld)
 
 
 def refusal(take: Take) -> str:
